@@ -1,0 +1,36 @@
+.DEFAULT_GOAL := help
+.PHONY: help setup run test check bench clean
+
+python := .venv/bin/python
+
+# Each pytest worker starts a PostgreSQL of its own, so many workers cost more than they gain.
+PYTEST_ARGS ?= -n 2
+# More arguments for pytest or the benchmarks: make test ARGS="-k pop"
+ARGS ?=
+
+help: ## List these targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 10
+
+setup: ## Make .venv ready; the other targets do this first, and it costs nothing when nothing changed
+	@tools/setup
+
+run: setup ## Start the server (not there yet: says what works today)
+	@echo "The server has not landed yet, so there is nothing to start."
+	@echo "What works today: the library (import lockstep), its tests (make test) and its benchmarks (make bench)."
+
+test: setup ## Run the tests; ARGS go to pytest
+	$(python) -m pytest $(PYTEST_ARGS) $(ARGS)
+
+check: setup ## Check format, lint, types and import contracts
+	$(python) -m ruff format --check .
+	$(python) -m ruff check .
+	$(python) -m mypy
+	.venv/bin/lint-imports --no-logo
+
+bench: setup ## Run the benchmarks; ARGS go to them
+	$(python) -m benchmarks.core $(ARGS)
+
+# Data that only the user can make again (.lockstep, benchmark results) stays.
+clean: ## Remove .venv, caches and build output
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .import_linter_cache build dist src/*.egg-info
+	find . -name __pycache__ -prune -exec rm -rf {} +

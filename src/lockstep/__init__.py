@@ -1,0 +1,50 @@
+"""Ordered message queues on PostgreSQL."""
+
+from importlib.metadata import version
+
+from lockstep.config import Config
+from lockstep.core.names import DEFAULT_PARTITION, QUEUE_MODE
+from lockstep.core.policy import QueueOptions, queue_options
+from lockstep.core.records import (
+    Ack,
+    AckOutcome,
+    Batch,
+    Message,
+    NewMessage,
+    Popped,
+    PopRequest,
+    Position,
+    PushResult,
+    Receipt,
+    Renewal,
+    Subscription,
+)
+from lockstep.engine.engine import Engine
+from lockstep.errors import LockstepError
+from lockstep.opening import open_engine
+
+__version__ = version("lockstep")
+
+__all__ = [
+    "DEFAULT_PARTITION",
+    "QUEUE_MODE",
+    "Ack",
+    "AckOutcome",
+    "Batch",
+    "Config",
+    "Engine",
+    "LockstepError",
+    "Message",
+    "NewMessage",
+    "PopRequest",
+    "Popped",
+    "Position",
+    "PushResult",
+    "QueueOptions",
+    "Receipt",
+    "Renewal",
+    "Subscription",
+    "__version__",
+    "open_engine",
+    "queue_options",
+]

@@ -1,0 +1,238 @@
+"""The packed form of a segment: all its messages as columns in one block of bytes.
+
+    magic "LSG1" | count int32 | mask int32 | column 0 | column 1 | …        little endian
+    a column:    lengths int32[count] (-1: no value) | all values, concatenated
+
+Column 0, the payloads, is always there and has no -1. Bit i of the mask says whether column i is. So a reader
+slices values out by offsets alone, and an Arrow binary array can lie on lengths and values as they are.
+Transaction ids take one of two columns: UUIDs in canonical spelling as 16 bytes, anything else as text.
+The block is compressed with zstd level 1 and, for an encrypted queue, sealed with AES-256-GCM afterwards.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import sys
+import threading
+from array import array
+from collections.abc import Sequence
+from enum import IntFlag
+from itertools import accumulate
+from uuid import UUID
+
+import zstandard
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from lockstep.core.ids import all_canonical_uuids, is_canonical_uuid
+from lockstep.core.records import Columns
+from lockstep.errors import EncryptionUnavailable, LockstepError
+
+
+class Codec(IntFlag):
+    """How a segment's messages are stored; the value is the column `segment.codec`."""
+
+    PLAIN = 0
+    """As SQL arrays, for small pushes and for readers in SQL."""
+    PACKED = 1
+    ENCRYPTED = 2
+
+
+class CorruptSegment(LockstepError):
+    """A stored segment cannot be decoded."""
+
+    code = "corrupt_segment"
+
+
+_MAGIC = b"LSG1"
+_HEADER = struct.Struct("<4sii")
+_NONCE_BYTES = 12
+_BODY_BYTES_MAX = 2**31 - 1
+
+# The order of these is the order of the mask's bits; it is part of the stored form.
+_PAYLOADS, _TRANSACTION_UUIDS, _TRANSACTION_TEXTS, _TRACE_IDS, _KINDS, _REFERENCES, _ENCODINGS, _HEADERS, _SUBS = range(9)
+
+# A (de)compressor of zstandard serves one thread at a time.
+_local = threading.local()
+
+
+def seal(layout: bytes, *, key: bytes | None = None) -> bytes:
+    """The compressed and, with a key, encrypted form of a layout."""
+    body = _compressor().compress(layout)
+    if key is None:
+        return body
+    nonce = os.urandom(_NONCE_BYTES)
+    return nonce + AESGCM(key).encrypt(nonce, body, None)
+
+
+def unseal(codec: int, body: bytes, *, key: bytes | None = None) -> bytes:
+    """The layout that was sealed. Raises CorruptSegment, EncryptionUnavailable."""
+    if codec & Codec.ENCRYPTED:
+        body = _decrypt(body, key)
+    try:
+        return _decompressor().decompress(body, max_output_size=_BODY_BYTES_MAX)
+    except zstandard.ZstdError as error:
+        raise CorruptSegment(f"a segment's body does not decompress: {error}") from error
+
+
+def _decrypt(body: bytes, key: bytes | None) -> bytes:
+    if key is None:
+        raise EncryptionUnavailable("the message is encrypted, but no encryption key is configured")
+    try:
+        return AESGCM(key).decrypt(body[:_NONCE_BYTES], body[_NONCE_BYTES:], None)
+    except InvalidTag as error:
+        raise EncryptionUnavailable("the message was encrypted with another key, or was changed") from error
+
+
+def _compressor() -> zstandard.ZstdCompressor:
+    if not hasattr(_local, "compressor"):
+        _local.compressor = zstandard.ZstdCompressor(level=1)
+    compressor: zstandard.ZstdCompressor = _local.compressor
+    return compressor
+
+
+def _decompressor() -> zstandard.ZstdDecompressor:
+    if not hasattr(_local, "decompressor"):
+        _local.decompressor = zstandard.ZstdDecompressor()
+    decompressor: zstandard.ZstdDecompressor = _local.decompressor
+    return decompressor
+
+
+def encode(columns: Columns) -> bytes:
+    """The columnar layout, not compressed."""
+    uuids, texts = _split_transaction_ids(columns.transaction_ids)
+    stored: list[Sequence[bytes | None] | None] = [
+        columns.payloads,
+        uuids,
+        texts,
+        None if columns.trace_ids is None else [None if t is None else UUID(t).bytes for t in columns.trace_ids],
+        _texts_to_bytes(columns.kinds),
+        _texts_to_bytes(columns.references),
+        _texts_to_bytes(columns.encodings),
+        columns.headers,
+        _texts_to_bytes(columns.producer_subs),
+    ]
+    mask = sum(1 << bit for bit, values in enumerate(stored) if values is not None)
+    parts = [_HEADER.pack(_MAGIC, len(columns), mask)]
+    for values in stored:
+        if values is not None:
+            parts += _encode_column(values)
+    return b"".join(parts)
+
+
+def _encode_column(values: Sequence[bytes | None]) -> list[bytes]:
+    try:
+        lengths = array("i", map(len, values))  # type: ignore[arg-type]
+        return [_little_endian(lengths), *values]  # type: ignore[list-item]
+    except TypeError:  # a missing value; the common column has none
+        lengths = array("i", [-1 if value is None else len(value) for value in values])
+        return [_little_endian(lengths), *[value for value in values if value is not None]]
+
+
+def _little_endian(numbers: array[int]) -> bytes:
+    if sys.byteorder == "big":
+        numbers = array("i", numbers)
+        numbers.byteswap()
+    return numbers.tobytes()
+
+
+def _texts_to_bytes(values: list[str | None] | None) -> list[bytes | None] | None:
+    return None if values is None else [None if value is None else value.encode() for value in values]
+
+
+def _split_transaction_ids(
+    values: list[str | None] | None,
+) -> tuple[list[bytes | None] | None, list[bytes | None] | None]:
+    if values is None:
+        return None, None
+    try:
+        if all_canonical_uuids(values):  # type: ignore[arg-type]
+            joined = bytes.fromhex("".join(values).replace("-", ""))  # type: ignore[arg-type]
+            return [joined[i : i + 16] for i in range(0, len(joined), 16)], None
+    except TypeError:  # some message has none
+        pass
+    is_uuid = [value is not None and is_canonical_uuid(value) for value in values]
+    uuids = [UUID(v).bytes if u else None for v, u in zip(values, is_uuid, strict=True)]
+    texts = [v.encode() if v is not None and not u else None for v, u in zip(values, is_uuid, strict=True)]
+    return (uuids if any(is_uuid) else None), (texts if any(t is not None for t in texts) else None)
+
+
+def decode(layout: bytes) -> Columns:
+    """The columns of a layout that `encode` made. Raises CorruptSegment."""
+    try:
+        magic, count, mask = _HEADER.unpack_from(layout)
+        if magic != _MAGIC or count < 0 or mask >> (_SUBS + 1):
+            raise CorruptSegment("a segment's body does not begin as one")
+        position = _HEADER.size
+        stored: list[list[bytes | None] | None] = []
+        for bit in range(_SUBS + 1):
+            values = None
+            if mask >> bit & 1:
+                values, position = _decode_column(layout, position, count)
+            stored.append(values)
+    except struct.error as error:
+        raise CorruptSegment("a segment's body is cut short") from error
+    if stored[_PAYLOADS] is None or position != len(layout):
+        raise CorruptSegment("a segment's body has the wrong length")
+    return Columns(
+        payloads=stored[_PAYLOADS],  # type: ignore[arg-type]
+        transaction_ids=_join_transaction_ids(stored[_TRANSACTION_UUIDS], stored[_TRANSACTION_TEXTS]),
+        trace_ids=_bytes_to_uuids(stored[_TRACE_IDS]),
+        kinds=_bytes_to_texts(stored[_KINDS]),
+        references=_bytes_to_texts(stored[_REFERENCES]),
+        encodings=_bytes_to_texts(stored[_ENCODINGS]),
+        headers=stored[_HEADERS],
+        producer_subs=_bytes_to_texts(stored[_SUBS]),
+    )
+
+
+def _decode_column(layout: bytes, position: int, count: int) -> tuple[list[bytes | None], int]:
+    start = position + 4 * count
+    if start > len(layout):
+        raise CorruptSegment("a segment's body is cut short")
+    lengths = array("i", layout[position:start])
+    if sys.byteorder == "big":
+        lengths.byteswap()
+    lowest = min(lengths, default=0)
+    if lowest >= 0:
+        ends = list(accumulate(lengths, initial=start))
+        values: list[bytes | None] = [layout[a:b] for a, b in zip(ends, ends[1:], strict=False)]
+    elif lowest == -1:
+        ends = list(accumulate((max(length, 0) for length in lengths), initial=start))
+        values = [
+            None if length < 0 else layout[a:b]
+            for a, b, length in zip(ends, ends[1:], lengths, strict=False)
+        ]
+    else:
+        raise CorruptSegment("a segment's body has a negative length")
+    if ends[-1] > len(layout):
+        raise CorruptSegment("a segment's body is cut short")
+    return values, ends[-1]
+
+
+def _bytes_to_texts(values: list[bytes | None] | None) -> list[str | None] | None:
+    return None if values is None else [None if value is None else value.decode() for value in values]
+
+
+def _bytes_to_uuids(values: list[bytes | None] | None) -> list[str | None] | None:
+    return None if values is None else [None if value is None else _uuid_text(value) for value in values]
+
+
+def _uuid_text(value: bytes) -> str:
+    # Half the price of str(UUID(bytes=value)), and a segment holds thousands.
+    text = value.hex()
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def _join_transaction_ids(
+    uuids: list[bytes | None] | None, texts: list[bytes | None] | None
+) -> list[str | None] | None:
+    if uuids is None:
+        return _bytes_to_texts(texts)
+    if texts is None:
+        return _bytes_to_uuids(uuids)
+    from_uuids, from_texts = _bytes_to_uuids(uuids), _bytes_to_texts(texts)
+    assert from_uuids is not None
+    assert from_texts is not None
+    return [u if u is not None else t for u, t in zip(from_uuids, from_texts, strict=True)]

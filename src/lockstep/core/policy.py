@@ -1,0 +1,129 @@
+"""A queue's options: their names, defaults, ranges, and what follows from them for one delivery."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from math import log10
+from typing import Any, Literal, get_args
+
+import msgspec
+
+from lockstep.errors import InvalidOption
+
+OnExhausted = Literal["dead", "stop", "drop"]
+Compression = Literal["zstd", "none"]
+
+SECONDS_MAX = 10 * 366 * 86_400
+MILLISECONDS_MAX = SECONDS_MAX * 1000
+COUNT_MAX = 2**62
+RETRY_LIMIT_MAX = 65_536
+
+
+class QueueOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything that can be configured about a queue. `configure` replaces all of it."""
+
+    lease_seconds: int = 300
+    retry_limit: int = 3
+    """Failed deliveries allowed after the first; one more makes the message exhausted."""
+    retry_delay_ms: int = 1000
+    retry_backoff: float = 1.0
+    """Each further retry waits this many times longer than the one before; 1 is a fixed delay."""
+    retry_delay_ms_max: int = 3_600_000
+    on_exhausted: OnExhausted = "dead"
+    max_size: int = 0
+    """Most pending messages; 0 is no limit."""
+    ttl_seconds: int = 3600
+    """Kept and echoed."""
+    priority: int = 0
+    delay_seconds: int = 0
+    """A message is visible only once it is this old."""
+    window_seconds: int = 0
+    """A partition is hidden until its newest message is this old."""
+    retention_enabled: bool = False
+    retention_seconds: int = 0
+    completed_retention_seconds: int = 0
+    max_wait_seconds: int = 0
+    """A message that has waited longer than this is passed over; 0 is no limit."""
+    encryption: bool = False
+    compression: Compression = "zstd"
+    dead_letter_queue: bool = False
+    """Kept and echoed; dead letters are always recorded."""
+    dlq_after_max_retries: bool = False
+    """Kept and echoed."""
+
+    def retry_delay(self, attempts: int) -> timedelta:
+        """How long a message waits after its delivery failed for the `attempts`-th time."""
+        factor = 1.0
+        if self.retry_backoff > 1:
+            # Over 1e15 the factor makes no difference any more; long after that a float overflows.
+            factor = self.retry_backoff ** min(attempts - 1, 1000, 15 / log10(self.retry_backoff))
+        return timedelta(milliseconds=min(self.retry_delay_ms * factor, max(self.retry_delay_ms_max, self.retry_delay_ms)))
+
+    @property
+    def delay(self) -> timedelta:
+        return timedelta(seconds=self.delay_seconds)
+
+    @property
+    def window(self) -> timedelta:
+        return timedelta(seconds=self.window_seconds)
+
+    @property
+    def max_wait(self) -> timedelta | None:
+        return timedelta(seconds=self.max_wait_seconds) if self.max_wait_seconds else None
+
+
+RANGES: dict[str, tuple[float, float]] = {
+    "lease_seconds": (1, SECONDS_MAX),
+    "retry_limit": (0, RETRY_LIMIT_MAX),
+    "retry_delay_ms": (0, MILLISECONDS_MAX),
+    "retry_backoff": (1, 100),
+    "retry_delay_ms_max": (0, MILLISECONDS_MAX),
+    "max_size": (0, COUNT_MAX),
+    "ttl_seconds": (0, SECONDS_MAX),
+    "priority": (-(2**31), 2**31 - 1),
+    "delay_seconds": (0, SECONDS_MAX),
+    "window_seconds": (0, SECONDS_MAX),
+    "retention_seconds": (0, SECONDS_MAX),
+    "completed_retention_seconds": (0, SECONDS_MAX),
+    "max_wait_seconds": (0, SECONDS_MAX),
+}
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "on_exhausted": get_args(OnExhausted),
+    "compression": get_args(Compression),
+}
+OPTION_NAMES: tuple[str, ...] = QueueOptions.__struct_fields__
+
+
+def queue_options(**given: Any) -> QueueOptions:
+    """Options from keyword arguments, each checked; what is not given has its default."""
+    for name, value in given.items():
+        _check_option(name, value)
+    return QueueOptions(**given)
+
+
+def check_options(options: QueueOptions) -> QueueOptions:
+    """The options, each checked. (A struct that Python code builds is not validated by msgspec.)"""
+    for name in OPTION_NAMES:
+        _check_option(name, getattr(options, name))
+    return options
+
+
+def _check_option(name: str, value: Any) -> None:
+    if name not in OPTION_NAMES:
+        raise InvalidOption(f"there is no queue option {name!r}; there are: {', '.join(OPTION_NAMES)}")
+    if name in _CHOICES:
+        if value not in _CHOICES[name]:
+            raise InvalidOption(f"{name} must be one of {', '.join(_CHOICES[name])}, not {value!r}")
+    elif name in RANGES:
+        _check_number(name, value)
+    elif not isinstance(value, bool):
+        raise InvalidOption(f"{name} must be true or false, not {value!r}")
+
+
+def _check_number(name: str, value: Any) -> None:
+    kinds = (int, float) if name == "retry_backoff" else (int,)
+    low, high = RANGES[name]
+    if isinstance(value, bool) or not isinstance(value, kinds):
+        raise InvalidOption(f"{name} must be a number, not {value!r}" if len(kinds) > 1 else f"{name} must be a whole number, not {value!r}")
+    if not low <= value <= high:
+        raise InvalidOption(f"{name} must be between {low} and {high}, not {value}")

@@ -1,0 +1,257 @@
+"""The rules of delivery: what may change a cursor, and how, as functions of (state, now).
+
+A *cursor* is a group's place in one partition. Everything up to `acked` is done. It is in one of these states:
+
+    drained    due_at is None                      nothing to deliver
+    due        no lease, due_at <= now             a pop takes it
+    waiting    no lease, due_at > now              delayed, backing off after a failure, or held by a window
+    stopped    no lease, due_at is STOPPED         a message was exhausted and the queue's policy is `stop`
+    leased     lease_id, due_at > now              due_at is the lease's deadline
+    expired    lease_id, due_at <= now             nobody has noticed yet; the next pop charges the attempt
+
+`attempts` counts the failed deliveries of the head, the first message after `acked`. It starts again at 0
+whenever the cursor moves: the new head has not failed yet.
+
+The memory store calls these functions. The SQL procedures say the same in SQL, and the model tests hold them
+to it; a change here is a change there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+
+from lockstep.core.policy import QueueOptions
+from lockstep.core.records import AckError, AckStatus, MessageStatus
+
+STOPPED = datetime.max.replace(tzinfo=UTC)
+"""The due_at of a stopped cursor: never due, and never overwritten by a push. PostgreSQL stores infinity."""
+
+LEASE_EXPIRED = "lease expired"
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    acked: int = 0
+    due_at: datetime | None = None
+    lease_id: str | None = None
+    lease_to: int | None = None
+    leased_at: datetime | None = None
+    attempts: int = 0
+    consumed_at: datetime | None = None
+
+    def leased(self, now: datetime) -> bool:
+        return self.lease_id is not None and self.due_at is not None and self.due_at > now
+
+    def expired(self, now: datetime) -> bool:
+        return self.lease_id is not None and self.due_at is not None and self.due_at <= now
+
+    def due(self, now: datetime) -> bool:
+        return self.due_at is not None and self.due_at <= now
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """What a partition holds after a cursor: enough to say when the cursor is due."""
+
+    next_created_at: datetime
+    """Of the first message that is there."""
+    newest_created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """A message that a cursor passed without its being completed."""
+
+    seq: int
+    attempts: int
+    error: str | None
+    recorded: bool
+    """False when the policy says `drop`."""
+
+
+def visible_at(ahead: Ahead, options: QueueOptions) -> datetime:
+    """When the next message may be delivered: old enough itself, in a partition that is quiet for long enough."""
+    return max(ahead.next_created_at + options.delay, ahead.newest_created_at + options.window)
+
+
+def due_after_release(ahead: Ahead | None, options: QueueOptions, *, not_before: datetime) -> datetime | None:
+    """due_at of a cursor without a lease. `not_before` is now, or the time of a retry."""
+    if ahead is None:
+        return None
+    return max(not_before, visible_at(ahead, options))
+
+
+def due_after_push(cursor: Cursor, created_at: datetime, options: QueueOptions) -> datetime | None:
+    """due_at after a push: set where the partition was drained, pushed back where a window is open."""
+    visible = visible_at(Ahead(created_at, created_at), options)
+    if cursor.due_at is None:
+        return visible
+    if options.window_seconds and cursor.lease_id is None:
+        return max(cursor.due_at, created_at + options.window)
+    return cursor.due_at
+
+
+def lease(cursor: Cursor, *, lease_id: str, to: int, now: datetime, until: datetime) -> Cursor:
+    return replace(cursor, lease_id=lease_id, lease_to=to, leased_at=now, due_at=until)
+
+
+def release(cursor: Cursor) -> Cursor:
+    return replace(cursor, lease_id=None, lease_to=None, leased_at=None)
+
+
+def move(cursor: Cursor, acked: int, now: datetime) -> Cursor:
+    """The cursor further on; a new head has not failed yet."""
+    if acked <= cursor.acked:
+        return cursor
+    return replace(cursor, acked=acked, attempts=0, consumed_at=now)
+
+
+def place(cursor: Cursor, acked: int) -> Cursor:
+    """The cursor somewhere else, by decree and not by consuming: seek and clear. The caller sets due_at."""
+    return replace(release(cursor), acked=acked, due_at=None, attempts=0)
+
+
+def expire(cursor: Cursor, head: int | None, options: QueueOptions, now: datetime) -> tuple[Cursor, Death | None]:
+    """A pop found the lease expired: the head's delivery failed. The caller sets due_at unless it is STOPPED.
+
+    `head` is the seq of the first message after the cursor that is there.
+    """
+    cursor = release(cursor)
+    if head is None:
+        return cursor, None
+    charged = replace(cursor, attempts=cursor.attempts + 1)
+    if charged.attempts <= options.retry_limit:
+        return charged, None
+    if options.on_exhausted == "stop":
+        return replace(charged, due_at=STOPPED), None
+    death = Death(head, charged.attempts, LEASE_EXPIRED, recorded=options.on_exhausted == "dead")
+    return move(charged, head, now), death
+
+
+@dataclass(frozen=True, slots=True)
+class AckItem:
+    """One ack of one call, resolved to a cursor and a seq."""
+
+    index: int
+    seq: int | None
+    """None: no such message."""
+    status: AckStatus
+    lease_id: str | None
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ItemOutcome:
+    index: int
+    error: AckError | None = None
+    noop: bool = False
+    dead: bool = False
+    messages: int = 0
+
+
+@dataclass(slots=True)
+class Settlement:
+    """What the acks of one call do to one cursor."""
+
+    cursor: Cursor
+    outcomes: list[ItemOutcome] = field(default_factory=list)
+    deaths: list[Death] = field(default_factory=list)
+    released: bool = False
+    """A lease that was held has ended; or a failure ended a delivery that had no live lease."""
+    not_before: datetime | None = None
+    """When the released cursor may be delivered again; None is now."""
+    stopped: bool = False
+    """This call stopped the cursor: its due_at is STOPPED. (One that was stopped before goes on if it is
+    released or moves: what stopped it is then retried, or passed.)"""
+
+
+def settle(cursor: Cursor, items: Iterable[AckItem], options: QueueOptions, now: datetime) -> Settlement:
+    """Apply the acks that one call has for one cursor, in seq order.
+
+    `completed` commits a prefix. `failed` charges an attempt, and `retry` does not; both clamp: nothing after
+    them in this call commits. Exhaustion and `dlq` pass the message. The lease is checked against the state
+    before the call, so a release in the middle does not fail the items after it. The caller sets due_at where
+    the lease was released, or none was held and the cursor moved, unless this call stopped it. (Without a
+    move it goes on waiting: an ack of nothing does not cut a retry delay short.)
+    """
+    held = cursor
+    result = Settlement(cursor)
+    clamped = False
+    for item in sorted(items, key=lambda i: (i.seq or 0, i.index)):
+        error = _refusal(held, item, now)
+        if error is not None:
+            result.outcomes.append(ItemOutcome(item.index, error))
+        elif clamped:
+            passed = item.status in ("failed", "retry")
+            result.outcomes.append(ItemOutcome(item.index, None if passed else "clamped"))
+        elif item.seq is not None and item.seq <= result.cursor.acked:
+            done = item.status == "completed"
+            result.outcomes.append(ItemOutcome(item.index, None if done else "committed", noop=done))
+        else:
+            clamped = _apply(result, item, options, now)
+    if result.cursor.lease_to is not None and result.cursor.acked >= result.cursor.lease_to:
+        result.released = True
+    if result.released:
+        result.cursor = release(result.cursor)
+    if result.stopped:
+        result.cursor = replace(result.cursor, due_at=STOPPED)
+    return result
+
+
+def _refusal(held: Cursor, item: AckItem, now: datetime) -> AckError | None:
+    if item.seq is None:
+        return "unresolvable"
+    if item.lease_id is None:
+        return None
+    if not held.leased(now) or held.lease_id != item.lease_id or item.seq > (held.lease_to or 0):
+        return "lease_lost"
+    return None
+
+
+def _apply(result: Settlement, item: AckItem, options: QueueOptions, now: datetime) -> bool:
+    """Apply one item that nothing refuses; says whether it clamps."""
+    assert item.seq is not None
+    before = result.cursor.acked
+    if item.status == "completed":
+        result.cursor = move(result.cursor, item.seq, now)
+        result.outcomes.append(ItemOutcome(item.index, messages=item.seq - before))
+        return False
+    result.released = True
+    if item.status == "retry":
+        result.outcomes.append(ItemOutcome(item.index))
+        return True
+    attempts = result.cursor.attempts + 1
+    exhausted = item.status == "dlq" or attempts > options.retry_limit
+    if not exhausted:
+        result.cursor = replace(result.cursor, attempts=attempts)
+        result.not_before = now + options.retry_delay(attempts)
+        result.outcomes.append(ItemOutcome(item.index))
+        return True
+    if item.status == "failed" and options.on_exhausted == "stop":
+        result.cursor = replace(result.cursor, attempts=attempts)
+        result.stopped = True
+        result.outcomes.append(ItemOutcome(item.index))
+        return True
+    recorded = item.status == "dlq" or options.on_exhausted == "dead"
+    result.deaths.append(Death(item.seq, attempts, item.error, recorded))
+    result.cursor = move(result.cursor, item.seq, now)
+    result.outcomes.append(ItemOutcome(item.index, dead=recorded))
+    return False
+
+
+def message_status(seq: int, cursors: Iterable[Cursor], *, dead: bool, now: datetime) -> MessageStatus:
+    """A message's status over all groups of its queue: the least finished one counts."""
+    if dead:
+        return "dead_letter"
+    completed = False
+    status: MessageStatus = "completed"
+    for cursor in cursors:
+        completed = True
+        if seq <= cursor.acked:
+            continue
+        if cursor.leased(now) and cursor.lease_to is not None and seq <= cursor.lease_to:
+            return "processing"
+        status = "pending"
+    return status if completed else "pending"

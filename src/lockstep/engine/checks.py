@@ -1,0 +1,343 @@
+"""What may be asked: the checks of everything but pushed messages.
+
+Each returns what it checked, or raises InvalidRequest (InvalidName for a name) with a text that says what is
+wrong. Acks come by the thousand, so they are looked at column by column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal, TypeVar, get_args
+
+import msgspec
+
+from lockstep.config import Config
+from lockstep.core.ids import all_canonical_uuids, parse_uuid
+from lockstep.core.names import (
+    NAME_LENGTH_MAX,
+    QUEUE_MODE,
+    TRANSACTION_ID_LENGTH_MAX,
+    check_label,
+    check_name,
+)
+from lockstep.core.policy import SECONDS_MAX, QueueOptions, check_options
+from lockstep.core.records import (
+    Ack,
+    AckStatus,
+    ClearScope,
+    DeadLetterFilter,
+    MessageFilter,
+    MessageStatus,
+    PendingRequest,
+    PopRequest,
+    Position,
+    Renewal,
+    Subscription,
+    SubscriptionMode,
+)
+from lockstep.engine.incoming import check_texts
+from lockstep.errors import EncryptionUnavailable, InvalidOption, InvalidRequest
+
+LEASE_SECONDS_MIN = 0.001
+BIGINT_MAX = 2**63 - 1
+
+_Request = TypeVar("_Request")
+_STATUSES = frozenset(get_args(AckStatus))
+
+
+# --- Single values ----------------------------------------------------------------------------------------
+
+
+def check_queue(name: object) -> str:
+    return check_name(name, what="queue")
+
+
+def check_partition(name: object) -> str:
+    return check_name(name, what="partition")
+
+
+def check_group(name: object) -> str:
+    return check_name(name, what="group")
+
+
+def check_names(*, queue: object = None, partition: object = None, group: object = None) -> None:
+    """Names that may be missing."""
+    for what, name in (("queue", queue), ("partition", partition), ("group", group)):
+        if name is not None:
+            check_name(name, what=what)
+
+
+def check_labels(*, namespace: object = None, task: object = None, after: object = None) -> None:
+    """Like names, but they may also be empty: a queue without a dot in its name has an empty task."""
+    for what, text in (("namespace", namespace), ("task", task), ("after", after)):
+        if text not in (None, ""):
+            check_name(text, what=what)
+
+
+def check_integer(value: object, *, what: str, low: int, high: int = BIGINT_MAX) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidRequest(f"{what} must be a whole number, not {type(value).__name__}")
+    if not low <= value <= high:
+        raise InvalidRequest(f"{what} must be between {low} and {high}, not {value}")
+
+
+def check_limit(limit: object, config: Config) -> None:
+    check_integer(limit, what="limit", low=1, high=config.page_items_max)
+
+
+def check_boolean(value: object, *, what: str) -> None:
+    if not isinstance(value, bool):
+        raise InvalidRequest(f"{what} must be true or false, not {type(value).__name__}")
+
+
+def check_lease_seconds(seconds: object) -> None:
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+        raise InvalidRequest(f"lease seconds must be a number, not {type(seconds).__name__}")
+    if not LEASE_SECONDS_MIN <= seconds <= SECONDS_MAX:
+        raise InvalidRequest(
+            f"lease seconds must be between {LEASE_SECONDS_MIN} and {SECONDS_MAX}, not {seconds}"
+        )
+
+
+def check_time(at: object, *, what: str) -> None:
+    if not isinstance(at, datetime):
+        raise InvalidRequest(f"{what} must be a datetime, not {type(at).__name__}")
+    if at.utcoffset() is None:
+        raise InvalidRequest(f"{what} must have a time zone: {at.isoformat()}")
+    try:
+        at.astimezone(UTC)
+    except OverflowError:
+        raise InvalidRequest(f"{what} is out of range: {at.isoformat()}") from None
+
+
+def check_duration(duration: object, *, what: str) -> None:
+    if not isinstance(duration, timedelta):
+        raise InvalidRequest(f"{what} must be a timedelta, not {type(duration).__name__}")
+    if not timedelta(0) <= duration <= timedelta(seconds=SECONDS_MAX):
+        raise InvalidRequest(f"{what} must be between 0 and {SECONDS_MAX} seconds, not {duration}")
+
+
+def check_choice(value: object, choices: Any, *, what: str) -> None:
+    """`choices` is a Literal."""
+    if value not in get_args(choices):
+        raise InvalidRequest(f"{what} must be one of {', '.join(get_args(choices))}, not {str(value)[:64]!r}")
+
+
+def check_kind(value: object, kind: type[_Request]) -> _Request:
+    if not isinstance(value, kind):
+        raise InvalidRequest(f"expected {kind.__name__}, not {type(value).__name__}")
+    return value
+
+
+def check_count(requests: Sequence[object], *, what: str, limit: int) -> None:
+    if len(requests) > limit:
+        raise InvalidRequest(f"there are {len(requests)} {what}; at most {limit} are allowed in one call")
+
+
+def check_transaction_id(text: object) -> None:
+    if not check_label(text, what="transaction id", length_max=TRANSACTION_ID_LENGTH_MAX):
+        raise InvalidRequest("transaction id must not be empty")
+
+
+def check_page_cursor(cursor: object) -> None:
+    if cursor is not None:
+        check_label(cursor, what="cursor", length_max=NAME_LENGTH_MAX)
+
+
+# --- Queues -----------------------------------------------------------------------------------------------
+
+
+def check_queue_options(options: object, config: Config) -> QueueOptions:
+    if not isinstance(options, QueueOptions):
+        raise InvalidOption(f"options must be QueueOptions, not {type(options).__name__}")
+    check_options(options)
+    if options.encryption and config.encryption_key is None and not config.encryption_allow_plain:
+        raise EncryptionUnavailable()
+    return options
+
+
+def check_scope(scope: object) -> None:
+    check_choice(scope, ClearScope, what="scope")
+
+
+# --- Pop --------------------------------------------------------------------------------------------------
+
+
+def check_pop(request: object, config: Config) -> PopRequest:
+    request = check_kind(request, PopRequest)
+    check_names(queue=request.queue, partition=request.partition)
+    check_group(request.group)
+    check_labels(namespace=request.namespace, task=request.task)
+    by_queue = request.queue is not None
+    by_namespace = request.namespace is not None or request.task is not None
+    if by_queue == by_namespace:
+        raise InvalidRequest("a pop names a queue, or a namespace and/or a task, and not both")
+    if request.partition is not None and not by_queue:
+        raise InvalidRequest("a pop that names a partition must name its queue")
+    check_integer(request.batch, what="batch", low=1, high=config.pop_messages_max)
+    check_integer(request.partitions, what="partitions", low=1, high=config.pop_partitions_max)
+    if request.lease_seconds is not None:
+        check_lease_seconds(request.lease_seconds)
+    check_boolean(request.auto_ack, what="auto_ack")
+    check_subscription(request.subscription)
+    return request
+
+
+def check_pending(request: object) -> PendingRequest:
+    request = check_kind(request, PendingRequest)
+    check_queue(request.queue)
+    check_names(partition=request.partition)
+    check_group(request.group)
+    return request
+
+
+def check_subscription(subscription: object) -> Subscription:
+    subscription = check_kind(subscription, Subscription)
+    check_choice(subscription.mode, SubscriptionMode, what="subscription mode")
+    if subscription.mode == "from":
+        check_time(subscription.from_at, what="from_at")
+    elif subscription.from_at is not None:
+        raise InvalidRequest(f"from_at goes with the mode from, not {subscription.mode}")
+    return subscription
+
+
+# --- Ack and renew ----------------------------------------------------------------------------------------
+
+
+def check_acks(acks: Sequence[Ack], config: Config) -> Sequence[Ack]:
+    """The acks, with lease ids in their canonical spelling and error texts that fit."""
+    check_count(acks, what="acks", limit=config.ack_items_max)
+    if not set(map(type, acks)) <= {Ack}:
+        for ack in acks:
+            check_kind(ack, Ack)
+    _check_forms(acks)
+    _check_statuses([ack.status for ack in acks])
+    groups = [ack.group for ack in acks]
+    for group in set(groups) if set(map(type, groups)) == {str} else groups:
+        check_group(group)
+    transaction_ids = [ack.transaction_id for ack in acks]
+    check_texts(transaction_ids, what="transaction id", length_max=TRANSACTION_ID_LENGTH_MAX)
+    if "" in transaction_ids:
+        raise InvalidRequest("transaction id must not be empty")
+    _check_numbers((ack.partition_id for ack in acks), what="partition id")
+    _check_numbers((ack.seq for ack in acks), what="seq")
+    return _normal_errors(_normal_leases(acks), config)
+
+
+def _check_forms(acks: Sequence[Ack]) -> None:
+    """Each is by lease, or by message."""
+    if any(ack.lease_id is None for ack in acks if ack.transaction_id is None):
+        raise InvalidRequest("an ack names a lease, or a partition id and a transaction id")
+    if any(ack.partition_id is None or ack.seq is not None for ack in acks if ack.transaction_id is not None):
+        raise InvalidRequest("an ack by transaction id needs a partition id, and has no seq")
+
+
+def _check_statuses(statuses: list[AckStatus]) -> None:
+    if set(map(type, statuses)) <= {str} and _STATUSES.issuperset(statuses):
+        return
+    for status in statuses:
+        check_choice(status, AckStatus, what="status")
+
+
+def _check_numbers(column: Iterable[int | None], *, what: str) -> None:
+    numbers = [number for number in column if number is not None]
+    if not numbers or (set(map(type, numbers)) == {int} and min(numbers) >= 1 and max(numbers) <= BIGINT_MAX):
+        return
+    for number in numbers:
+        check_integer(number, what=what, low=1)
+
+
+def _normal_leases(acks: Sequence[Ack]) -> Sequence[Ack]:
+    lease_ids = [ack.lease_id for ack in acks if ack.lease_id is not None]
+    if set(map(type, lease_ids)) <= {str} and all_canonical_uuids(lease_ids):
+        return acks
+    return [
+        ack if ack.lease_id is None else msgspec.structs.replace(ack, lease_id=check_lease_id(ack.lease_id))
+        for ack in acks
+    ]
+
+
+def check_lease_id(lease_id: object) -> str:
+    return str(parse_uuid(lease_id, what="lease id"))
+
+
+def _normal_errors(acks: Sequence[Ack], config: Config) -> Sequence[Ack]:
+    """An error text is for people. One that is too long, or cannot be stored, must not make the ack fail."""
+    if all(ack.error is None for ack in acks):
+        return acks
+    return [
+        ack if ack.error is None else msgspec.structs.replace(ack, error=_normal_error(ack.error, config))
+        for ack in acks
+    ]
+
+
+def _normal_error(error: object, config: Config) -> str:
+    if not isinstance(error, str):
+        raise InvalidRequest(f"error must be a string, not {type(error).__name__}")
+    text = error[: config.error_text_length_max]
+    return text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode("utf-8")
+
+
+def check_renewals(renewals: Sequence[Renewal], config: Config) -> list[Renewal]:
+    check_count(renewals, what="renewals", limit=config.ack_items_max)
+    return [_check_renewal(renewal) for renewal in renewals]
+
+
+def _check_renewal(renewal: object) -> Renewal:
+    renewal = check_kind(renewal, Renewal)
+    if renewal.seconds is not None:
+        check_lease_seconds(renewal.seconds)
+    return msgspec.structs.replace(renewal, lease_id=check_lease_id(renewal.lease_id))
+
+
+# --- Groups -----------------------------------------------------------------------------------------------
+
+
+def check_subscribable(group: object) -> None:
+    """A group that can begin elsewhere than with the first message."""
+    if check_group(group) == QUEUE_MODE:
+        raise InvalidRequest("queue mode always begins with the first message")
+
+
+def check_position(position: object) -> Position:
+    position = check_kind(position, Position)
+    check_choice(position.kind, Literal["start", "end", "time", "seq", "current"], what="position")
+    if position.kind == "time":
+        check_time(position.at, what="at")
+    elif position.at is not None:
+        raise InvalidRequest(f"at goes with the position time, not {position.kind}")
+    if position.kind == "seq":
+        check_integer(position.seq, what="seq", low=1)
+    elif position.seq is not None:
+        raise InvalidRequest(f"seq goes with the position seq, not {position.kind}")
+    return position
+
+
+# --- Looking in -------------------------------------------------------------------------------------------
+
+
+def check_message_filter(where: object) -> MessageFilter:
+    where = check_kind(where, MessageFilter)
+    check_queue(where.queue)
+    check_names(partition=where.partition)
+    if where.status is not None:
+        check_choice(where.status, MessageStatus, what="status")
+    _check_period(where.from_at, where.to_at)
+    return where
+
+
+def check_dead_letter_filter(where: object) -> DeadLetterFilter:
+    where = check_kind(where, DeadLetterFilter)
+    check_names(queue=where.queue, partition=where.partition, group=where.group)
+    for dead_letter_id in where.ids or ():
+        check_integer(dead_letter_id, what="dead letter id", low=1)
+    _check_period(where.from_at, where.to_at)
+    return where
+
+
+def _check_period(from_at: datetime | None, to_at: datetime | None) -> None:
+    if from_at is not None:
+        check_time(from_at, what="from_at")
+    if to_at is not None:
+        check_time(to_at, what="to_at")

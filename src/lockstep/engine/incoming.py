@@ -1,0 +1,250 @@
+"""What may be pushed: the checks of messages on their way in.
+
+This is the hot path, so a column is looked at as a whole, by functions that loop in C; single messages are
+looked at only to say which one is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NoReturn, TypeGuard, TypeVar
+
+import msgspec
+
+from lockstep.config import Config
+from lockstep.core.ids import all_canonical_uuids, parse_uuid
+from lockstep.core.names import NAME_LENGTH_MAX, TRANSACTION_ID_LENGTH_MAX, check_name, storable
+from lockstep.core.records import COLUMN_NAMES, Batch, Columns, NewMessage
+from lockstep.errors import InvalidRequest, TooLarge
+
+_Value = TypeVar("_Value")
+
+Order = list[tuple[int, int]]
+"""For each message in input order: the index of its batch, and its position there."""
+
+_TEXT = {str, type(None)}
+_decode_headers = msgspec.json.Decoder(dict[str, str]).decode
+
+
+def check_push(
+    messages: Sequence[Batch] | Sequence[NewMessage], config: Config
+) -> tuple[list[Batch], Order | None]:
+    """The batches to store, checked; and the order of the messages, if they were given one by one."""
+    kinds = set(map(type, messages))
+    if kinds <= {Batch}:
+        return check_batches(messages, config), None  # type: ignore[arg-type]
+    if kinds == {NewMessage}:
+        _check_count(len(messages), config)
+        batches, order = _gather(messages)  # type: ignore[arg-type]
+        return check_batches(batches, config), order
+    names = ", ".join(sorted(kind.__name__ for kind in kinds))
+    raise InvalidRequest(f"a push takes batches, or messages, and not a mix or anything else: {names}")
+
+
+def check_batches(batches: Sequence[Batch], config: Config) -> list[Batch]:
+    """The batches without empty ones, each checked, and all together against the limits of a call."""
+    checked = []
+    messages = size = 0
+    for batch in batches:
+        check_name(batch.queue, what="queue")
+        check_name(batch.partition, what="partition")
+        columns, batch_size = _check_columns(batch.columns, config)
+        messages += len(columns)
+        size += batch_size
+        if columns is not batch.columns:
+            batch = replace(batch, columns=columns)
+        if len(columns):
+            checked.append(batch)
+    _check_count(messages, config)
+    if size > config.push_bytes_max:
+        limit = config.push_bytes_max
+        raise TooLarge(f"the push has {size} bytes of payloads and headers; at most {limit} are allowed")
+    return checked
+
+
+def _check_count(messages: int, config: Config) -> None:
+    if messages > config.push_messages_max:
+        limit = config.push_messages_max
+        raise InvalidRequest(f"the push has {messages} messages; at most {limit} are allowed")
+
+
+def _check_columns(columns: Columns, config: Config) -> tuple[Columns, int]:
+    """The columns, with trace ids in their canonical spelling, and the bytes of payloads and headers."""
+    _check_shape(columns)
+    size = _check_payloads(columns.payloads, config)
+    if columns.transaction_ids is not None:
+        _check_transaction_ids(columns.transaction_ids)
+    for column, what, length_max in (
+        (columns.kinds, "kind", config.kind_length_max),
+        (columns.references, "reference", config.reference_length_max),
+        (columns.encodings, "encoding", config.encoding_length_max),
+        (columns.producer_subs, "producer_sub", NAME_LENGTH_MAX),
+    ):
+        if column is not None:
+            check_texts(column, what=what, length_max=length_max)
+    if columns.headers is not None:
+        size += _check_headers(columns.headers, config)
+    if columns.trace_ids is not None:
+        trace_ids = _canonical_trace_ids(columns.trace_ids)
+        if trace_ids is not columns.trace_ids:
+            columns = replace(columns, trace_ids=trace_ids)
+    return columns, size
+
+
+def _check_shape(columns: Columns) -> None:
+    for name, column in zip(COLUMN_NAMES, columns.all(), strict=True):
+        if column is None and name != "payloads":
+            continue
+        if not isinstance(column, list):
+            raise InvalidRequest(f"the column {name} must be a list, not {type(column).__name__}")
+        if len(column) != len(columns.payloads):
+            text = f"the column {name} has {len(column)} values for {len(columns.payloads)} messages"
+            raise InvalidRequest(text)
+
+
+def _check_payloads(payloads: list[bytes], config: Config) -> int:
+    if not payloads:
+        return 0
+    if set(map(type, payloads)) != {bytes}:
+        index, wrong = _first(payloads, lambda payload: type(payload) is not bytes)
+        raise InvalidRequest(f"message {index}: the payload must be bytes, not {type(wrong).__name__}")
+    largest = max(map(len, payloads))
+    if largest > config.payload_bytes_max:
+        limit = config.payload_bytes_max
+        raise TooLarge(f"a payload has {largest} bytes; at most {limit} are allowed")
+    return sum(map(len, payloads))
+
+
+def _check_transaction_ids(transaction_ids: list[str | None]) -> None:
+    check_texts(transaction_ids, what="transaction id", length_max=TRANSACTION_ID_LENGTH_MAX)
+    if "" in transaction_ids:
+        raise InvalidRequest(f"message {transaction_ids.index('')}: the transaction id must not be empty")
+
+
+def check_texts(column: Sequence[str | None], *, what: str, length_max: int) -> None:
+    """Every text that is there has at most `length_max` characters, all of which PostgreSQL can store."""
+    if not set(map(type, column)) <= _TEXT:
+        _fail(column, what, length_max)
+    texts = [text for text in column if text is not None]
+    if texts and (max(map(len, texts)) > length_max or not storable("".join(texts))):
+        _fail(texts, what, length_max)
+
+
+def _fail(column: Sequence[object], what: str, length_max: int) -> NoReturn:
+    """Say what is wrong with the first text that is not right."""
+    for index, text in enumerate(column):
+        if text is None:
+            continue
+        if type(text) is not str:
+            raise InvalidRequest(f"{what} {index} must be a string, not {type(text).__name__}")
+        if len(text) > length_max:
+            raise InvalidRequest(
+                f"{what} {index} has {len(text)} characters; at most {length_max} are allowed"
+            )
+        if not storable(text):
+            raise InvalidRequest(f"{what} {index} contains a NUL character or a lone surrogate")
+    raise AssertionError(what)
+
+
+def _canonical_trace_ids(trace_ids: list[str | None]) -> list[str | None]:
+    """The same list if every UUID is spelled canonically, else a new one in which each is."""
+    if set(map(type, trace_ids)) <= _TEXT:
+        texts = [text for text in trace_ids if text is not None]
+        if all_canonical_uuids(texts):
+            return trace_ids
+    return [None if text is None else str(parse_uuid(text, what="trace id")) for text in trace_ids]
+
+
+def _check_headers(headers: list[bytes | None], config: Config) -> int:
+    given = [encoded for encoded in headers if encoded is not None]
+    if not given:
+        return 0
+    if set(map(type, given)) != {bytes}:
+        _, wrong = _first(given, lambda encoded: type(encoded) is not bytes)
+        raise InvalidRequest(f"headers in a column must be encoded JSON, not {type(wrong).__name__}")
+    largest = max(map(len, given))
+    if largest > config.headers_bytes_max:
+        limit = config.headers_bytes_max
+        raise TooLarge(f"headers have {largest} bytes; at most {limit} are allowed")
+    try:
+        for encoded in given:
+            _decode_headers(encoded)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"headers must be a JSON object of strings: {error}") from error
+    # JSON can spell a NUL, and PostgreSQL's jsonb cannot hold one.
+    if any(b"\\u0000" in encoded and _has_nul(encoded) for encoded in given):
+        raise InvalidRequest("headers contain a NUL character")
+    return sum(map(len, given))
+
+
+def _has_nul(encoded: bytes) -> bool:
+    return any("\x00" in name + value for name, value in _decode_headers(encoded).items())
+
+
+def _first(values: Iterable[Any], wrong: Callable[[Any], bool]) -> tuple[int, Any]:
+    return next((index, value) for index, value in enumerate(values) if wrong(value))
+
+
+def _gather(messages: Sequence[NewMessage]) -> tuple[list[Batch], Order]:
+    """Single messages as batches, one for each queue and partition, in order of first appearance."""
+    queues = [message.queue for message in messages]
+    partitions = [message.partition for message in messages]
+    for what, names in (("queue", queues), ("partition", partitions)):
+        if set(map(type, names)) != {str}:
+            # Not all are strings, so that the check fails; and what is no string may not even be hashable.
+            for name in names:
+                check_name(name, what=what)
+    batch_indexes: dict[tuple[str, str], int] = {}
+    gathered: list[list[NewMessage]] = []
+    order: Order = []
+    for message, key in zip(messages, zip(queues, partitions, strict=True), strict=True):
+        index = batch_indexes.setdefault(key, len(gathered))
+        if index == len(gathered):
+            gathered.append([])
+        order.append((index, len(gathered[index])))
+        gathered[index].append(message)
+    batches = [
+        Batch(queue, partition, _columns(gathered[index]))
+        for (queue, partition), index in batch_indexes.items()
+    ]
+    return batches, order
+
+
+def _columns(messages: list[NewMessage]) -> Columns:
+    return Columns(
+        payloads=[message.payload for message in messages],
+        transaction_ids=_used([message.transaction_id for message in messages]),
+        trace_ids=_used([message.trace_id for message in messages]),
+        kinds=_used([message.kind for message in messages]),
+        references=_used([message.reference for message in messages]),
+        encodings=_used([message.encoding for message in messages]),
+        headers=_encoded([message.headers for message in messages]),
+        producer_subs=_used([message.producer_sub for message in messages]),
+    )
+
+
+def _used(column: list[_Value | None]) -> list[_Value | None] | None:
+    """The column, or None if no message uses it."""
+    return column if any(value is not None for value in column) else None
+
+
+def _encoded(column: list[Mapping[str, str] | None]) -> list[bytes | None] | None:
+    if _used(column) is None:
+        return None
+    return [None if headers is None else _encode_headers(headers) for headers in column]
+
+
+def _encode_headers(headers: object) -> bytes:
+    if not _is_headers(headers):
+        raise InvalidRequest("headers must be a mapping of strings to strings")
+    try:
+        return msgspec.json.encode(dict(headers))
+    except UnicodeEncodeError as error:
+        raise InvalidRequest("headers contain a lone surrogate") from error
+
+
+def _is_headers(headers: object) -> TypeGuard[Mapping[str, str]]:
+    return isinstance(headers, Mapping) and all(
+        isinstance(name, str) and isinstance(value, str) for name, value in headers.items()
+    )

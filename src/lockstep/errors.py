@@ -1,0 +1,202 @@
+"""Every error that Lockstep raises on purpose, on both sides of the wire.
+
+    LockstepError
+    ├── InvalidRequest 400         the caller's input is wrong; nothing was changed
+    │   ├── InvalidName            a queue, partition or group name
+    │   ├── InvalidOption          a queue option or a setting
+    │   └── EncryptionUnavailable  the queue is encrypted and there is no key
+    ├── Unauthorized 401
+    ├── Forbidden 403
+    ├── NotFound 404
+    │   ├── QueueNotFound, PartitionNotFound, GroupNotFound
+    │   └── MessageNotFound, DeadLetterNotFound
+    ├── Conflict 409
+    │   ├── LeaseLost              the lease is not, or no longer, the live one
+    │   └── TransactionRolledBack  one step of a transaction failed, so none was applied
+    ├── TooLarge 413
+    ├── QueueFull 429              the queue's own limit (max_size)
+    ├── Overloaded 429             the server's limit
+    ├── Unavailable 503            the database cannot be reached, or not in time
+    │   └── SchemaTooNew           the database belongs to a newer Lockstep
+    └── EmbeddedError 500          the embedded PostgreSQL cannot run
+        ├── DataDirectoryInUse, DataDirectoryVersion, DataDirectoryUnusable
+        └── ServerStartFailed
+
+A class's `code` is stable and machine-readable, its `status` is the HTTP status, and its docstring is the
+message that a user sees when the raiser has nothing more precise to say.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class LockstepError(Exception):
+    """Lockstep failed."""
+
+    code: ClassVar[str] = "lockstep_error"
+    status: ClassVar[int] = 500
+
+    def __init__(self, message: str | None = None, **details: Any) -> None:
+        self.message = message or (type(self).__doc__ or "").strip()
+        self.details = details
+        super().__init__(self.message)
+
+
+class InvalidRequest(LockstepError):
+    """The request is not valid."""
+
+    code = "invalid_request"
+    status = 400
+
+
+class InvalidName(InvalidRequest):
+    """The name is not valid."""
+
+    code = "invalid_name"
+
+
+class InvalidOption(InvalidRequest):
+    """The option is not valid."""
+
+    code = "invalid_option"
+
+
+class EncryptionUnavailable(InvalidRequest):
+    """The queue is encrypted, but no encryption key is configured."""
+
+    code = "encryption_unavailable"
+
+
+class Unauthorized(LockstepError):
+    """Authentication required."""
+
+    code = "unauthorized"
+    status = 401
+
+
+class Forbidden(LockstepError):
+    """Insufficient permissions."""
+
+    code = "forbidden"
+    status = 403
+
+
+class NotFound(LockstepError):
+    """There is no such thing."""
+
+    code = "not_found"
+    status = 404
+
+
+class QueueNotFound(NotFound):
+    """There is no such queue."""
+
+    code = "queue_not_found"
+
+
+class PartitionNotFound(NotFound):
+    """There is no such partition."""
+
+    code = "partition_not_found"
+
+
+class GroupNotFound(NotFound):
+    """There is no such consumer group."""
+
+    code = "group_not_found"
+
+
+class MessageNotFound(NotFound):
+    """There is no such message."""
+
+    code = "message_not_found"
+
+
+class DeadLetterNotFound(NotFound):
+    """There is no such dead letter."""
+
+    code = "dead_letter_not_found"
+
+
+class Conflict(LockstepError):
+    """The request conflicts with the present state."""
+
+    code = "conflict"
+    status = 409
+
+
+class LeaseLost(Conflict):
+    """The lease is not, or no longer, the live lease."""
+
+    code = "lease_lost"
+
+
+class TransactionRolledBack(Conflict):
+    """The transaction was rolled back."""
+
+    code = "transaction_rolled_back"
+
+
+class TooLarge(LockstepError):
+    """The request is too large."""
+
+    code = "too_large"
+    status = 413
+
+
+class QueueFull(LockstepError):
+    """The queue holds as many pending messages as it may."""
+
+    code = "QUEUE_FULL"
+    status = 429
+
+
+class Overloaded(LockstepError):
+    """The server is busy; try again later."""
+
+    code = "overloaded"
+    status = 429
+
+
+class Unavailable(LockstepError):
+    """The database cannot be reached."""
+
+    code = "unavailable"
+    status = 503
+
+
+class SchemaTooNew(Unavailable):
+    """The database was migrated by a newer version of Lockstep."""
+
+    code = "schema_too_new"
+
+
+class EmbeddedError(LockstepError):
+    """The embedded PostgreSQL failed."""
+
+    code = "embedded_error"
+
+
+class DataDirectoryInUse(EmbeddedError):
+    """Another process uses this data directory."""
+
+    code = "data_directory_in_use"
+
+
+class DataDirectoryVersion(EmbeddedError):
+    """The data directory belongs to another major version of PostgreSQL."""
+
+    code = "data_directory_version"
+
+
+class DataDirectoryUnusable(EmbeddedError):
+    """The data directory cannot be used."""
+
+    code = "data_directory_unusable"
+
+
+class ServerStartFailed(EmbeddedError):
+    """The embedded PostgreSQL did not start."""
+
+    code = "server_start_failed"

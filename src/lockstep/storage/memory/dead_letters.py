@@ -1,0 +1,85 @@
+"""Dead letters: finding them, pushing them again, forgetting them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from itertools import islice
+
+import msgspec
+
+from lockstep.core.records import Batch, DeadLetter, DeadLetterFilter, DeadLetterPage
+from lockstep.errors import DeadLetterNotFound
+from lockstep.storage.memory.push import push
+from lockstep.storage.memory.state import DeadEntry, State
+
+REDRIVEN_FROM = "lockstep-redriven-from"
+
+
+def dead_letters(state: State, where: DeadLetterFilter, *, limit: int, offset: int) -> DeadLetterPage:
+    found = sorted(_matching(state, where), key=lambda entry: (entry.failed_at, entry.id), reverse=True)
+    return DeadLetterPage(items=[_shown(entry) for entry in found[offset : offset + limit]], total=len(found))
+
+
+def dead_letter(state: State, dead_letter_id: int) -> DeadLetter:
+    if dead_letter_id not in state.dead_letters:
+        raise DeadLetterNotFound(f"there is no dead letter {dead_letter_id}")
+    return _shown(state.dead_letters[dead_letter_id])
+
+
+def redrive(state: State, where: DeadLetterFilter, *, limit: int, now: datetime) -> int:
+    entries = list(islice(_matching(state, where), limit))
+    push(state, [_again(entry) for entry in entries], now)
+    for entry in entries:
+        state.remove_dead_letter(entry.id)
+    return len(entries)
+
+
+def purge(state: State, where: DeadLetterFilter) -> int:
+    entries = list(_matching(state, where))
+    for entry in entries:
+        state.remove_dead_letter(entry.id)
+    return len(entries)
+
+
+def _matching(state: State, where: DeadLetterFilter) -> Iterator[DeadEntry]:
+    """By id."""
+    return (entry for entry in state.dead_letters.values() if _matches(entry, where))
+
+
+def _matches(entry: DeadEntry, where: DeadLetterFilter) -> bool:
+    return (
+        (where.ids is None or entry.id in where.ids)
+        and where.queue in (None, entry.partition.queue.name)
+        and where.partition in (None, entry.partition.name)
+        and where.group in (None, entry.group)
+        and (where.from_at is None or entry.failed_at >= where.from_at)
+        and (where.to_at is None or entry.failed_at < where.to_at)
+    )
+
+
+def _shown(entry: DeadEntry) -> DeadLetter:
+    return DeadLetter(
+        id=entry.id,
+        message=entry.partition.message(entry.seq),
+        group=entry.group,
+        attempts=entry.attempts,
+        error=entry.error,
+        failed_at=entry.failed_at,
+    )
+
+
+def _again(entry: DeadEntry) -> Batch:
+    """The dead message, to be pushed once more. Its transaction id is used up."""
+    message = entry.partition.message(entry.seq)
+    headers = {**(message.headers or {}), REDRIVEN_FROM: message.id}
+    return Batch.of(
+        message.queue,
+        [message.payload],
+        partition=message.partition,
+        trace_ids=[message.trace_id],
+        kinds=[message.kind],
+        references=[message.reference],
+        encodings=[message.encoding],
+        headers=[msgspec.json.encode(headers)],
+    )

@@ -1,0 +1,88 @@
+"""Looking at messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from itertools import islice
+
+from lockstep.core.records import GroupProgress, Message, MessageFilter, MessagePage, MessageView
+from lockstep.core.rules import message_status
+from lockstep.errors import InvalidRequest, MessageNotFound
+from lockstep.storage.memory.state import Partition, State
+
+_PageCursor = tuple[int, int]
+"""Partition id and seq of the last message of a page."""
+
+
+def messages(
+    state: State, where: MessageFilter, *, cursor: str | None, limit: int, now: datetime
+) -> MessagePage:
+    after = (0, 0) if cursor is None else _parse(cursor)
+    partitions = sorted(state.queue(where.queue).chosen(where.partition), key=lambda one: one.id)
+    views = (view for one in partitions for view in _views(state, one, where, after, now))
+    found = list(islice(views, limit + 1))
+    if len(found) <= limit:
+        return MessagePage(items=found, next_cursor=None)
+    last = found[limit - 1].message
+    return MessagePage(items=found[:limit], next_cursor=f"{last.partition_id}-{last.seq}")
+
+
+def _parse(cursor: str) -> _PageCursor:
+    partition_id, _, seq = cursor.partition("-")
+    if not (partition_id.isascii() and partition_id.isdecimal() and seq.isascii() and seq.isdecimal()):
+        raise InvalidRequest(f"this is not a page cursor: {cursor[:64]!r}")
+    return int(partition_id), int(seq)
+
+
+def _views(
+    state: State, partition: Partition, where: MessageFilter, after: _PageCursor, now: datetime
+) -> Iterator[MessageView]:
+    if partition.id < after[0]:
+        return
+    first = after[1] if partition.id == after[0] else 0
+    for run in partition.log.read(first, len(partition.log)):
+        if where.from_at is not None and run.created_at < where.from_at:
+            continue
+        if where.to_at is not None and run.created_at >= where.to_at:
+            continue
+        for message in run.messages():
+            view = _view(state, partition, message, now)
+            if where.status in (None, view.status):
+                yield view
+
+
+def _view(state: State, partition: Partition, message: Message, now: datetime) -> MessageView:
+    cursors = list(state.cursors(partition))
+    dead = message.seq in partition.dead
+    groups = []
+    for group, cursor in cursors:
+        leased = cursor.leased(now) and cursor.acked < message.seq <= (cursor.lease_to or 0)
+        groups.append(
+            GroupProgress(
+                group=group.name,
+                consumed=message.seq <= cursor.acked,
+                lease_expires_at=cursor.due_at if leased else None,
+            )
+        )
+    status = message_status(message.seq, (cursor for _, cursor in cursors), dead=dead, now=now)
+    return MessageView(message=message, status=status, groups=groups)
+
+
+def message(state: State, identity: str, *, partition_id: int | None, now: datetime) -> MessageView:
+    if partition_id is None:
+        found = ((one, one.log.find_id(identity)) for one in state.partitions.values())
+    else:
+        candidates = [state.partitions[partition_id]] if partition_id in state.partitions else []
+        found = ((one, one.resolve(identity)) for one in candidates)
+    for partition, seq in found:
+        if seq is not None:
+            return _view(state, partition, partition.message(seq), now)
+    where = "" if partition_id is None else f" in partition {partition_id}"
+    raise MessageNotFound(f"there is no message {identity!r}{where}")
+
+
+def trace(state: State, trace_id: str, *, limit: int) -> list[Message]:
+    places = state.traces.get(trace_id, ())
+    found = [state.partitions[partition_id].message(seq) for partition_id, seq in places]
+    return sorted(found, key=lambda one: (one.created_at, one.id))[:limit]

@@ -1,0 +1,181 @@
+"""Messages in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from uuid import UUID
+
+from lockstep.core.ids import SEGMENT_MESSAGES_MAX
+from lockstep.core.policy import QueueOptions
+from lockstep.core.records import Batch, Columns, Occupancy, Placement, PushResult, Run
+from lockstep.core.rules import due_after_push
+from lockstep.errors import QueueFull, TooLarge
+from lockstep.storage.memory.state import Partition, Queue, State
+
+_NO_SEGMENT = UUID(int=0)
+
+
+def push(state: State, batches: Sequence[Batch], now: datetime) -> PushResult:
+    """Decide everything, which may raise; then store it, which cannot."""
+    if sum(len(batch.columns) for batch in batches) > SEGMENT_MESSAGES_MAX:
+        raise TooLarge(f"one call may push at most {SEGMENT_MESSAGES_MAX} messages")
+    plan = _plan(state, batches)
+    occupancy = _check_room(state, plan)
+    placements: dict[int, Placement] = {}
+    for name, lanes in plan.items():
+        queue = state.queues.get(name) or state.add_queue(name, QueueOptions(), now)
+        _add_partitions(state, queue, lanes, now)
+        segment = _Segment(state, now)
+        for lane in lanes.values():
+            placements.update(_store(state, queue.partition(lane.name), lane, segment, now))
+    return PushResult(batches, [placements[index] for index in range(len(batches))], occupancy=occupancy)
+
+
+@dataclass(slots=True)
+class _Share:
+    """What is new in one batch."""
+
+    index: int
+    columns: Columns
+    first_seq: int
+    duplicates: dict[int, int]
+    """Position in the batch to the seq of the first message with that transaction id."""
+
+
+@dataclass(slots=True)
+class _Lane:
+    """All that one call brings for one partition."""
+
+    name: str
+    last_seq: int
+    known: Mapping[str, int]
+    """Transaction ids from before the call."""
+    seen: dict[str, int] = field(default_factory=dict)
+    """Transaction ids of this call."""
+    shares: list[_Share] = field(default_factory=list)
+
+    def add(self, index: int, columns: Columns) -> None:
+        first_seq = self.last_seq + 1
+        kept, duplicates = self._sort_out(columns)
+        if duplicates:
+            columns = columns.take(kept)
+        self.last_seq += len(columns)
+        self.shares.append(_Share(index, columns, first_seq, duplicates))
+
+    def _sort_out(self, columns: Columns) -> tuple[list[int], dict[int, int]]:
+        """The positions of new messages, and the duplicates."""
+        kept: list[int] = []
+        duplicates: dict[int, int] = {}
+        for position, transaction_id in enumerate(columns.transaction_ids or ()):
+            if transaction_id is not None:
+                first = self.known.get(transaction_id) or self.seen.get(transaction_id)
+                if first is not None:
+                    duplicates[position] = first
+                    continue
+                self.seen[transaction_id] = self.last_seq + 1 + len(kept)
+            kept.append(position)
+        return kept, duplicates
+
+    def new(self) -> int:
+        return sum(len(share.columns) for share in self.shares)
+
+
+_Plan = dict[str, dict[str, _Lane]]
+"""Queue name and partition name, each in order of appearance."""
+
+
+def _plan(state: State, batches: Sequence[Batch]) -> _Plan:
+    plan: _Plan = {}
+    for index, batch in enumerate(batches):
+        lanes = plan.setdefault(batch.queue, {})
+        if batch.partition not in lanes:
+            lanes[batch.partition] = _lane(state.queues.get(batch.queue), batch.partition)
+        lanes[batch.partition].add(index, batch.columns)
+    return plan
+
+
+def _lane(queue: Queue | None, name: str) -> _Lane:
+    partition = queue.partitions.get(name) if queue is not None else None
+    if partition is None:
+        return _Lane(name, 0, {})
+    return _Lane(name, partition.log.last_seq, partition.dedup)
+
+
+def _check_room(state: State, plan: _Plan) -> dict[str, Occupancy]:
+    """How full the queues with a max_size will be; raises QueueFull if one would be too full."""
+    occupancy = {}
+    for name, lanes in plan.items():
+        queue = state.queues.get(name)
+        max_size = queue.options.max_size if queue is not None else 0
+        if queue is None or not max_size:
+            continue
+        depth, new = queue.pending(), sum(lane.new() for lane in lanes.values())
+        if new and depth + new > max_size:
+            raise QueueFull(
+                f"queue {name!r} holds {depth} pending messages of at most {max_size}; {new} more do not fit",
+                queue=name,
+                depth=depth,
+                max_size=max_size,
+            )
+        occupancy[name] = Occupancy(depth + new, max(max_size - depth - new, 0))
+    return occupancy
+
+
+def _add_partitions(state: State, queue: Queue, lanes: Mapping[str, _Lane], now: datetime) -> None:
+    """Create what is missing; by name, so that the ids do not depend on the order of the batches."""
+    for name in sorted(lanes):
+        if name not in queue.partitions:
+            state.add_partition(queue, name, now)
+
+
+class _Segment:
+    """Places in the segment of one queue and call, which is made for the first message."""
+
+    def __init__(self, state: State, now: datetime) -> None:
+        self._state = state
+        self._now = now
+        self._segment: UUID | None = None
+        self._ordinal = 0
+
+    def place(self, messages: int) -> tuple[UUID, int]:
+        if self._segment is None:
+            self._segment = self._state.new_segment(self._now)
+        ordinal = self._ordinal
+        self._ordinal += messages
+        return self._segment, ordinal
+
+
+def _store(
+    state: State, partition: Partition, lane: _Lane, places: _Segment, now: datetime
+) -> Iterator[tuple[int, Placement]]:
+    """Store what is new for one partition; yields the placement of each batch by its index."""
+    partition.dedup.update(lane.seen)
+    for share in lane.shares:
+        segment, ordinal = places.place(len(share.columns)) if len(share.columns) else (_NO_SEGMENT, 0)
+        if len(share.columns):
+            queue = partition.queue.name
+            run = Run(
+                queue, partition.name, partition.id, share.first_seq, segment, ordinal, now, share.columns
+            )
+            partition.log.append(run)
+            _index_traces(state, run)
+        duplicates = {at: (seq, partition.log.id_of(seq)) for at, seq in share.duplicates.items()}
+        yield share.index, Placement(partition.id, share.first_seq, segment, ordinal, duplicates or None)
+    if lane.new():
+        _wake(state, partition, now)
+
+
+def _index_traces(state: State, run: Run) -> None:
+    for seq, trace_id in enumerate(run.columns.trace_ids or (), run.first_seq):
+        if trace_id is not None:
+            state.traces.setdefault(trace_id, set()).add((run.partition_id, seq))
+
+
+def _wake(state: State, partition: Partition, now: datetime) -> None:
+    for group in partition.queue.groups.values():
+        cursor = group.cursors[partition.id]
+        due_at = due_after_push(cursor, now, partition.queue.options)
+        if due_at != cursor.due_at:
+            state.put(group, partition, replace(cursor, due_at=due_at))

@@ -1,0 +1,135 @@
+"""Queues and partitions: configuring, clearing and describing them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from itertools import islice
+
+from lockstep.core.names import DEFAULT_PARTITION
+from lockstep.core.policy import QueueOptions
+from lockstep.core.records import ClearScope, PartitionInfo, QueueInfo
+from lockstep.core.rules import place
+from lockstep.storage.memory.state import Partition, Queue, State
+
+
+def configure(
+    state: State,
+    queue: str,
+    options: QueueOptions,
+    *,
+    namespace: str | None,
+    task: str | None,
+    now: datetime,
+) -> Queue:
+    found = state.queues.get(queue)
+    if found is None:
+        found = state.add_queue(queue, options, now, namespace=namespace, task=task)
+        state.add_partition(found, DEFAULT_PARTITION, now)
+        return found
+    found.options = options
+    found.namespace = found.namespace if namespace is None else namespace
+    found.task = found.task if task is None else task
+    return found
+
+
+def delete_queue(state: State, queue: str) -> bool:
+    if queue not in state.queues:
+        return False
+    state.remove_queue(state.queues[queue])
+    return True
+
+
+def clear(state: State, queue: str, *, partition: str | None, scope: ClearScope, now: datetime) -> int:
+    removed = 0
+    for one in state.queue(queue).chosen(partition):
+        kept = _leased_ranges(state, one, now) if scope == "unleased" else []
+        removed += state.remove_messages(one, kept=kept)
+        _put_right(state, one, scope, now)
+    return removed
+
+
+def _leased_ranges(state: State, partition: Partition, now: datetime) -> list[tuple[int, int]]:
+    return [
+        (cursor.acked + 1, cursor.lease_to)
+        for _, cursor in state.cursors(partition)
+        if cursor.leased(now) and cursor.lease_to is not None
+    ]
+
+
+def _put_right(state: State, partition: Partition, scope: ClearScope, now: datetime) -> None:
+    """Move the cursors past what was removed. One whose head was removed starts anew with what is left."""
+    log = partition.log
+    for group, cursor in list(state.cursors(partition)):
+        if scope == "unleased" and cursor.leased(now):
+            continue
+        head = log.first_after(cursor.acked)
+        target = log.last_seq if head is None else head - 1
+        if scope == "all" or target > cursor.acked:
+            state.put_released(group, partition, place(cursor, target), not_before=now)
+
+
+def queues(
+    state: State, *, namespace: str | None, task: str | None, after: str | None, limit: int, now: datetime
+) -> list[QueueInfo]:
+    matching = (
+        queue
+        for queue in state.chosen(None)
+        if namespace in (None, queue.namespace)
+        and task in (None, queue.task)
+        and (after is None or queue.name > after)
+    )
+    return [queue_info(queue, now) for queue in islice(matching, limit)]
+
+
+def queue_info(queue: Queue, now: datetime) -> QueueInfo:
+    partitions = queue.partitions.values()
+    return QueueInfo(
+        id=queue.id,
+        name=queue.name,
+        namespace=queue.namespace,
+        task=queue.task,
+        options=queue.options,
+        created_at=queue.created_at,
+        partitions=len(partitions),
+        messages=sum(len(one.log) for one in partitions),
+        pending=queue.pending(),
+        processing=sum(_processing(one, now) for one in partitions),
+        dead_letters=sum(_dead_letters(one) for one in partitions),
+    )
+
+
+def partitions(
+    state: State, queue: str, *, after: str | None, limit: int, now: datetime
+) -> list[PartitionInfo]:
+    found = state.queue(queue)
+    names = (name for name in sorted(found.partitions) if after is None or name > after)
+    return [partition_info(found.partitions[name], now) for name in islice(names, limit)]
+
+
+def partition_info(partition: Partition, now: datetime) -> PartitionInfo:
+    log = partition.log
+    return PartitionInfo(
+        id=partition.id,
+        queue=partition.queue.name,
+        name=partition.name,
+        created_at=partition.created_at,
+        first_seq=log.first_seq,
+        last_seq=log.last_seq,
+        messages=len(log),
+        pending=partition.pending(),
+        processing=_processing(partition, now),
+        dead_letters=_dead_letters(partition),
+        oldest_at=log.runs[0].created_at if log.runs else None,
+        newest_at=log.runs[-1].created_at if log.runs else None,
+    )
+
+
+def _processing(partition: Partition, now: datetime) -> int:
+    """Messages under a live lease, over all groups."""
+    return sum(
+        partition.leased(group.cursors[partition.id], now) for group in partition.queue.groups.values()
+    )
+
+
+def _dead_letters(partition: Partition) -> int:
+    return sum(map(len, partition.dead.values()))

@@ -1,0 +1,309 @@
+"""What the memory store holds, and the few changes that must keep more than one dict right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from uuid import UUID
+
+from lockstep.core.ids import segment_uuid7
+from lockstep.core.names import QUEUE_MODE, namespace_and_task
+from lockstep.core.policy import QueueOptions
+from lockstep.core.records import Message, Run, Subscription
+from lockstep.core.rules import Cursor, Death, due_after_release
+from lockstep.errors import GroupNotFound, PartitionNotFound, QueueNotFound
+from lockstep.storage.memory.agenda import Agenda
+from lockstep.storage.memory.log import Log
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# The time in a UUIDv7 has a resolution of 1/4096 ms; this is the least that surely changes it.
+_UUID_TICK_NS = 245
+
+
+@dataclass(slots=True, eq=False)
+class Partition:
+    id: int
+    queue: Queue
+    name: str
+    created_at: datetime
+    log: Log = field(default_factory=Log)
+    dedup: dict[str, int] = field(default_factory=dict)
+    """Transaction id to seq."""
+    dead: dict[int, set[int]] = field(default_factory=dict)
+    """Seq to the ids of its dead letters."""
+
+    def message(self, seq: int) -> Message:
+        found = self.log.find(seq)
+        assert found is not None
+        run, offset = found
+        return run.message(offset)
+
+    def resolve(self, identity: str) -> int | None:
+        """The seq of a transaction id that a producer gave, or of a message id."""
+        seq = self.dedup.get(identity)
+        return self.log.find_id(identity) if seq is None else seq
+
+    def leased(self, cursor: Cursor, now: datetime) -> int:
+        """How many stored messages a cursor holds under a live lease."""
+        if not cursor.leased(now) or cursor.lease_to is None:
+            return 0
+        return self.log.count_after(cursor.acked) - self.log.count_after(cursor.lease_to)
+
+    def pending(self) -> int:
+        """The lag of the group that is furthest behind; everything while there is no group."""
+        lags = (self.log.count_after(group.cursors[self.id].acked) for group in self.queue.groups.values())
+        return max(lags, default=len(self.log))
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    name: str
+    queue: Queue
+    created_at: datetime
+    cursors: dict[int, Cursor] = field(default_factory=dict)
+    """By partition id: one for every partition of the queue."""
+    agenda: Agenda = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.agenda = Agenda(self.cursors)
+
+    def lag(self) -> int:
+        return sum(p.log.count_after(self.cursors[p.id].acked) for p in self.queue.partitions.values())
+
+
+@dataclass(slots=True, frozen=True)
+class StoredSubscription:
+    subscription: Subscription
+    created_at: datetime
+
+    def at(self, now: datetime) -> Subscription:
+        """Where a group begins that starts afresh: a `new` one goes on from when it was first subscribed."""
+        if self.subscription.mode == "new" and self.created_at < now:
+            return Subscription("from", self.created_at)
+        return self.subscription
+
+
+@dataclass(slots=True, eq=False)
+class Queue:
+    id: int
+    name: str
+    namespace: str
+    task: str
+    options: QueueOptions
+    created_at: datetime
+    partitions: dict[str, Partition] = field(default_factory=dict)
+    groups: dict[str, Group] = field(default_factory=dict)
+    subscriptions: dict[str, StoredSubscription] = field(default_factory=dict)
+    """By group; a group may be deleted and its subscription kept."""
+
+    def partition(self, name: str) -> Partition:
+        if name not in self.partitions:
+            raise PartitionNotFound(f"queue {self.name!r} has no partition {name!r}")
+        return self.partitions[name]
+
+    def group(self, name: str) -> Group:
+        if name not in self.groups:
+            raise GroupNotFound(f"queue {self.name!r} has no consumer group {name!r}")
+        return self.groups[name]
+
+    def chosen(self, partition: str | None) -> list[Partition]:
+        """One partition, or all by id."""
+        return list(self.partitions.values()) if partition is None else [self.partition(partition)]
+
+    def pending(self) -> int:
+        """The lag of the group that is furthest behind; everything while there is no group."""
+        if not self.groups:
+            return sum(len(partition.log) for partition in self.partitions.values())
+        return max(group.lag() for group in self.groups.values())
+
+
+@dataclass(slots=True, frozen=True)
+class DeadEntry:
+    id: int
+    partition: Partition
+    seq: int
+    group: str
+    attempts: int
+    error: str | None
+    failed_at: datetime
+
+
+class State:
+    """All queues, and the indexes over them."""
+
+    def __init__(self) -> None:
+        self.queues: dict[str, Queue] = {}
+        self.partitions: dict[int, Partition] = {}
+        self.leases: dict[str, set[tuple[Group, Partition]]] = {}
+        self.traces: dict[str, set[tuple[int, int]]] = {}
+        """Trace id to partition id and seq."""
+        self.dead_letters: dict[int, DeadEntry] = {}
+        self._queue_ids = count(1)
+        self._partition_ids = count(1)
+        self._dead_letter_ids = count(1)
+        self._segment_ns = 0
+
+    # Queues and partitions
+
+    def queue(self, name: str) -> Queue:
+        if name not in self.queues:
+            raise QueueNotFound(f"there is no queue {name!r}")
+        return self.queues[name]
+
+    def chosen(self, queue: str | None) -> list[Queue]:
+        """One queue, or all by name."""
+        return [self.queues[name] for name in sorted(self.queues)] if queue is None else [self.queue(queue)]
+
+    def add_queue(
+        self,
+        name: str,
+        options: QueueOptions,
+        now: datetime,
+        *,
+        namespace: str | None = None,
+        task: str | None = None,
+    ) -> Queue:
+        """A new queue, as yet without partitions."""
+        own_namespace, own_task = namespace_and_task(name)
+        self.queues[name] = Queue(
+            id=next(self._queue_ids),
+            name=name,
+            namespace=own_namespace if namespace is None else namespace,
+            task=own_task if task is None else task,
+            options=options,
+            created_at=now,
+        )
+        return self.queues[name]
+
+    def add_partition(self, queue: Queue, name: str, now: datetime) -> Partition:
+        """A new partition, which every group of the queue reads from its first message."""
+        partition = Partition(next(self._partition_ids), queue, name, now)
+        queue.partitions[name] = self.partitions[partition.id] = partition
+        for group in queue.groups.values():
+            self.put(group, partition, Cursor())
+        return partition
+
+    def remove_queue(self, queue: Queue) -> None:
+        for group in list(queue.groups.values()):
+            self.remove_group(group)
+        for partition in queue.partitions.values():
+            self.remove_messages(partition, kept=())
+            del self.partitions[partition.id]
+        del self.queues[queue.name]
+
+    # Groups and cursors
+
+    def group(self, queue: Queue, name: str, subscription: Subscription, now: datetime) -> Group:
+        """The group; created, if it is new, where its stored subscription says, else the given one."""
+        if name in queue.groups:
+            return queue.groups[name]
+        if name == QUEUE_MODE:
+            subscription = Subscription()
+        elif name in queue.subscriptions:
+            subscription = queue.subscriptions[name].at(now)
+        else:
+            queue.subscriptions[name] = StoredSubscription(subscription, now)
+        group = queue.groups[name] = Group(name, queue, now)
+        for partition in queue.partitions.values():
+            self.put_released(
+                group, partition, Cursor(_beginning(partition.log, subscription)), not_before=now
+            )
+        return group
+
+    def remove_group(self, group: Group) -> None:
+        for partition in group.queue.partitions.values():
+            self.put(group, partition, Cursor())
+        del group.queue.groups[group.name]
+
+    def put(self, group: Group, partition: Partition, cursor: Cursor) -> None:
+        """Set a cursor."""
+        before = group.cursors.get(partition.id)
+        if before is not None and before.lease_id is not None and before.lease_id != cursor.lease_id:
+            self.leases[before.lease_id].discard((group, partition))
+            if not self.leases[before.lease_id]:
+                del self.leases[before.lease_id]
+        if cursor.lease_id is not None:
+            self.leases.setdefault(cursor.lease_id, set()).add((group, partition))
+        group.cursors[partition.id] = cursor
+        group.agenda.note(partition.id)
+
+    def put_released(
+        self, group: Group, partition: Partition, cursor: Cursor, *, not_before: datetime
+    ) -> None:
+        """Set a cursor without a lease, due when what is ahead of it is visible."""
+        ahead = partition.log.ahead(cursor.acked)
+        due_at = due_after_release(ahead, group.queue.options, not_before=not_before)
+        self.put(group, partition, replace(cursor, due_at=due_at))
+
+    def cursors(self, partition: Partition) -> Iterator[tuple[Group, Cursor]]:
+        """The cursors on a partition, by group name."""
+        groups = partition.queue.groups
+        return ((groups[name], groups[name].cursors[partition.id]) for name in sorted(groups))
+
+    def leaseholders(self, lease_id: str) -> list[tuple[Group, Partition]]:
+        """Whose lease it is, live or expired, by partition id."""
+        return sorted(self.leases.get(lease_id, ()), key=lambda holder: holder[1].id)
+
+    # Messages
+
+    def new_segment(self, now: datetime) -> UUID:
+        """A segment's UUID, later than every one before, even if the clock stands still or steps back."""
+        now_ns = (now - _EPOCH) // timedelta(microseconds=1) * 1000
+        self._segment_ns = max(now_ns, self._segment_ns + _UUID_TICK_NS)
+        return segment_uuid7(unix_ns=self._segment_ns)
+
+    def remove_messages(self, partition: Partition, *, kept: Iterable[tuple[int, int]]) -> int:
+        """Remove the messages outside the kept ranges of seqs, with all that points at them."""
+        removed = partition.log.remove_all_but(kept)
+        for run in removed:
+            self._forget(partition, run)
+        return sum(map(len, removed))
+
+    def _forget(self, partition: Partition, run: Run) -> None:
+        for transaction_id in run.columns.transaction_ids or ():
+            if transaction_id is not None:
+                del partition.dedup[transaction_id]
+        for seq, trace_id in enumerate(run.columns.trace_ids or (), run.first_seq):
+            if trace_id is not None:
+                self.remove_trace(trace_id, (partition.id, seq))
+        if partition.dead:
+            for seq in range(run.first_seq, run.last_seq + 1):
+                for dead_letter_id in partition.dead.pop(seq, ()):
+                    del self.dead_letters[dead_letter_id]
+
+    def remove_trace(self, trace_id: str, place: tuple[int, int]) -> None:
+        self.traces[trace_id].discard(place)
+        if not self.traces[trace_id]:
+            del self.traces[trace_id]
+
+    # Dead letters
+
+    def add_dead_letter(self, group: Group, partition: Partition, death: Death, now: datetime) -> int | None:
+        """Record a death; returns the dead letter's id. A message that is no longer stored leaves none."""
+        if not death.recorded or partition.log.find(death.seq) is None:
+            return None
+        entry = DeadEntry(
+            next(self._dead_letter_ids), partition, death.seq, group.name, death.attempts, death.error, now
+        )
+        self.dead_letters[entry.id] = entry
+        partition.dead.setdefault(entry.seq, set()).add(entry.id)
+        return entry.id
+
+    def remove_dead_letter(self, dead_letter_id: int) -> None:
+        entry = self.dead_letters.pop(dead_letter_id)
+        ids = entry.partition.dead[entry.seq]
+        ids.discard(dead_letter_id)
+        if not ids:
+            del entry.partition.dead[entry.seq]
+
+
+def _beginning(log: Log, subscription: Subscription) -> int:
+    """Up to where a new group counts everything as done."""
+    if subscription.mode == "new":
+        return log.last_seq
+    if subscription.mode == "all" or subscription.from_at is None:
+        return log.first_seq - 1
+    from_at = subscription.from_at
+    return log.place_before(lambda run: run.created_at >= from_at)

@@ -1,0 +1,217 @@
+"""The verbs of the contract over `State`.
+
+No verb awaits anything, so each is atomic among the tasks of its event loop; what a verb decides it decides
+before it changes anything, so one that raises has changed nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+
+from lockstep.core.policy import QueueOptions
+from lockstep.core.records import (
+    Ack,
+    AckOutcome,
+    Batch,
+    ClearScope,
+    DeadLetter,
+    DeadLetterFilter,
+    DeadLetterPage,
+    Depth,
+    GroupInfo,
+    LeaseInfo,
+    Message,
+    MessageFilter,
+    MessagePage,
+    MessageView,
+    PartitionInfo,
+    PartitionLag,
+    PendingRequest,
+    Popped,
+    PopRequest,
+    Position,
+    Problem,
+    PushResult,
+    QueueInfo,
+    Renewal,
+    Renewed,
+    Subscription,
+    TransactionResult,
+    Utilisation,
+)
+from lockstep.storage.memory import ack, dead_letters, groups, messages, operations, pop, push, queues
+from lockstep.storage.memory.state import State
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+class MemoryStore:
+    """A store that lives and dies with its process."""
+
+    def __init__(self, *, clock: Callable[[], datetime] | None = None) -> None:
+        self._now = clock or _utc_now
+        self._state = State()
+
+    async def open(self) -> None:
+        """Nothing to do."""
+
+    async def close(self) -> None:
+        """Nothing to do: a store that is opened again still has its messages."""
+
+    async def ping(self) -> None:
+        """Always there."""
+
+    # Queues and partitions
+
+    async def configure(
+        self, queue: str, options: QueueOptions, *, namespace: str | None = None, task: str | None = None
+    ) -> QueueInfo:
+        now = self._now()
+        configured = queues.configure(self._state, queue, options, namespace=namespace, task=task, now=now)
+        return queues.queue_info(configured, now)
+
+    async def delete_queue(self, queue: str) -> bool:
+        return queues.delete_queue(self._state, queue)
+
+    async def clear(self, queue: str, *, partition: str | None = None, scope: ClearScope = "all") -> int:
+        return queues.clear(self._state, queue, partition=partition, scope=scope, now=self._now())
+
+    async def queues(
+        self,
+        *,
+        namespace: str | None = None,
+        task: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> list[QueueInfo]:
+        return queues.queues(
+            self._state, namespace=namespace, task=task, after=after, limit=limit, now=self._now()
+        )
+
+    async def queue(self, queue: str) -> QueueInfo:
+        return queues.queue_info(self._state.queue(queue), self._now())
+
+    async def partitions(
+        self, queue: str, *, after: str | None = None, limit: int = 100
+    ) -> list[PartitionInfo]:
+        return queues.partitions(self._state, queue, after=after, limit=limit, now=self._now())
+
+    async def partition(self, queue: str, partition: str) -> PartitionInfo:
+        return queues.partition_info(self._state.queue(queue).partition(partition), self._now())
+
+    # Messages in and out
+
+    async def push(self, batches: Sequence[Batch]) -> PushResult:
+        return push.push(self._state, batches, self._now())
+
+    async def pop(self, requests: Sequence[PopRequest]) -> list[Popped]:
+        now = self._now()
+        return [pop.pop(self._state, request, now) for request in requests]
+
+    async def has_pending(self, requests: Sequence[PendingRequest]) -> list[bool]:
+        now = self._now()
+        return [pop.has_pending(self._state, request, now) for request in requests]
+
+    async def ack(self, acks: Sequence[Ack]) -> list[AckOutcome]:
+        return ack.ack(self._state, acks, self._now())
+
+    async def renew(self, renewals: Sequence[Renewal]) -> list[Renewed]:
+        return pop.renew(self._state, renewals, self._now())
+
+    async def transaction(self, acks: Sequence[Ack], batches: Sequence[Batch]) -> TransactionResult:
+        return ack.transaction(self._state, acks, batches, self._now())
+
+    # Groups
+
+    async def subscribe(self, queue: str, group: str, subscription: Subscription) -> GroupInfo:
+        now = self._now()
+        subscribed = self._state.group(self._state.queue(queue), group, subscription, now)
+        return groups.group_info(subscribed, now)
+
+    async def set_subscription(
+        self, group: str, subscription: Subscription, *, queue: str | None = None
+    ) -> int:
+        return groups.set_subscription(self._state, group, subscription, queue=queue, now=self._now())
+
+    async def seek(self, queue: str, group: str, position: Position, *, partition: str | None = None) -> int:
+        return groups.seek(self._state, queue, group, position, partition=partition, now=self._now())
+
+    async def delete_group(
+        self, group: str, *, queue: str | None = None, forget_subscription: bool = True
+    ) -> int:
+        return groups.delete_group(self._state, group, queue=queue, forget_subscription=forget_subscription)
+
+    async def groups(self, *, queue: str | None = None, group: str | None = None) -> list[GroupInfo]:
+        return groups.groups(self._state, queue=queue, group=group, now=self._now())
+
+    async def lag(
+        self,
+        queue: str,
+        *,
+        group: str | None = None,
+        partition: str | None = None,
+        after_partition_id: int = 0,
+        limit: int = 1000,
+    ) -> list[PartitionLag]:
+        return groups.lag(
+            self._state,
+            queue,
+            group=group,
+            partition=partition,
+            after_partition_id=after_partition_id,
+            limit=limit,
+            now=self._now(),
+        )
+
+    async def depth(self, queue: str, group: str) -> Depth:
+        return groups.depth(self._state, queue, group, self._now())
+
+    # Looking at messages
+
+    async def messages(
+        self, where: MessageFilter, *, cursor: str | None = None, limit: int = 100
+    ) -> MessagePage:
+        return messages.messages(self._state, where, cursor=cursor, limit=limit, now=self._now())
+
+    async def message(self, identity: str, *, partition_id: int | None = None) -> MessageView:
+        return messages.message(self._state, identity, partition_id=partition_id, now=self._now())
+
+    async def trace(self, trace_id: str, *, limit: int = 1000) -> list[Message]:
+        return messages.trace(self._state, trace_id, limit=limit)
+
+    # Dead letters
+
+    async def dead_letters(
+        self, where: DeadLetterFilter, *, limit: int = 100, offset: int = 0
+    ) -> DeadLetterPage:
+        return dead_letters.dead_letters(self._state, where, limit=limit, offset=offset)
+
+    async def dead_letter(self, dead_letter_id: int) -> DeadLetter:
+        return dead_letters.dead_letter(self._state, dead_letter_id)
+
+    async def redrive(self, where: DeadLetterFilter, *, limit: int = 1000) -> int:
+        return dead_letters.redrive(self._state, where, limit=limit, now=self._now())
+
+    async def purge(self, where: DeadLetterFilter) -> int:
+        return dead_letters.purge(self._state, where)
+
+    # Operations
+
+    async def leases(
+        self, *, queue: str | None = None, expiring_within: timedelta | None = None, limit: int = 1000
+    ) -> list[LeaseInfo]:
+        return operations.leases(
+            self._state, queue=queue, expiring_within=expiring_within, limit=limit, now=self._now()
+        )
+
+    async def utilisation(self, *, queue: str | None = None) -> list[Utilisation]:
+        return operations.utilisation(self._state, queue=queue, now=self._now())
+
+    async def verify(self, *, queue: str | None = None) -> list[Problem]:
+        return operations.verify(self._state, queue=queue)
+
+    async def repair(self, *, queue: str | None = None) -> list[Problem]:
+        return operations.repair(self._state, queue=queue, now=self._now())

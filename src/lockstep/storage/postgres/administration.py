@@ -1,0 +1,196 @@
+"""Queues and groups as an operator sees them: configure, clear, delete, subscribe, seek, verify, repair."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lockstep.core.names import QUEUE_MODE
+from lockstep.core.policy import OPTION_NAMES, QueueOptions
+from lockstep.core.records import ClearScope, GroupInfo, Position, Problem, QueueInfo, Subscription
+from lockstep.errors import GroupNotFound, QueueNotFound
+from lockstep.storage.postgres.shared import Shared
+
+_CONFIGURE = f"select lockstep.configure({', '.join(f'${i}' for i in range(1, len(OPTION_NAMES) + 5))})"
+_DELETE_QUEUE = "select lockstep.delete_queue($1)"
+_CLEAR = "select lockstep.clear($1, $2::bigint, $3, $4::timestamptz)"
+_SUBSCRIBE = "select lockstep.subscribe($1, $2, $3, $4::timestamptz, $5::timestamptz)"
+_SET_SUBSCRIPTION = """
+insert into lockstep.subscription as s (queue_id, group_name, mode, from_at, created_at)
+select t.queue_id, $2, $3, $4::timestamptz, coalesce($5::timestamptz, clock_timestamp())
+from (
+    select g.queue_id from lockstep.consumer_group g where g.name = $2
+    union select s.queue_id from lockstep.subscription s where s.group_name = $2
+    union select $1::int where $1 is not null
+) t
+where $1::int is null or t.queue_id = $1
+on conflict (queue_id, group_name) do update set mode = excluded.mode, from_at = excluded.from_at, created_at = excluded.created_at
+returning s.queue_id
+"""
+_SEEK = "select lockstep.seek($1, $2::bigint, $3, $4::timestamptz, $5::bigint, $6::timestamptz)"
+_GROUP_QUEUES = """
+select q.id, q.name from lockstep.queue q
+where ($1::int is null or q.id = $1) and (
+    exists (select 1 from lockstep.consumer_group g where g.queue_id = q.id and g.name = $2)
+    or exists (select 1 from lockstep.subscription s where s.queue_id = q.id and s.group_name = $2))
+order by q.id
+"""
+_DELETE_GROUP = "select lockstep.delete_group($1, $2, $3)"
+_VERIFY = "select * from lockstep.verify($1::int, $2::timestamptz)"
+_REPAIR = "select lockstep.repair(q.id, $2::timestamptz) from lockstep.queue q where $1::int is null or q.id = $1"
+
+
+class Administration(Shared):
+    async def configure(
+        self, queue: str, options: QueueOptions, *, namespace: str | None = None, task: str | None = None
+    ) -> QueueInfo:
+        values = [getattr(options, name) for name in OPTION_NAMES]
+
+        async def work() -> list[Any]:
+            return await self.database.fetch("configure", _CONFIGURE, queue, namespace, task, *values, self.now())
+
+        await self._with_names([queue], work)
+        self.names.forget(queue)
+        return await self.queue(queue)
+
+    async def queue(self, queue: str) -> QueueInfo:
+        found = await self._query("queue_list", queue, None, None, None, 1, self.now())
+        if not found:
+            raise QueueNotFound(f"there is no queue {queue!r}", queue=queue)
+        return queue_info(found[0])
+
+    async def delete_queue(self, queue: str) -> bool:
+        rows = await self.database.fetch("delete_queue", _DELETE_QUEUE, queue)
+        self.names.forget(queue)
+        return bool(rows[0][0])
+
+    async def clear(self, queue: str, *, partition: str | None = None, scope: ClearScope = "all") -> int:
+        async def work() -> int:
+            queue_id = await self._queue_id(queue)
+            partition_id = None if partition is None else await self._partition_id(queue, queue_id, partition)
+            unleased = scope == "unleased"
+            rows = await self.database.fetch("clear", _CLEAR, queue_id, partition_id, unleased, self.now())
+            removed: int = rows[0][0]
+            return removed
+
+        return await self._with_names([queue], work)
+
+    async def subscribe(self, queue: str, group: str, subscription: Subscription) -> GroupInfo:
+        async def work() -> GroupInfo:
+            queue_id = await self._queue_id(queue)
+            given = (subscription.mode, subscription.from_at)
+            await self.database.fetch("subscribe", _SUBSCRIBE, queue_id, group, *given, self.now())
+            return group_info((await self._query("group_list", queue_id, group, self.now()))[0])
+
+        return await self._with_names([queue], work)
+
+    async def set_subscription(self, group: str, subscription: Subscription, *, queue: str | None = None) -> int:
+        queue_id = None if queue is None else await self._queue_id(queue)
+        given = (subscription.mode, subscription.from_at)
+        rows = await self.database.fetch("set_subscription", _SET_SUBSCRIPTION, queue_id, group, *given, self.now())
+        if not rows:
+            raise _no_group(group, queue)
+        return len(rows)
+
+    async def seek(self, queue: str, group: str, position: Position, *, partition: str | None = None) -> int:
+        async def work() -> int:
+            queue_id = await self._queue_id(queue)
+            group_id = await self._group_id(queue, queue_id, group)
+            partition_id = None if partition is None else await self._partition_id(queue, queue_id, partition)
+            target = (position.kind, position.at, position.seq)
+            rows = await self.database.fetch("seek", _SEEK, group_id, partition_id, *target, self.now())
+            moved: int = rows[0][0]
+            return moved
+
+        return await self._with_names([queue], work)
+
+    async def delete_group(self, group: str, *, queue: str | None = None, forget_subscription: bool = True) -> int:
+        queue_id = None if queue is None else await self._queue_id(queue)
+        found = await self.database.fetch("group_queues", _GROUP_QUEUES, queue_id, group)
+        if not found:
+            raise _no_group(group, queue)
+
+        async def work(connection: Any) -> int:
+            deleted = 0
+            for row in found:
+                rows = await self.database.on(
+                    connection, "delete_group", _DELETE_GROUP, row[0], group, forget_subscription
+                )
+                deleted += rows[0][0]
+            return deleted
+
+        deleted = await self.database.transaction(work)
+        for row in found:
+            self.names.forget(row[1])
+        return deleted
+
+    async def groups(self, *, queue: str | None = None, group: str | None = None) -> list[GroupInfo]:
+        queue_id = None if queue is None else await self._queue_id(queue)
+        return [group_info(row) for row in await self._query("group_list", queue_id, group, self.now())]
+
+    async def verify(self, *, queue: str | None = None) -> list[Problem]:
+        queue_id = None if queue is None else await self._queue_id(queue)
+        return [_problem(row) for row in await self.database.fetch("verify", _VERIFY, queue_id, self.now())]
+
+    async def repair(self, *, queue: str | None = None) -> list[Problem]:
+        before = await self.verify(queue=queue)
+        if not before:
+            return []
+        queue_id = None if queue is None else await self._queue_id(queue)
+        await self.database.fetch("repair", _REPAIR, queue_id, self.now())
+        left = set(await self.verify(queue=queue))
+        return [_repaired(problem) if problem not in left else problem for problem in before]
+
+
+def queue_info(row: Any) -> QueueInfo:
+    """A queue from a row of `queue_list`."""
+    stored, pending = row[6], row[7]
+    return QueueInfo(
+        id=row[0],
+        name=row[1],
+        namespace=row[2],
+        task=row[3],
+        created_at=row[4],
+        partitions=row[5],
+        messages=stored,
+        pending=stored if pending is None else pending,
+        processing=row[8],
+        dead_letters=row[9],
+        options=QueueOptions(**dict(zip(OPTION_NAMES, row[10:], strict=True))),
+    )
+
+
+def group_info(row: Any) -> GroupInfo:
+    """A group from a row of `group_list`."""
+    return GroupInfo(
+        name=row[0],
+        queue=row[1],
+        created_at=row[2],
+        subscription=Subscription("all" if row[0] == QUEUE_MODE or row[3] is None else row[3], row[4]),
+        partitions=row[5],
+        partitions_with_lag=row[6],
+        lag=row[7],
+        leases=row[8],
+        oldest_at=row[9],
+    )
+
+
+def _problem(row: Any) -> Problem:
+    return Problem(kind=row[0], text=row[1], queue=row[2], partition_id=row[3], repairable=row[4])
+
+
+def _repaired(problem: Problem) -> Problem:
+    return Problem(
+        kind=problem.kind,
+        text=problem.text,
+        queue=problem.queue,
+        partition_id=problem.partition_id,
+        repairable=True,
+        repaired=True,
+    )
+
+
+def _no_group(group: str, queue: str | None) -> GroupNotFound:
+    where = "" if queue is None else f" on queue {queue!r}"
+    return GroupNotFound(f"there is no group {group!r}{where}", group=group, queue=queue)
+
+

@@ -1,0 +1,109 @@
+"""What a store remembers: decoded segments, and the ids behind names."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from datetime import datetime
+from uuid import UUID
+
+from lockstep.core.records import Columns
+
+_VALUE_OVERHEAD_BYTES = 64
+"""What a value costs in Python beside its bytes: the object's header and its place in the list."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A segment, decoded. Segments never change, so one that is in memory is right."""
+
+    uuid: UUID
+    created_at: datetime
+    columns: Columns
+    content_bytes: int
+    """All its values together."""
+
+    def memory_bytes(self) -> int:
+        columns = sum(column is not None for column in self.columns.all())
+        return self.content_bytes + columns * len(self.columns) * _VALUE_OVERHEAD_BYTES
+
+
+class SegmentCache:
+    """The most recently used segments, up to a limit of bytes."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.bytes = 0
+        self.hits = 0
+        self.misses = 0
+        self._segments: OrderedDict[int, tuple[Segment, int]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._segments)
+
+    def get(self, segment_id: int) -> Segment | None:
+        found = self._segments.get(segment_id)
+        if found is None:
+            self.misses += 1
+            return None
+        self.hits += 1
+        self._segments.move_to_end(segment_id)
+        return found[0]
+
+    def put(self, segment_id: int, segment: Segment) -> None:
+        size = segment.memory_bytes()
+        if size > self.bytes_max or segment_id in self._segments:
+            return
+        self._segments[segment_id] = (segment, size)
+        self.bytes += size
+        while self.bytes > self.bytes_max:
+            _, (_, freed) = self._segments.popitem(last=False)
+            self.bytes -= freed
+
+
+@dataclass(slots=True)
+class QueueNames:
+    """A queue's id, how it is stored, and the ids of its partitions and groups that were seen."""
+
+    id: int
+    compression: str
+    encryption: bool
+    partitions: dict[str, int] = field(default_factory=dict)
+    groups: dict[str, int] = field(default_factory=dict)
+
+
+class NameCache:
+    """Ids by name. They may be out of date: whoever uses one finds out, forgets the queue and looks again."""
+
+    def __init__(self, partitions_max: int) -> None:
+        self._partitions_max = partitions_max
+        self._queues: dict[str, QueueNames] = {}
+        self._partitions = 0
+
+    def get(self, queue: str) -> QueueNames | None:
+        return self._queues.get(queue)
+
+    def put(self, queue: str, names: QueueNames) -> QueueNames:
+        """Remember a queue; what is known of its partitions and groups is kept if it is still the same queue."""
+        known = self._queues.get(queue)
+        if known is not None and known.id == names.id:
+            known.compression, known.encryption = names.compression, names.encryption
+            return known
+        self.forget(queue)
+        self._queues[queue] = names
+        return names
+
+    def put_partitions(self, queue: str, partitions: dict[str, int]) -> None:
+        if self._partitions + len(partitions) > self._partitions_max:
+            for known in self._queues.values():
+                known.partitions.clear()
+            self._partitions = 0
+        names = self._queues[queue]
+        before = len(names.partitions)
+        names.partitions.update(partitions)
+        self._partitions += len(names.partitions) - before
+
+    def forget(self, queue: str) -> None:
+        names = self._queues.pop(queue, None)
+        if names is not None:
+            self._partitions -= len(names.partitions)

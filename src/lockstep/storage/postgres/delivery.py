@@ -1,0 +1,357 @@
+"""Messages in and out: push, pop, ack, renew, and transactions of them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+import asyncpg
+
+from lockstep.core.ids import is_canonical_uuid, uuid7
+from lockstep.core.records import (
+    Ack,
+    AckOutcome,
+    Batch,
+    PendingRequest,
+    Popped,
+    PopRequest,
+    PushResult,
+    Renewal,
+    Renewed,
+    Run,
+    TransactionResult,
+)
+from lockstep.errors import TransactionRolledBack
+from lockstep.storage.postgres import pushing
+from lockstep.storage.postgres.cache import QueueNames, Segment
+from lockstep.storage.postgres.calls import Conversation
+from lockstep.storage.postgres.shared import Shared
+
+T = TypeVar("T")
+
+_POP = (
+    "select * from lockstep.pop($1::int[], $2::bigint[], $3::int[], $4::int[], $5::bigint[], $6::uuid[], "
+    "$7::boolean[], $8::timestamptz)"
+)
+_POP_OVER = "select * from lockstep.pop_over($1::int[], $2, $3, $4::bigint, $5::uuid, $6, $7::timestamptz)"
+_QUEUES_BY_PRIORITY = (
+    "select name from lockstep.queue where ($1::text is null or namespace = $1) and ($2::text is null or task = $2) "
+    "order by priority desc, name"
+)
+_SUBSCRIBE = "select lockstep.subscribe($1, $2, $3, $4::timestamptz, $5::timestamptz)"
+_HAS_PENDING = "select lockstep.has_pending($1::int[], $2::bigint[], $3::timestamptz)"
+_ACK_LEASES = "select * from lockstep.ack_leases($1::uuid[], $2::timestamptz)"
+_ACK_ITEMS = (
+    "select * from lockstep.ack_items($1::uuid[], $2::bigint[], $3::bigint[], $4::text[], $5::text[], $6::text[], "
+    "$7::text[], $8::timestamptz)"
+)
+_RENEW = "select * from lockstep.renew($1::uuid[], $2::bigint[], $3::timestamptz)"
+_NO_LEASE = "00000000-0000-0000-0000-000000000000"
+_LOCK = "select lockstep.lock_for_transaction($1::int[], $2::bigint[], $3::uuid[])"
+
+
+class Delivery(Shared):
+    async def push(self, batches: Sequence[Batch]) -> PushResult:
+        queues = {batch.queue for batch in batches}
+        if pushing.all_known(batches, self.names):
+            pushed = await self._with_names(queues, lambda: self._converse(self._push_conversation(batches)))
+        else:
+            # What is created on the way must go again if the push is refused.
+            pushed = await self._create_names(queues, lambda c: self._converse(self._push_conversation(batches), c))
+        self._remember(pushed)
+        return pushed.result
+
+    def _push_conversation(self, batches: Sequence[Batch]) -> Conversation[pushing.Pushed]:
+        return pushing.push(batches, self.names, key=self.encryption_key, at=self.now())
+
+    async def _create_names(
+        self, queues: set[str], work: Callable[[asyncpg.Connection[Any]], Awaitable[T]]
+    ) -> T:
+        """Run `work` in a transaction; if that fails, the ids that it learned are not remembered."""
+        try:
+            return await self._with_names(queues, lambda: self.database.transaction(work))
+        except BaseException:
+            for queue in queues:
+                self.names.forget(queue)
+            raise
+
+    def _remember(self, pushed: pushing.Pushed) -> None:
+        """Consumers near the tail are served what was pushed here without reading it back."""
+        for segment_id, segment in pushed.segments:
+            self.segments.put(segment_id, segment)
+
+    async def pop(self, requests: Sequence[PopRequest]) -> list[Popped]:
+        popped = [Popped(request.group) for request in requests]
+        single = [i for i, request in enumerate(requests) if request.queue is not None]
+        if single:
+            queues = {requests[i].queue or "" for i in single}
+            rows = await self._with_names(queues, lambda: self._pop_single(requests, single))
+            await self._fill(popped, rows)
+        for i, request in enumerate(requests):
+            if request.queue is None:
+                await self._fill(popped, await self._pop_over(i, request))
+        return popped
+
+    async def _pop_single(self, requests: Sequence[PopRequest], wanted: list[int]) -> list[tuple[int, str, Any]]:
+        """The rows of all requests that name a queue, in one call."""
+        claims: list[tuple[int, int, int | None]] = []
+        for i in wanted:
+            found = await self._find_cursor(requests[i])
+            if found is not None:
+                claims.append((i, *found))
+        if not claims:
+            return []
+        asked = [requests[i] for i, _, _ in claims]
+        rows = await self.database.fetch(
+            "pop",
+            _POP,
+            [group_id for _, group_id, _ in claims],
+            [partition_id for _, _, partition_id in claims],
+            [request.partitions for request in asked],
+            [request.batch for request in asked],
+            [_milliseconds(request.lease_seconds) for request in asked],
+            [uuid7() for _ in asked],
+            [request.auto_ack for request in asked],
+            self.now(),
+        )
+        return [(claims[row[0] - 1][0], asked[row[0] - 1].queue or "", row) for row in rows]
+
+    async def _find_cursor(self, request: PopRequest) -> tuple[int, int | None] | None:
+        """Group id and partition id of a request; None if there is nothing to pop from."""
+        assert request.queue is not None
+        names = await self._find_queue(request.queue)
+        if names is None:
+            return None
+        partition_id = None
+        if request.partition is not None:
+            partition_id = await self._find_partition(request.queue, names, request.partition)
+            if partition_id is None:
+                return None
+        return await self._find_or_create_group(names, request), partition_id
+
+    async def _find_or_create_group(self, names: QueueNames, request: PopRequest) -> int:
+        group_id = names.groups.get(request.group)
+        if group_id is None:
+            subscription = request.subscription
+            rows = await self.database.fetch(
+                "subscribe",
+                _SUBSCRIBE,
+                names.id,
+                request.group,
+                subscription.mode,
+                subscription.from_at,
+                self.now(),
+            )
+            group_id = names.groups[request.group] = rows[0][0]
+        return group_id
+
+    async def _pop_over(self, index: int, request: PopRequest) -> list[tuple[int, str, Any]]:
+        """The rows of a request over all queues of a namespace and/or task."""
+        found = await self.database.fetch("queue_priority", _QUEUES_BY_PRIORITY, request.namespace, request.task)
+        queues = [row[0] for row in found]
+
+        async def work() -> list[tuple[int, str, Any]]:
+            group_ids, queue_names = [], {}
+            for queue in queues:
+                names = await self._find_queue(queue)
+                if names is not None:
+                    group_ids.append(await self._find_or_create_group(names, request))
+                    queue_names[names.id] = queue
+            rows = await self.database.fetch(
+                "pop_over",
+                _POP_OVER,
+                group_ids,
+                request.partitions,
+                request.batch,
+                _milliseconds(request.lease_seconds),
+                uuid7(),
+                request.auto_ack,
+                self.now(),
+            )
+            return [(index, queue_names[row[1]], row) for row in rows]
+
+        return await self._with_names(queues, work) if queues else []
+
+    async def _fill(self, popped: list[Popped], rows: list[tuple[int, str, Any]]) -> None:
+        """Put the runs that were leased, with their messages, where they were asked for."""
+        segments = await self._load_segments(row[7] for _, _, row in rows)
+        for index, queue, row in rows:
+            segment = segments.get(row[7])
+            if segment is None:
+                continue  # removed since: the lease on it runs out by itself
+            answer = popped[index]
+            answer.runs.append(_run(queue, row, segment))
+            if row[9] is not None:
+                answer.lease_id = str(row[10])
+                answer.expires_at = min(answer.expires_at or row[9], row[9])
+
+    async def has_pending(self, requests: Sequence[PendingRequest]) -> list[bool]:
+        answers = [False] * len(requests)
+        asked: list[tuple[int, int, int | None]] = []
+        for i, request in enumerate(requests):
+            names = await self._find_queue(request.queue)
+            if names is None:
+                continue
+            partition_id = None
+            if request.partition is not None:
+                partition_id = await self._find_partition(request.queue, names, request.partition)
+                if partition_id is None:
+                    continue
+            group_id = await self._find_group(names, request.group)
+            if group_id is None:
+                answers[i] = True
+            else:
+                asked.append((i, group_id, partition_id))
+        if asked:
+            group_ids, partition_ids = [g for _, g, _ in asked], [p for _, _, p in asked]
+            rows = await self.database.fetch("has_pending", _HAS_PENDING, group_ids, partition_ids, self.now())
+            for (i, _, _), answer in zip(asked, rows[0][0], strict=True):
+                answers[i] = answer
+        return answers
+
+    async def ack(self, acks: Sequence[Ack]) -> list[AckOutcome]:
+        whole = [i for i, ack in enumerate(acks) if _is_whole_lease(ack)]
+        if len(whole) == len(acks):
+            rows = await self.database.fetch("ack_leases", *_ack_leases_call(acks, self.now()))
+            return _lease_outcomes(acks, rows)
+        rows = await self.database.fetch("ack_items", *_ack_items_call(acks, self.now()))
+        return _item_outcomes(acks, rows)
+
+    async def renew(self, renewals: Sequence[Renewal]) -> list[Renewed]:
+        rows = await self.database.fetch(
+            "renew",
+            _RENEW,
+            [_lease_uuid(renewal.lease_id) for renewal in renewals],
+            [_milliseconds(renewal.seconds) for renewal in renewals],
+            self.now(),
+        )
+        renewed = {str(row[0]): Renewed(lease_id=str(row[0]), partitions=row[1], expires_at=row[2]) for row in rows}
+        return [renewed.get(r.lease_id) or Renewed(lease_id=r.lease_id, partitions=0) for r in renewals]
+
+    async def transaction(self, acks: Sequence[Ack], batches: Sequence[Batch]) -> TransactionResult:
+        async def work(connection: asyncpg.Connection[Any]) -> tuple[list[AckOutcome], pushing.Pushed]:
+            await self._converse(pushing.resolve(batches, self.names, at=self.now()), connection)
+            await self._lock_for(connection, acks, batches)
+            outcomes: list[AckOutcome] = []
+            if acks:
+                rows = await self.database.on(connection, "ack_items", *_ack_items_call(acks, self.now()))
+                outcomes = _item_outcomes(acks, rows)
+                _refuse_failures(outcomes)
+            return outcomes, await self._converse(self._push_conversation(batches), connection)
+
+        outcomes, pushed = await self._create_names({batch.queue for batch in batches}, work)
+        self._remember(pushed)
+        return TransactionResult(outcomes, pushed.result)
+
+    async def _lock_for(
+        self, connection: asyncpg.Connection[Any], acks: Sequence[Ack], batches: Sequence[Batch]
+    ) -> None:
+        """Take the locks of acks and pushes together, in order, so that transactions do not deadlock."""
+        queue_ids: set[int] = set()
+        partition_ids = {ack.partition_id for ack in acks if ack.partition_id is not None}
+        for batch in batches:
+            names = self.names.get(batch.queue)
+            if names is not None and batch.partition in names.partitions:
+                queue_ids.add(names.id)
+                partition_ids.add(names.partitions[batch.partition])
+        leases = [_lease_uuid(ack.lease_id) for ack in acks if ack.lease_id is not None and ack.partition_id is None]
+        locks = (list(queue_ids), list(partition_ids), leases)
+        await self.database.on(connection, "lock_for_transaction", _LOCK, *locks)
+
+
+def _run(queue: str, row: Any, segment: Segment) -> Run:
+    _, _, partition_id, partition, attempt, first_seq, last_seq, _, ordinal = row[:9]
+    columns = segment.columns.slice(ordinal, ordinal + last_seq - first_seq + 1)
+    return Run(queue, partition, partition_id, first_seq, segment.uuid, ordinal, segment.created_at, columns, attempt)
+
+
+def _lease_uuid(lease_id: str | None) -> str | None:
+    """What is no lease id at all is a lease that is gone, too."""
+    return lease_id if lease_id is None or is_canonical_uuid(lease_id) else _NO_LEASE
+
+
+def _milliseconds(seconds: float | None) -> int | None:
+    return None if seconds is None else round(seconds * 1000)
+
+
+def _is_whole_lease(ack: Ack) -> bool:
+    return (
+        ack.status == "completed"
+        and ack.lease_id is not None
+        and ack.partition_id is None
+        and ack.seq is None
+        and ack.transaction_id is None
+    )
+
+
+def _ack_leases_call(acks: Sequence[Ack], at: Any) -> tuple[Any, ...]:
+    return _ACK_LEASES, [_lease_uuid(ack.lease_id) for ack in acks], at
+
+
+def _lease_outcomes(acks: Sequence[Ack], rows: list[Any]) -> list[AckOutcome]:
+    by_lease: dict[str, list[Any]] = {}
+    for row in rows:
+        by_lease.setdefault(str(row[0]), []).append(row)
+    outcomes = []
+    for index, ack in enumerate(acks):
+        # A lease that is named twice in a call is gone the second time.
+        found = by_lease.pop(ack.lease_id or "", None)
+        if found is None:
+            outcomes.append(AckOutcome(index=index, success=False, error="lease_lost"))
+            continue
+        outcomes.append(
+            AckOutcome(
+                index=index,
+                success=True,
+                released=True,
+                messages=sum(row[4] for row in found),
+                queue=found[0][3],
+                partition=found[0][2],
+            )
+        )
+    return outcomes
+
+
+def _ack_items_call(acks: Sequence[Ack], at: Any) -> tuple[Any, ...]:
+    return (
+        _ACK_ITEMS,
+        [_lease_uuid(ack.lease_id) for ack in acks],
+        [ack.partition_id for ack in acks],
+        [ack.seq for ack in acks],
+        [ack.transaction_id for ack in acks],
+        [ack.group for ack in acks],
+        [ack.status for ack in acks],
+        [ack.error for ack in acks],
+        at,
+    )
+
+
+def _item_outcomes(acks: Sequence[Ack], rows: list[Any]) -> list[AckOutcome]:
+    by_item: dict[int, list[Any]] = {}
+    for row in rows:
+        by_item.setdefault(row[0] - 1, []).append(row)
+    return [_item_outcome(index, by_item[index]) for index in range(len(acks))]
+
+
+def _item_outcome(index: int, rows: list[Any]) -> AckOutcome:
+    """One outcome for all cursors that an ack stands for: the first error counts."""
+    error = next((row[1] for row in rows if row[1] is not None), None)
+    return AckOutcome(
+        index=index,
+        success=error is None,
+        error=error,
+        noop=all(row[2] for row in rows),
+        released=any(row[3] for row in rows),
+        dead=any(row[4] for row in rows),
+        messages=sum(row[5] for row in rows),
+        queue=rows[0][6],
+        partition=rows[0][7],
+    )
+
+
+def _refuse_failures(outcomes: list[AckOutcome]) -> None:
+    failed = next((outcome for outcome in outcomes if not outcome.success), None)
+    if failed is not None:
+        raise TransactionRolledBack(
+            f"transaction rolled back: ack {failed.index} failed with {failed.error}", outcomes=outcomes
+        )

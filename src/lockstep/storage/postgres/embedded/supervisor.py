@@ -1,0 +1,257 @@
+"""The embedded server as its users see it: one object that starts, watches and stops it."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+
+import msgspec
+
+from lockstep.errors import EmbeddedError
+from lockstep.storage.postgres.embedded.accounts import Account, require_reachable, server_account
+from lockstep.storage.postgres.embedded.cluster import (
+    initialise,
+    is_initialised,
+    remove_unfinished,
+    require_version,
+)
+from lockstep.storage.postgres.embedded.directory import DataDirectory, Record, default_data_dir
+from lockstep.storage.postgres.embedded.failures import directory_errors
+from lockstep.storage.postgres.embedded.installs import Install, bundled_install, reachable_install
+from lockstep.storage.postgres.embedded.keeper import Keeper
+from lockstep.storage.postgres.embedded.leftovers import clear_leftovers
+from lockstep.storage.postgres.embedded.postmaster import Postmaster
+from lockstep.storage.postgres.embedded.processes import ProcessIdentity, identify_self
+from lockstep.storage.postgres.embedded.settings import check_settings, server_program
+from lockstep.storage.postgres.embedded.sockets import make_socket_dir, remove_short_dir
+
+logger = logging.getLogger("lockstep.embedded")
+
+
+class _Plan(msgspec.Struct, frozen=True):
+    """What every launch of the server needs, decided once per start."""
+
+    install: Install
+    account: Account
+    socket_dir: Path
+
+
+class EmbeddedPostgres:
+    """A PostgreSQL server of our own, on a data directory that no other process uses meanwhile.
+
+    It runs as a child of this process and never outlives it. `on_progress` is called with a line of text
+    for people, from whichever thread is at work. With `restart`, a server that dies is brought back.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path | str | None = None,
+        *,
+        start_timeout: float = 60.0,
+        stop_timeout: float = 30.0,
+        settings: Mapping[str, str] | None = None,
+        on_progress: Callable[[str], None] | None = None,
+        restart: bool = True,
+    ) -> None:
+        self.data_dir = _absolute(data_dir)
+        self._start_timeout = start_timeout
+        self._stop_timeout = stop_timeout
+        self._settings = check_settings(settings or {})
+        self._on_progress = on_progress
+        self._restart = restart
+        self._directory = DataDirectory(self.data_dir)
+        self._record = Record()
+        self._keeper: Keeper | None = None
+        self._owner_pid = os.getpid()
+        # Held while the server is started or stopped, so that both happen one after the other.
+        self._changing = threading.RLock()
+
+    @property
+    def dsn(self) -> str:
+        """Return the server's address; it stays the same until the server is stopped."""
+        if self._keeper is None:
+            raise EmbeddedError("The embedded PostgreSQL is not started.")
+        return self._record.dsn
+
+    def start(self) -> str:
+        """Start the server, unless it runs, and return its address once it accepts connections."""
+        with self._changing:
+            self._forget_parents_server()
+            if self._keeper is not None and self._keeper.await_restart():
+                return self.dsn
+            try:
+                with directory_errors(self.data_dir):
+                    plan = self._open()
+                self._keep(plan)
+            except BaseException:
+                self._close()
+                raise
+            atexit.register(self.stop)
+            return self.dsn
+
+    def stop(self) -> None:
+        """Stop the server, if it runs, and release the data directory."""
+        # A forked copy of this process has the object, and its exit handlers, but not the server.
+        if os.getpid() != self._owner_pid:
+            return
+        if (keeper := self._keeper) is not None:
+            keeper.cancel()
+        with self._changing:
+            self._close()
+
+    def is_running(self) -> bool:
+        """Say whether the server runs now."""
+        keeper = self._keeper
+        return keeper is not None and keeper.is_running()
+
+    async def astart(self) -> str:
+        """Do what `start` does without blocking the event loop."""
+        try:
+            return await asyncio.to_thread(self.start)
+        except asyncio.CancelledError:
+            # The thread goes on when its caller is cancelled, and nobody else would stop what it started.
+            await asyncio.shield(asyncio.to_thread(self.stop))
+            raise
+
+    async def astop(self) -> None:
+        """Do what `stop` does without blocking the event loop."""
+        await asyncio.to_thread(self.stop)
+
+    def __enter__(self) -> EmbeddedPostgres:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    async def __aenter__(self) -> EmbeddedPostgres:
+        await self.astart()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.astop()
+
+    def _open(self) -> _Plan:
+        """Take the directory and make everything ready for a launch."""
+        if not sys.platform.startswith("linux"):
+            raise EmbeddedError(
+                "The embedded PostgreSQL needs Linux. Connect to a server of your own instead."
+            )
+        self._owner_pid = os.getpid()
+        self._directory.make()
+        self._directory.lock()
+        # The previous server stays in the record until it is known to be gone.
+        self._record = self._directory.read_record()
+        self._write_record(owner=identify_self(), since=datetime.now(UTC))
+        account = server_account(self._directory.cluster)
+        require_reachable(self.data_dir, account)
+        install = reachable_install(bundled_install(), account)
+        self._prepare_cluster(install, account)
+        previous = Path(self._record.socket_dir)
+        socket_dir = make_socket_dir(self.data_dir, account, previous=previous)
+        self._write_record(socket_dir=str(socket_dir), postgres_version=install.version)
+        return _Plan(install, account, socket_dir)
+
+    def _prepare_cluster(self, install: Install, account: Account) -> None:
+        cluster = self._directory.cluster
+        remove_unfinished(self.data_dir)
+        if not is_initialised(cluster):
+            self._report("initialising …")
+            initialise(cluster, install, account, timeout=self._start_timeout)
+        require_version(cluster, install)
+
+    def _keep(self, plan: _Plan) -> None:
+        """Start the server in the care of a new keeper."""
+        launch = partial(self._launch, plan)
+        self._keeper = Keeper(
+            launch, restart=self._restart, stop_timeout=self._stop_timeout, progress=self._report
+        )
+        self._keeper.start()
+
+    def _launch(self, plan: _Plan, stopping: threading.Event) -> Postmaster:
+        """Bring up one server, in the keeper's thread, for the first time or again."""
+        with directory_errors(self.data_dir):
+            clear_leftovers(self._directory, self._record, timeout=self._start_timeout, progress=self._report)
+            if stopping.is_set():
+                raise EmbeddedError("The server was stopped before it started.")
+            self._report("starting …")
+            program = server_program(plan.install, self._directory.cluster, plan.socket_dir, self._settings)
+            postmaster = Postmaster.spawn(program, plan.account, self._directory, record=self._record_server)
+            try:
+                postmaster.wait_ready(self._start_timeout, progress=self._report, stopping=stopping)
+            except BaseException:
+                postmaster.stop(self._stop_timeout)
+                raise
+        self._report("ready")
+        return postmaster
+
+    def _record_server(self, server: ProcessIdentity) -> None:
+        self._write_record(server=server)
+
+    def _write_record(self, **changes: object) -> None:
+        self._record = msgspec.structs.replace(self._record, **changes)
+        self._directory.write_record(self._record)
+
+    def _close(self) -> None:
+        """Undo `_open` and `_keep`, as far as they got."""
+        atexit.unregister(self.stop)
+        if self._keeper is not None:
+            self._keeper.stop()
+            self._keeper = None
+        if self._directory.is_locked:
+            self._sign_off()
+            self._directory.unlock()
+
+    def _sign_off(self) -> None:
+        """Take our names off the record, and remove what only our server needed."""
+        # A server that would not end stays in the record, so that the next owner can deal with it.
+        server = self._record.server if self._record.has_live_server() else None
+        if server is None:
+            remove_short_dir(Path(self._record.socket_dir))
+        try:
+            self._write_record(owner=None, since=None, server=server)
+        except OSError as error:
+            # A dead owner's record is not believed, so this one does no harm.
+            logger.warning("record not written", extra={"action": "embedded_record", "error": str(error)})
+
+    def _forget_parents_server(self) -> None:
+        # After a fork the keeper's thread exists only in the parent, which goes on keeping the server.
+        if os.getpid() != self._owner_pid:
+            self._keeper = None
+
+    def _report(self, text: str) -> None:
+        """Tell the user and the log what goes on; a failing callback must not harm the server."""
+        logger.info(
+            "embedded postgres: %s",
+            text,
+            extra={"action": "embedded_progress", "data_dir": str(self.data_dir)},
+        )
+        if self._on_progress is None:
+            return
+        try:
+            self._on_progress(text)
+        except Exception:
+            logger.exception("progress callback failed", extra={"action": "embedded_callback"})
+
+
+def running_dsn(data_dir: Path | str | None = None) -> str | None:
+    """Return the address of the server that a live process runs on this directory, or None."""
+    record = DataDirectory(_absolute(data_dir)).read_record()
+    return record.dsn if record.has_live_owner() and record.has_live_server() else None
+
+
+def _absolute(data_dir: Path | str | None) -> Path:
+    return (default_data_dir() if data_dir is None else Path(data_dir)).expanduser().resolve()

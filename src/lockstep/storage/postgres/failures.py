@@ -1,0 +1,52 @@
+"""Errors of the driver and of our procedures, translated once."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import asyncpg
+
+from lockstep.errors import InvalidRequest, LockstepError, QueueFull, Unavailable
+
+RETRYABLE = ("40001", "40P01")
+"""Serialization failure and deadlock: the transaction did nothing and may be tried again."""
+
+_CANNOT_CONNECT_NOW = ("57P03", "53300")
+
+
+class StaleName(Exception):
+    """An id that was looked up before is gone: look it up again. Never leaves the store."""
+
+
+def translate(error: BaseException) -> BaseException:
+    """The error to raise instead; the same one if it is none of the database's."""
+    state = getattr(error, "sqlstate", None)
+    if state == "LS001":
+        return StaleName(str(error))
+    if state == "LS003":
+        return QueueFull(str(error))
+    if state in ("LS002", "LS004"):
+        return InvalidRequest(str(error))
+    if state == "57014":
+        return Unavailable("the database did not answer in time (statement_timeout_seconds)")
+    if state == "55P03":
+        return Unavailable("a lock could not be had in time (lock_timeout_seconds)")
+    if state in RETRYABLE:
+        return Unavailable(f"the transaction kept conflicting with others: {error}")
+    if state is not None and state[:2] in ("08", "53", "57", "58"):
+        return Unavailable(f"the database is not available: {error}")
+    if isinstance(error, asyncpg.PostgresConnectionError | asyncpg.InterfaceError | OSError | asyncio.TimeoutError):
+        return Unavailable(f"the database cannot be reached: {error or type(error).__name__}")
+    return error
+
+
+def may_retry_connect(error: BaseException) -> bool:
+    """Whether connecting may work a little later: the server is starting, full, or not there yet."""
+    if getattr(error, "sqlstate", None) in _CANNOT_CONNECT_NOW:
+        return True
+    return isinstance(error, asyncpg.PostgresConnectionError | OSError | asyncio.TimeoutError)
+
+
+def is_retryable(error: Any) -> bool:
+    return not isinstance(error, LockstepError) and getattr(error, "sqlstate", None) in RETRYABLE

@@ -1,0 +1,241 @@
+"""Looking in: queues, partitions, lag, messages, traces, leases. Read-only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from lockstep.core.ids import is_canonical_uuid, split_message_id
+from lockstep.core.names import QUEUE_MODE
+from lockstep.core.records import (
+    Depth,
+    GroupProgress,
+    LeaseInfo,
+    Message,
+    MessageFilter,
+    MessagePage,
+    MessageView,
+    PartitionInfo,
+    PartitionLag,
+    QueueInfo,
+    Run,
+    Utilisation,
+)
+from lockstep.core.rules import STOPPED, Cursor, message_status
+from lockstep.errors import InvalidRequest, MessageNotFound, PartitionNotFound
+from lockstep.storage.postgres.administration import queue_info
+from lockstep.storage.postgres.shared import Shared
+
+_NOW = "select clock_timestamp()"
+_RESOLVE_SEQ = "select lockstep.resolve_seq($1, $2)"
+
+_SCAN_ROUNDS_MAX = 20
+"""How many pages of runs are read in search of messages of one status before a short page is answered."""
+
+
+class Inspection(Shared):
+    async def queues(
+        self, *, namespace: str | None = None, task: str | None = None, after: str | None = None, limit: int = 100
+    ) -> list[QueueInfo]:
+        rows = await self._query("queue_list", None, namespace, task, after, limit, self.now())
+        return [queue_info(row) for row in rows]
+
+    async def partitions(self, queue: str, *, after: str | None = None, limit: int = 100) -> list[PartitionInfo]:
+        queue_id = await self._queue_id(queue)
+        rows = await self._query("partition_list", queue_id, None, after, limit, self.now())
+        return [_partition_info(queue, row) for row in rows]
+
+    async def partition(self, queue: str, partition: str) -> PartitionInfo:
+        queue_id = await self._queue_id(queue)
+        rows = await self._query("partition_list", queue_id, partition, None, 1, self.now())
+        if not rows:
+            raise PartitionNotFound(f"queue {queue!r} has no partition {partition!r}", queue=queue, partition=partition)
+        return _partition_info(queue, rows[0])
+
+    async def lag(
+        self,
+        queue: str,
+        *,
+        group: str | None = None,
+        partition: str | None = None,
+        after_partition_id: int = 0,
+        limit: int = 1000,
+    ) -> list[PartitionLag]:
+        queue_id = await self._queue_id(queue)
+        group_id = None if group is None else await self._group_id(queue, queue_id, group)
+        partition_id = None if partition is None else await self._partition_id(queue, queue_id, partition)
+        rows = await self._query(
+            "cursor_lag", queue_id, group_id, partition_id, after_partition_id, limit, self.now()
+        )
+        return [_partition_lag(queue, row) for row in rows]
+
+    async def depth(self, queue: str, group: str) -> Depth:
+        queue_id = await self._queue_id(queue)
+        found = await self.database.fetch(
+            "group_find", "select id from lockstep.consumer_group where queue_id = $1 and name = $2", queue_id, group
+        )
+        if not found and group == QUEUE_MODE:
+            stored, partitions = (await self._query("queue_stored", queue_id))[0]
+            return Depth(queue=queue, group=group, pending=stored, partitions_pending=partitions, leased=0)
+        group_id = await self._group_id(queue, queue_id, group)
+        pending, partitions, leased = (await self._query("group_depth", group_id, self.now()))[0]
+        return Depth(queue=queue, group=group, pending=pending, partitions_pending=partitions, leased=leased)
+
+    async def messages(self, where: MessageFilter, *, cursor: str | None = None, limit: int = 100) -> MessagePage:
+        partition_after, seq_after = _parse_cursor(cursor)
+        queue_id = await self._queue_id(where.queue)
+        partition_id = None
+        if where.partition is not None:
+            partition_id = await self._partition_id(where.queue, queue_id, where.partition)
+        items: list[MessageView] = []
+        for _ in range(_SCAN_ROUNDS_MAX):
+            place = (partition_after, seq_after, partition_id, where.from_at, where.to_at)
+            rows = await self._query("message_runs", queue_id, *place, limit)
+            if not rows:
+                return MessagePage(items=items, next_cursor=None)
+            for view in await self._views(await self._runs_after(where.queue, rows, partition_after, seq_after)):
+                if where.status is None or view.status == where.status:
+                    items.append(view)
+                    if len(items) == limit:
+                        return MessagePage(items=items, next_cursor=_make_cursor(view.message))
+            partition_after, seq_after = rows[-1][0], rows[-1][3]
+        return MessagePage(items=items, next_cursor=f"{partition_after}.{seq_after}")
+
+    async def _runs_after(self, queue: str, rows: Sequence[Any], partition_id: int, seq: int) -> list[Run]:
+        """The runs of `message_runs`, without the messages up to the place."""
+        segments = await self._load_segments(row[4] for row in rows)
+        runs = []
+        for id_, name, first_seq, last_seq, segment_id, ordinal, created_at in rows:
+            skip = max(seq + 1 - first_seq, 0) if id_ == partition_id else 0
+            if segment_id in segments:
+                columns = segments[segment_id].columns.slice(ordinal + skip, ordinal + last_seq - first_seq + 1)
+                uuid = segments[segment_id].uuid
+                runs.append(Run(queue, name, id_, first_seq + skip, uuid, ordinal + skip, created_at, columns))
+        return runs
+
+    async def _views(self, runs: Sequence[Run]) -> list[MessageView]:
+        """The messages with their status."""
+        if not runs:
+            return []
+        ids = list({run.partition_id for run in runs})
+        cursors: dict[int, list[tuple[str, Cursor]]] = {}
+        for partition_id, group, acked, due_at, lease_id, lease_to in await self._query("message_cursors", ids):
+            cursor = Cursor(acked=acked, due_at=_due_at(due_at), lease_id=lease_id, lease_to=lease_to)
+            cursors.setdefault(partition_id, []).append((group, cursor))
+        seqs = (min(run.first_seq for run in runs), max(run.last_seq for run in runs))
+        dead = {(row[0], row[1]) for row in await self._query("message_dead", ids, *seqs)}
+        now = self.now() or (await self.database.fetch("now", _NOW))[0][0]
+        return [
+            _view(message, cursors.get(message.partition_id, []), (message.partition_id, message.seq) in dead, now)
+            for run in runs
+            for message in run.messages()
+        ]
+
+    async def message(self, identity: str, *, partition_id: int | None = None) -> MessageView:
+        rows: list[Any] = []
+        if partition_id is not None:
+            seq = (await self.database.fetch("resolve_seq", _RESOLVE_SEQ, partition_id, identity))[0][0]
+            if seq is not None:
+                rows = await self._query("message_by_seq", [partition_id], [seq])
+        elif is_canonical_uuid(identity):
+            segment, ordinal = split_message_id(identity)
+            found = await self._query("message_by_id", segment, ordinal, None)
+            rows = [(*row[:3], row[3] + ordinal - row[5], row[4], ordinal) for row in found]
+        runs = await self._load_single(rows)
+        if not runs:
+            raise MessageNotFound(f"there is no message {identity!r}", identity=identity)
+        return (await self._views(runs))[0]
+
+    async def trace(self, trace_id: str, *, limit: int = 1000) -> list[Message]:
+        runs = await self._load_single(await self._query("message_trace", trace_id, limit))
+        return [run.message(0) for run in runs]
+
+    async def leases(
+        self, *, queue: str | None = None, expiring_within: timedelta | None = None, limit: int = 1000
+    ) -> list[LeaseInfo]:
+        queue_id = None if queue is None else await self._queue_id(queue)
+        rows = await self._query("lease_list", queue_id, expiring_within, limit, self.now())
+        fields = LeaseInfo.__struct_fields__
+        return [LeaseInfo(**dict(zip(fields, row, strict=True))) for row in rows]
+
+    async def utilisation(self, *, queue: str | None = None) -> list[Utilisation]:
+        queue_id = None if queue is None else await self._queue_id(queue)
+        rows = await self._query("group_utilisation", queue_id, self.now())
+        fields = Utilisation.__struct_fields__
+        return [Utilisation(**dict(zip(fields, row, strict=True))) for row in rows]
+
+
+def _partition_info(queue: str, row: Any) -> PartitionInfo:
+    first_stored, last_seq, stored, pending = row[3], row[4], row[5], row[6]
+    return PartitionInfo(
+        id=row[0],
+        queue=queue,
+        name=row[1],
+        created_at=row[2],
+        first_seq=last_seq + 1 if first_stored is None else first_stored,
+        last_seq=last_seq,
+        messages=stored,
+        pending=stored if pending is None else pending,
+        processing=row[7],
+        dead_letters=row[8],
+        oldest_at=row[9],
+        newest_at=row[10],
+    )
+
+
+def _due_at(value: datetime | None) -> datetime | None:
+    """asyncpg gives infinity as the last datetime, without a time zone."""
+    return STOPPED if value is not None and value.tzinfo is None else value
+
+
+def _partition_lag(queue: str, row: Any) -> PartitionLag:
+    due_at = _due_at(row[7])
+    return PartitionLag(
+        queue=queue,
+        partition=row[0],
+        partition_id=row[1],
+        group=row[2],
+        acked=row[3],
+        last_seq=row[4],
+        lag=row[5],
+        oldest_at=row[6],
+        due_at=due_at,
+        stopped=due_at == STOPPED,
+        attempts=row[8],
+        leased=bool(row[9]),
+        consumed_at=row[10],
+    )
+
+
+def _view(message: Message, cursors: Iterable[tuple[str, Cursor]], dead: bool, now: datetime) -> MessageView:
+    groups = []
+    for name, cursor in cursors:
+        leased = cursor.leased(now) and cursor.acked < message.seq <= (cursor.lease_to or 0)
+        groups.append(
+            GroupProgress(
+                group=name,
+                consumed=message.seq <= cursor.acked,
+                lease_expires_at=cursor.due_at if leased else None,
+            )
+        )
+    status = message_status(message.seq, (cursor for _, cursor in cursors), dead=dead, now=now)
+    return MessageView(message=message, status=status, groups=groups)
+
+
+def _make_cursor(message: Message) -> str:
+    return f"{message.partition_id}.{message.seq}"
+
+
+def _parse_cursor(cursor: str | None) -> tuple[int, int]:
+    """Partition id and seq after which a page begins."""
+    if cursor is None:
+        return 0, 0
+    partition_id, _, seq = cursor.partition(".")
+    if not (partition_id.isascii() and partition_id.isdigit() and seq.isascii() and seq.isdigit()):
+        raise InvalidRequest(f"not a page cursor: {cursor[:64]!r}")
+    if int(partition_id) >= 2**63 or int(seq) >= 2**62:
+        raise InvalidRequest(f"not a page cursor: {cursor[:64]!r}")
+    return int(partition_id), int(seq)
+
+

@@ -1,0 +1,126 @@
+"""Brings a database to the schema of this version: numbered migrations, then the procedures if they changed.
+
+Several servers may start at once: one advisory lock, held for the transaction, lets one of them work and the
+others find it done. All of it is one transaction, so a failure leaves the database as it was.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import asyncpg
+
+from lockstep.errors import SchemaTooNew, Unavailable
+from lockstep.storage.postgres import sql
+
+ADVISORY_LOCK = 0x6C6F636B73746570
+"""The ASCII of `lockstep`."""
+
+SERVER_VERSION_MIN = 15
+
+_BOOKKEEPING = """
+create schema if not exists lockstep;
+create table if not exists lockstep.migration (
+    version int primary key,
+    name text not null,
+    applied_at timestamptz not null default clock_timestamp()
+);
+create table if not exists lockstep.procedures (
+    only_row boolean primary key default true check (only_row),
+    schema_version int not null,
+    checksum text not null,
+    applied_at timestamptz not null default clock_timestamp()
+);
+"""
+
+_DROP_PROCEDURES = """
+do $$
+declare
+    _name text;
+begin
+    for _name in select format('%I.%I', n.nspname, c.relname) from pg_class c join pg_namespace n on n.oid = c.relnamespace
+        where n.nspname = 'lockstep' and c.relkind = 'v'
+    loop
+        execute 'drop view ' || _name || ' cascade';
+    end loop;
+    for _name in select p.oid::regprocedure::text from pg_proc p where p.pronamespace = 'lockstep'::regnamespace
+    loop
+        execute 'drop function ' || _name;
+    end loop;
+end $$;
+"""
+
+
+async def migrate(connection: asyncpg.Connection[Any]) -> list[str]:
+    """Apply what is missing; returns the names of what was applied. Raises SchemaTooNew, Unavailable."""
+    major = connection.get_server_version().major
+    if major < SERVER_VERSION_MIN:
+        raise Unavailable(f"Lockstep needs PostgreSQL {SERVER_VERSION_MIN} or newer, this server is {major}")
+    if await _is_current(connection):
+        return []
+    async with connection.transaction():
+        await connection.execute("set local statement_timeout = 0; set local lock_timeout = 0")
+        await connection.execute("select pg_advisory_xact_lock($1)", ADVISORY_LOCK)
+        await connection.execute(_BOOKKEEPING)
+        applied = await _apply_migrations(connection)
+        if await _procedures_differ(connection):
+            await _apply_procedures(connection)
+            applied.append("procedures")
+    return applied
+
+
+async def schema_version(connection: asyncpg.Connection[Any]) -> int:
+    """The version of the database's schema; 0 for a database that was never migrated."""
+    if await connection.fetchval("select to_regclass('lockstep.migration') is null"):
+        return 0
+    version: int = await connection.fetchval("select coalesce(max(version), 0) from lockstep.migration")
+    return version
+
+
+async def _is_current(connection: asyncpg.Connection[Any]) -> bool:
+    """The common case, found out without taking the lock."""
+    version = await schema_version(connection)
+    _refuse_newer(version)
+    return version == len(sql.migrations()) and not await _procedures_differ(connection)
+
+
+def _refuse_newer(version: int) -> None:
+    ours = len(sql.migrations())
+    if version > ours:
+        raise SchemaTooNew(
+            f"the database has schema version {version}, and this Lockstep knows only up to {ours}: "
+            "it was migrated by a newer Lockstep; use that one"
+        )
+
+
+async def _apply_migrations(connection: asyncpg.Connection[Any]) -> list[str]:
+    version = await schema_version(connection)
+    _refuse_newer(version)
+    applied = []
+    for migration in sql.migrations()[version:]:
+        await connection.execute(migration.sql)
+        await connection.execute(
+            "insert into lockstep.migration (version, name) values ($1, $2)", migration.version, migration.name
+        )
+        applied.append(f"{migration.version:04d}_{migration.name}")
+    return applied
+
+
+async def _procedures_differ(connection: asyncpg.Connection[Any]) -> bool:
+    stored = await connection.fetchval("select checksum from lockstep.procedures")
+    return bool(stored != sql.procedures_checksum())
+
+
+async def _apply_procedures(connection: asyncpg.Connection[Any]) -> None:
+    # Dropped first: a function whose result changed cannot be replaced. Bodies are not checked while they are
+    # created, because they call each other; the tests call every one of them.
+    await connection.execute("set local check_function_bodies = off")
+    await connection.execute(_DROP_PROCEDURES)
+    await connection.execute(sql.procedures())
+    await connection.execute(
+        "insert into lockstep.procedures (schema_version, checksum) values ($1, $2) "
+        "on conflict (only_row) do update set schema_version = excluded.schema_version, "
+        "checksum = excluded.checksum, applied_at = clock_timestamp()",
+        len(sql.migrations()),
+        sql.procedures_checksum(),
+    )

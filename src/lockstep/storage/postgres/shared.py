@@ -1,0 +1,166 @@
+"""What the parts of the PostgreSQL store share: names to ids, and runs to messages."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from datetime import datetime
+from typing import Any, TypeVar
+
+import asyncpg
+
+from lockstep.core.codec import Codec, decode, unseal
+from lockstep.core.records import Columns, Run
+from lockstep.errors import GroupNotFound, PartitionNotFound, QueueNotFound, Unavailable
+from lockstep.storage.postgres import sql
+from lockstep.storage.postgres.cache import NameCache, QueueNames, Segment, SegmentCache
+from lockstep.storage.postgres.calls import Conversation
+from lockstep.storage.postgres.failures import StaleName
+from lockstep.storage.postgres.pool import Database
+
+T = TypeVar("T")
+
+_STALE_ATTEMPTS_MAX = 20
+
+_FIND_QUEUE = "select id, compression, encryption from lockstep.queue where name = $1"
+_FIND_PARTITION = "select id from lockstep.partition where queue_id = $1 and name = $2"
+_FIND_GROUP = "select id from lockstep.consumer_group where queue_id = $1 and name = $2"
+
+
+class Shared:
+    """The state of a PostgreSQL store and its look-ups."""
+
+    database: Database
+    segments: SegmentCache
+    names: NameCache
+    encryption_key: bytes | None
+
+    def now(self) -> datetime | None:
+        """The set time, or None where the database's clock rules."""
+        raise NotImplementedError
+
+    async def _query(self, name: str, *args: Any) -> list[Any]:
+        """The rows of a query from `sql/queries`."""
+        return await self.database.fetch(name, sql.query(name), *args)
+
+    async def _converse(
+        self, conversation: Conversation[T], connection: asyncpg.Connection[Any] | None = None
+    ) -> T:
+        """Drive a conversation, each call a transaction of its own, or all on a connection that is in one."""
+        rows: list[Any] = []
+        try:
+            call = next(conversation)
+            while True:
+                if connection is None:
+                    rows = await self.database.fetch(call.name, call.sql, *call.args)
+                else:
+                    rows = await self.database.on(connection, call.name, call.sql, *call.args)
+                call = conversation.send(rows)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+
+    async def _with_names(self, queues: Iterable[str], work: Callable[[], Awaitable[T]]) -> T:
+        """Run `work`; if it finds a name out of date, forget what is known of the queues and run it again."""
+        for _ in range(_STALE_ATTEMPTS_MAX):
+            try:
+                return await work()
+            except StaleName:
+                for queue in queues:
+                    self.names.forget(queue)
+        raise Unavailable("the queue's names kept changing during the call")
+
+    async def _find_queue(self, queue: str) -> QueueNames | None:
+        known = self.names.get(queue)
+        if known is None:
+            rows = await self.database.fetch("queue_find", _FIND_QUEUE, queue)
+            known = self.names.put(queue, QueueNames(*rows[0])) if rows else None
+        return known
+
+    async def _find_partition(self, queue: str, names: QueueNames, partition: str) -> int | None:
+        found = names.partitions.get(partition)
+        if found is None:
+            rows = await self.database.fetch("partition_find", _FIND_PARTITION, names.id, partition)
+            if rows:
+                found = rows[0][0]
+                self.names.put_partitions(queue, {partition: rows[0][0]})
+        return found
+
+    async def _find_group(self, names: QueueNames, group: str) -> int | None:
+        found = names.groups.get(group)
+        if found is None:
+            rows = await self.database.fetch("group_find", _FIND_GROUP, names.id, group)
+            if rows:
+                found = names.groups[group] = rows[0][0]
+        return found
+
+    async def _queue_id(self, queue: str) -> int:
+        """The queue's id, looked up anew: what an operator asks for must not come from memory."""
+        self.names.forget(queue)
+        names = await self._find_queue(queue)
+        if names is None:
+            raise QueueNotFound(f"there is no queue {queue!r}", queue=queue)
+        return names.id
+
+    async def _partition_id(self, queue: str, queue_id: int, partition: str) -> int:
+        rows = await self.database.fetch("partition_find", _FIND_PARTITION, queue_id, partition)
+        if not rows:
+            raise PartitionNotFound(f"queue {queue!r} has no partition {partition!r}", queue=queue, partition=partition)
+        found: int = rows[0][0]
+        return found
+
+    async def _group_id(self, queue: str, queue_id: int, group: str) -> int:
+        rows = await self.database.fetch("group_find", _FIND_GROUP, queue_id, group)
+        if not rows:
+            raise GroupNotFound(f"queue {queue!r} has no group {group!r}", queue=queue, group=group)
+        found: int = rows[0][0]
+        return found
+
+    async def _load_segments(
+        self, segment_ids: Iterable[int], connection: asyncpg.Connection[Any] | None = None
+    ) -> dict[int, Segment]:
+        """The segments, from memory where they are there. One that was removed meanwhile is not in the result."""
+        loaded: dict[int, Segment] = {}
+        missing: list[int] = []
+        for segment_id in set(segment_ids):
+            segment = self.segments.get(segment_id)
+            if segment is None:
+                missing.append(segment_id)
+            else:
+                loaded[segment_id] = segment
+        if missing:
+            query = sql.query("segment_load")
+            if connection is None:
+                rows = await self.database.fetch("segment_load", query, missing)
+            else:
+                rows = await self.database.on(connection, "segment_load", query, missing)
+            for row in rows:
+                segment = decode_segment(row, self.encryption_key)
+                self.segments.put(row[0], segment)
+                loaded[row[0]] = segment
+        return loaded
+
+    async def _load_single(self, rows: Sequence[Any], connection: asyncpg.Connection[Any] | None = None) -> list[Run]:
+        """Single messages, as runs of one, from rows of (queue, partition, partition id, seq, segment id, ordinal)."""
+        segments = await self._load_segments((row[4] for row in rows), connection)
+        runs = []
+        for queue, partition, partition_id, seq, segment_id, ordinal in rows:
+            segment = segments.get(segment_id)
+            if segment is not None:
+                columns = segment.columns.slice(ordinal, ordinal + 1)
+                runs.append(Run(queue, partition, partition_id, seq, segment.uuid, ordinal, segment.created_at, columns))
+        return runs
+
+
+def decode_segment(row: Any, key: bytes | None) -> Segment:
+    """A segment from a row of `segment_load`."""
+    if row[3] == Codec.PLAIN:
+        columns = Columns(row[5], row[6], _texts(row[7]), row[8], row[9], row[10], row[11], row[12])
+        return Segment(row[1], row[2], columns, sum(map(len, columns.payloads)))
+    layout = unseal(row[3], row[4], key=key)
+    return Segment(row[1], row[2], decode(layout), len(layout))
+
+
+def _texts(uuids: list[Any] | None) -> list[str | None] | None:
+    return None if uuids is None else [None if uuid is None else str(uuid) for uuid in uuids]
+
+

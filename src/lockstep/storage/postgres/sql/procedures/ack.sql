@@ -1,0 +1,252 @@
+-- Ack: the ends of deliveries. What each status does to a cursor is written down in core/rules.py (settle).
+--
+-- Guarantees: a stale lease changes nothing; a cursor that is left drained loses no wake-up.
+-- Locks: partition rows (by id), then cursor rows (by partition and group). The partition row is needed only where
+-- the cursor would be left drained: it is locked before looking whether more came, and the look is a later statement.
+-- Where more is there already it stays there, because only those who hold the cursors too remove messages.
+-- Indexes: cursor_lease, cursor_pkey, run_pkey.
+
+-- Completes all that the given leases hold: the cheap form.
+create function lockstep.ack_leases(_lease_ids uuid[], _at timestamptz)
+returns table (lease_id uuid, partition_id bigint, partition_name text, queue_name text, messages bigint) language plpgsql as $$
+#variable_conflict use_column
+declare
+    _now timestamptz := coalesce(_at, clock_timestamp());
+    _leases uuid[];
+    _partition_ids bigint[];
+    _group_ids int[];
+    _from bigint[];
+    _to bigint[];
+begin
+    perform 1 from lockstep.partition p
+    where p.id in (
+        select c.partition_id from lockstep.cursor c
+        cross join lateral (
+            select r.last_seq from lockstep.run r
+            where r.partition_id = c.partition_id and r.segment_id is not null order by r.first_seq desc limit 1
+        ) l
+        where c.lease_id = any (_lease_ids) and l.last_seq <= c.lease_to
+    )
+    order by p.id for no key update;
+    with held as (
+        select c.partition_id, c.group_id, c.acked, c.lease_id from lockstep.cursor c
+        where c.lease_id = any (_lease_ids) and c.due_at > _now
+        order by c.partition_id, c.group_id for no key update
+    ), acked as (
+        update lockstep.cursor c
+        set acked = c.lease_to, attempts = 0, consumed_at = _now, lease_id = null, lease_to = null, leased_at = null,
+            due_at = case
+                when l.last_seq <= c.lease_to then null
+                when q.delay_seconds = 0 and q.window_seconds = 0 then _now
+                else lockstep.due_at(c.partition_id, c.lease_to, q.delay_seconds, q.window_seconds, _now) end
+        from held h
+        join lockstep.consumer_group g on g.id = h.group_id
+        join lockstep.queue q on q.id = g.queue_id
+        left join lateral (
+            select r.last_seq from lockstep.run r
+            where r.partition_id = h.partition_id and r.segment_id is not null order by r.first_seq desc limit 1
+        ) l on true
+        where c.partition_id = h.partition_id and c.group_id = h.group_id
+        returning h.lease_id, c.partition_id, c.group_id, h.acked as before, c.acked as after
+    )
+    select array_agg(a.lease_id), array_agg(a.partition_id), array_agg(a.group_id), array_agg(a.before), array_agg(a.after)
+    into _leases, _partition_ids, _group_ids, _from, _to from acked a;
+    if _leases is null then
+        return;
+    end if;
+    perform lockstep.count_moves(_group_ids, _partition_ids, _from, _to);
+    return query
+    select t.lease_id, t.partition_id, p.name, q.name, t.after - t.before
+    from unnest(_leases, _partition_ids, _from, _to) t (lease_id, partition_id, before, after)
+    join lockstep.partition p on p.id = t.partition_id
+    join lockstep.queue q on q.id = p.queue_id;
+end $$;
+
+-- Everything else: items by lease (no transaction id) or by message (partition and transaction id), of any status.
+-- One row per item and cursor it stands for; _error is an AckError or null.
+create function lockstep.ack_items(
+    _lease_ids uuid[], _partition_ids bigint[], _seqs bigint[], _transaction_ids text[], _groups text[], _statuses text[], _errors text[],
+    _at timestamptz
+) returns table (
+    item int, error text, noop boolean, released boolean, dead boolean, messages bigint, queue_name text, partition_name text
+) language plpgsql as $$
+#variable_conflict use_column
+declare
+    _now timestamptz := coalesce(_at, clock_timestamp());
+    _item lockstep.ack_item;
+    _items lockstep.ack_item[];
+    _of_cursor lockstep.ack_item[];
+begin
+    select array_agg(i order by i.partition_id, i.group_id, i.item) into _items
+    from lockstep.expand_acks(_lease_ids, _partition_ids, _seqs, _transaction_ids, _groups, _statuses, _errors) i;
+    perform 1 from lockstep.partition p where p.id in (select i.partition_id from unnest(_items) i) order by p.id for no key update;
+    foreach _item in array _items loop
+        if _item.group_id is null then
+            return query select _item.item, _item.error, false, false, false, 0::bigint, null::text, null::text;
+            continue;
+        end if;
+        if _of_cursor is not null
+           and (_of_cursor[1].partition_id, _of_cursor[1].group_id) is distinct from (_item.partition_id, _item.group_id) then
+            return query select * from lockstep.settle_acks(_of_cursor, _now);
+            _of_cursor := null;
+        end if;
+        _of_cursor := _of_cursor || _item;
+    end loop;
+    if _of_cursor is not null then
+        return query select * from lockstep.settle_acks(_of_cursor, _now);
+    end if;
+end $$;
+
+-- Which cursor each item speaks of. An item without one has no group_id, and its error.
+create function lockstep.expand_acks(
+    _lease_ids uuid[], _partition_ids bigint[], _seqs bigint[], _transaction_ids text[], _groups text[], _statuses text[], _errors text[]
+) returns setof lockstep.ack_item language sql stable as $$
+    with given as (
+        select t.* from unnest(_lease_ids, _partition_ids, _seqs, _transaction_ids, _groups, _statuses, _errors)
+            with ordinality t (lease_id, partition_id, seq, transaction_id, group_name, status, error, item)
+    ), by_lease as (
+        select t.item, c.partition_id, c.group_id, t.seq, t.status, t.lease_id, t.error, true as by_lease
+        from given t join lockstep.cursor c on c.lease_id = t.lease_id and c.partition_id = coalesce(t.partition_id, c.partition_id)
+        where t.transaction_id is null
+    ), by_message as (
+        select t.item, p.id, g.id, lockstep.resolve_seq(p.id, t.transaction_id), t.status, t.lease_id, t.error, false
+        from given t
+        join lockstep.partition p on p.id = t.partition_id
+        join lockstep.consumer_group g on g.queue_id = p.queue_id and g.name = t.group_name
+        where t.transaction_id is not null
+    ), found as (
+        select * from by_lease union all select * from by_message
+    )
+    select f.item::int, f.partition_id, f.group_id, f.seq, f.status, f.lease_id, f.error, f.by_lease from found f
+    union all
+    select t.item::int, null, null, null, t.status, t.lease_id,
+           case when t.transaction_id is null then 'lease_lost' else 'unresolvable' end, t.transaction_id is null
+    from given t where not exists (select 1 from found f where f.item = t.item)
+$$;
+
+-- The acks that one call has for one cursor, in seq order (rules.settle). The partition row is locked.
+create function lockstep.settle_acks(_items lockstep.ack_item[], _now timestamptz) returns table (
+    item int, error text, noop boolean, released boolean, dead boolean, messages bigint, queue_name text, partition_name text
+) language plpgsql as $$
+#variable_conflict use_column
+declare
+    _partition_id bigint := _items[1].partition_id;
+    _group_id int := _items[1].group_id;
+    _held lockstep.cursor;
+    _queue lockstep.queue;
+    _group_name text;
+    _item lockstep.ack_item;
+    _live boolean;
+    _acked bigint;
+    _attempts int;
+    _clamped boolean := false;
+    _released boolean := false;
+    _stopped boolean := false;
+    _not_before timestamptz := _now;
+    _outcomes lockstep.ack_outcome[] := '{}';
+begin
+    select c.* into _held from lockstep.cursor c where c.partition_id = _partition_id and c.group_id = _group_id for no key update;
+    select q.* into _queue from lockstep.consumer_group g join lockstep.queue q on q.id = g.queue_id where g.id = _group_id;
+    select g.name into _group_name from lockstep.consumer_group g where g.id = _group_id;
+    _live := _held.lease_id is not null and _held.due_at > _now;
+    _acked := _held.acked;
+    _attempts := _held.attempts;
+    for _item in
+        select i.item, i.partition_id, i.group_id,
+               case when not i.by_lease or i.seq is not null then i.seq
+                    when i.status = 'completed' then _held.lease_to
+                    else lockstep.next_seq(_partition_id, _held.acked) end as seq,
+               i.status, i.lease_id, i.error, i.by_lease
+        from unnest(_items) i order by 4 nulls first, 1
+    loop
+        if _item.seq is null and not _item.by_lease then
+            _outcomes := _outcomes || (_item.item, 'unresolvable', false, false, 0)::lockstep.ack_outcome;
+        elsif _item.lease_id is not null and (not _live or _held.lease_id <> _item.lease_id or _item.seq > _held.lease_to) then
+            _outcomes := _outcomes || (_item.item, 'lease_lost', false, false, 0)::lockstep.ack_outcome;
+        elsif _item.seq is null then  -- the lease is live, but all that it held was removed
+            _outcomes := _outcomes || (_item.item, 'unresolvable', false, false, 0)::lockstep.ack_outcome;
+        elsif _clamped then
+            _outcomes := _outcomes
+                || (_item.item, case when _item.status not in ('failed', 'retry') then 'clamped' end, false, false, 0)::lockstep.ack_outcome;
+        elsif _item.seq <= _acked then
+            _outcomes := _outcomes || (_item.item, case when _item.status <> 'completed' then 'committed' end,
+                _item.status = 'completed', false, 0)::lockstep.ack_outcome;
+        elsif _item.status = 'completed' then
+            _outcomes := _outcomes || (_item.item, null, false, false, _item.seq - _acked)::lockstep.ack_outcome;
+            _acked := _item.seq;
+            _attempts := 0;
+        elsif _item.status = 'retry' then
+            _outcomes := _outcomes || (_item.item, null, false, false, 0)::lockstep.ack_outcome;
+            _released := true;
+            _clamped := true;
+        else
+            _released := true;
+            _attempts := _attempts + 1;
+            if _item.status = 'failed' and (_attempts <= _queue.retry_limit or _queue.on_exhausted = 'stop') then
+                _stopped := _attempts > _queue.retry_limit;
+                _not_before := _now + lockstep.retry_delay(_queue, _attempts);
+                _clamped := true;
+                _outcomes := _outcomes || (_item.item, null, false, false, 0)::lockstep.ack_outcome;
+            else
+                if _item.status = 'dlq' or _queue.on_exhausted = 'dead' then
+                    insert into lockstep.dead_letter (queue_id, partition_id, seq, group_name, attempts, error, failed_at)
+                    values (_queue.id, _partition_id, _item.seq, _group_name, _attempts, _item.error, _now);
+                end if;
+                _outcomes := _outcomes
+                    || (_item.item, null, false, _item.status = 'dlq' or _queue.on_exhausted = 'dead', 0)::lockstep.ack_outcome;
+                _acked := _item.seq;
+                _attempts := 0;
+            end if;
+        end if;
+    end loop;
+    _released := _released or coalesce(_acked >= _held.lease_to, false);
+    if _released or _acked > _held.acked then
+        update lockstep.cursor c
+        set acked = _acked, attempts = _attempts,
+            consumed_at = case when _acked > c.acked then _now else c.consumed_at end,
+            lease_id = case when not _released then c.lease_id end,
+            lease_to = case when not _released then c.lease_to end,
+            leased_at = case when not _released then c.leased_at end,
+            due_at = case
+                when _stopped then 'infinity'
+                when not _released and c.lease_id is not null then c.due_at
+                else lockstep.due_at(_partition_id, _acked, _queue.delay_seconds, _queue.window_seconds, _not_before) end
+        where c.partition_id = _partition_id and c.group_id = _group_id;
+        perform lockstep.count_moves(array[_group_id], array[_partition_id], array[_held.acked], array[_acked]);
+    end if;
+    return query
+    select o.item, o.error, o.noop, _released and o.error is null, o.dead, o.messages, _queue.name,
+           (select p.name from lockstep.partition p where p.id = _partition_id)
+    from unnest(_outcomes) o;
+end $$;
+
+-- How long a message waits after its _attempts-th failure (policy.retry_delay).
+create function lockstep.retry_delay(_queue lockstep.queue, _attempts int) returns interval language sql immutable as $$
+    select least(
+        _queue.retry_delay_ms * least(power(_queue.retry_backoff, least(_attempts - 1, 1000)), 1e15),
+        greatest(_queue.retry_delay_ms_max, _queue.retry_delay_ms)
+    ) * interval '1 ms'
+$$;
+
+-- Moves the deadlines of live leases, never to an earlier time. _milliseconds[i] null is the queue's lease time.
+create function lockstep.renew(_lease_ids uuid[], _milliseconds bigint[], _at timestamptz)
+returns table (lease_id uuid, partitions bigint, expires_at timestamptz) language plpgsql as $$
+#variable_conflict use_column
+declare
+    _now timestamptz := coalesce(_at, clock_timestamp());
+begin
+    return query
+    with held as (
+        select c.partition_id, c.group_id, t.milliseconds
+        from lockstep.cursor c join unnest(_lease_ids, _milliseconds) t (lease_id, milliseconds) on c.lease_id = t.lease_id
+        where c.due_at > _now
+        order by c.partition_id, c.group_id for no key update of c
+    ), renewed as (
+        update lockstep.cursor c
+        set due_at = greatest(c.due_at, _now + coalesce(h.milliseconds * interval '1 ms', make_interval(secs => q.lease_seconds)))
+        from held h join lockstep.consumer_group g on g.id = h.group_id join lockstep.queue q on q.id = g.queue_id
+        where c.partition_id = h.partition_id and c.group_id = h.group_id
+        returning c.lease_id, c.due_at
+    )
+    select r.lease_id, count(*), min(r.due_at) from renewed r group by r.lease_id;
+end $$;

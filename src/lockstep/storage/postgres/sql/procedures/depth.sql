@@ -1,0 +1,55 @@
+-- How full the queues with a max_size are. Nothing here touches a queue without one.
+--
+-- A push to such a queue holds its row lock, so pushes count one after the other. Whatever else moves a cursor
+-- counts after its cursor update, in a later statement: it then either sees the max_size that was just set, or its
+-- cursor lock makes recount() wait for it.
+
+-- Pending messages of a queue: the lag of its furthest-behind group, or all that is stored if it has no group.
+create function lockstep.pending(_queue_id int) returns bigint language sql stable as $$
+    select coalesce(max(t.pending) filter (where t.group_id <> 0), max(t.pending) filter (where t.group_id = 0), 0)::bigint
+    from (select d.group_id, sum(d.pending) as pending from lockstep.depth d where d.queue_id = _queue_id group by d.group_id) t
+$$;
+
+-- Counts cursors that moved: for each, group, partition and the two places.
+create function lockstep.count_moves(_group_ids int[], _partition_ids bigint[], _from bigint[], _to bigint[]) returns void language sql as $$
+    insert into lockstep.depth as d (queue_id, group_id, slot, pending)
+    select q.id, g.id, 1 + pg_backend_pid() % 16, -sum(
+        case when t.upto >= t.after then lockstep.stored_between(t.partition_id, t.after, t.upto)
+             else -lockstep.stored_between(t.partition_id, t.upto, t.after) end
+    )
+    from unnest(_group_ids, _partition_ids, _from, _to) t (group_id, partition_id, after, upto)
+    join lockstep.consumer_group g on g.id = t.group_id
+    join lockstep.queue q on q.id = g.queue_id and q.max_size > 0
+    group by q.id, g.id
+    order by q.id, g.id
+    on conflict (queue_id, group_id, slot) do update set pending = d.pending + excluded.pending
+$$;
+
+-- Computes a queue's counts anew. Locks its row, its partitions and its cursors, in this order, and then looks.
+create function lockstep.recount(_queue_id int) returns void language plpgsql as $$
+begin
+    perform 1 from lockstep.queue q where q.id = _queue_id and q.max_size > 0 for no key update;
+    if not found then
+        delete from lockstep.depth d where d.queue_id = _queue_id;
+        return;
+    end if;
+    perform 1 from lockstep.partition p where p.queue_id = _queue_id order by p.id for no key update;
+    perform 1 from lockstep.cursor c join lockstep.partition p on p.id = c.partition_id
+    where p.queue_id = _queue_id order by c.partition_id, c.group_id for no key update of c;
+    delete from lockstep.depth d where d.queue_id = _queue_id;
+    insert into lockstep.depth (queue_id, group_id, slot, pending)
+    select _queue_id, c.group_id, c.slot, c.pending from lockstep.counted(_queue_id) c;
+end $$;
+
+-- What the counts of a queue should be.
+create function lockstep.counted(_queue_id int) returns table (group_id int, slot smallint, pending bigint) language sql stable as $$
+    select 0, 0::smallint, coalesce(sum(lockstep.lag(p.id, lockstep.start_of(p.id))), 0)::bigint
+    from lockstep.partition p where p.queue_id = _queue_id
+    union all
+    select g.id, 0::smallint, coalesce(sum(lockstep.lag(c.partition_id, c.acked)), 0)::bigint
+    from lockstep.consumer_group g
+    left join lockstep.partition p on p.queue_id = g.queue_id
+    left join lockstep.cursor c on c.partition_id = p.id and c.group_id = g.id
+    where g.queue_id = _queue_id
+    group by g.id
+$$;

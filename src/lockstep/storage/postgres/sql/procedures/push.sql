@@ -1,0 +1,270 @@
+-- Push: one segment per queue, one run per partition, numbered by lock-then-look.
+--
+-- Guarantees: seqs are dense and in commit order per partition; a transaction id is stored once; a queue with a
+-- max_size never exceeds it. Nothing is written unless _status is 'ok'.
+-- Locks: rows of queues that have a max_size (by id), then partition rows (by id), then cursor rows of drained
+-- partitions. The partition rows are locked and never updated. What is read after the locks is read by later
+-- statements, whose snapshots see every push that committed before us: hence READ COMMITTED only.
+-- Indexes: partition_pkey, run_pkey (index-only, backward), dedup pkeys, cursor_pkey.
+--
+-- Queue i has _run_counts[i] of the runs, in order. A queue with codec 0 takes its messages from the plain arrays,
+-- in order; the others have a body. The dedup and trace arrays name messages by run and offset in the run.
+-- _status: ok | stale (an id is gone or an option changed: resolve again) | duplicates | full
+create function lockstep.push_segments(
+    _queue_ids int[], _codecs smallint[], _bodies bytea[], _run_counts int[],
+    _partition_ids bigint[], _counts int[], _ordinals int[],
+    _uuids uuid[], _uuid_runs int[], _uuid_offsets int[],
+    _texts text[], _text_runs int[], _text_offsets int[],
+    _traces uuid[], _trace_runs int[], _trace_offsets int[],
+    _payloads bytea[], _transaction_ids text[], _trace_ids uuid[], _kinds text[], _refs text[], _encodings text[],
+    _headers bytea[], _producer_subs text[],
+    _at timestamptz,
+    out _status text, out _created_at timestamptz, out _segment_ids bigint[], out _segment_uuids uuid[], out _first_seqs bigint[],
+    out _duplicate_uuids int[], out _duplicate_texts int[], out _duplicate_seqs bigint[], out _duplicate_ids uuid[],
+    out _depths bigint[], out _max_sizes bigint[]
+) language plpgsql as $$
+declare
+    _limited int[];
+    _locked int;
+    _first_run int := 1;
+    _first_plain int := 1;
+    _last_run int;
+    _last_plain int;
+    _messages int;
+    _segment_id bigint;
+begin
+    if current_setting('transaction_isolation') <> 'read committed' then
+        raise exception 'a push needs a READ COMMITTED transaction, this one is %', current_setting('transaction_isolation')
+            using errcode = 'LS002';
+    end if;
+    select array_agg(q.id) into _limited from (
+        select q.id from lockstep.queue q where q.id = any (_queue_ids) and q.max_size > 0 order by q.id for no key update
+    ) q;
+    select count(*) into _locked from (
+        select 1 from lockstep.partition p where p.id = any (_partition_ids) order by p.id for no key update
+    ) p;
+    -- A max_size that was set between the two locks must not be missed.
+    if _locked <> cardinality(_partition_ids) or exists (
+        select 1 from lockstep.queue q where q.id = any (_queue_ids) and q.max_size > 0 and q.id <> all (coalesce(_limited, '{}'))
+    ) then
+        _status := 'stale';
+        return;
+    end if;
+    if _uuids is not null or _texts is not null then
+        select d._duplicate_uuids, d._duplicate_texts, d._duplicate_seqs, d._duplicate_ids
+        into _duplicate_uuids, _duplicate_texts, _duplicate_seqs, _duplicate_ids
+        from lockstep.find_duplicates(_partition_ids, _uuids, _uuid_runs, _texts, _text_runs) d;
+        if _duplicate_seqs is not null then
+            _status := 'duplicates';
+            return;
+        end if;
+    end if;
+    if _limited is not null then
+        select f._full, f._depths, f._max_sizes into _locked, _depths, _max_sizes
+        from lockstep.check_room(_queue_ids, _run_counts, _counts) f;
+        if _locked > 0 then
+            _status := 'full';
+            return;
+        end if;
+    end if;
+
+    select array_agg(coalesce(l.last_seq, 0) + 1 order by t.o) into _first_seqs
+    from unnest(_partition_ids) with ordinality t (id, o)
+    left join lateral (
+        select r.last_seq from lockstep.run r where r.partition_id = t.id order by r.first_seq desc limit 1
+    ) l on true;
+    _created_at := coalesce(_at, clock_timestamp());
+
+    for _i in 1 .. cardinality(_queue_ids) loop
+        _last_run := _first_run + _run_counts[_i] - 1;
+        _messages := _ordinals[_last_run] + _counts[_last_run];
+        _last_plain := case when _codecs[_i] = 0 then _first_plain + _messages - 1 end;
+        _segment_uuids[_i] := lockstep.segment_uuid();
+        insert into lockstep.segment (
+            queue_id, uuid, created_at, codec, message_count, partition_ids, first_seqs, counts, body,
+            payloads, transaction_ids, trace_ids, kinds, refs, encodings, headers, producer_subs
+        ) values (
+            _queue_ids[_i], _segment_uuids[_i], _created_at, _codecs[_i], _messages,
+            _partition_ids[_first_run:_last_run], _first_seqs[_first_run:_last_run], _counts[_first_run:_last_run], _bodies[_i],
+            _payloads[_first_plain:_last_plain], _transaction_ids[_first_plain:_last_plain], _trace_ids[_first_plain:_last_plain],
+            _kinds[_first_plain:_last_plain], _refs[_first_plain:_last_plain], _encodings[_first_plain:_last_plain],
+            _headers[_first_plain:_last_plain], _producer_subs[_first_plain:_last_plain]
+        ) returning id into _segment_id;
+        _segment_ids[_i] := _segment_id;
+        insert into lockstep.run (partition_id, first_seq, last_seq, segment_id, ordinal)
+        select t.partition_id, t.first_seq, t.first_seq + t.n - 1, _segment_id, t.ordinal
+        from unnest(
+            _partition_ids[_first_run:_last_run], _first_seqs[_first_run:_last_run],
+            _counts[_first_run:_last_run], _ordinals[_first_run:_last_run]
+        ) t (partition_id, first_seq, n, ordinal);
+        perform lockstep.wake(_queue_ids[_i], _partition_ids[_first_run:_last_run], _created_at);
+        _first_run := _last_run + 1;
+        _first_plain := coalesce(_last_plain + 1, _first_plain);
+    end loop;
+
+    if _uuids is not null then
+        insert into lockstep.dedup_uuid (partition_id, transaction_id, seq)
+        select _partition_ids[t.run], t.id, _first_seqs[t.run] + t.o from unnest(_uuids, _uuid_runs, _uuid_offsets) t (id, run, o);
+    end if;
+    if _texts is not null then
+        insert into lockstep.dedup_text (partition_id, transaction_id, seq)
+        select _partition_ids[t.run], t.id, _first_seqs[t.run] + t.o from unnest(_texts, _text_runs, _text_offsets) t (id, run, o);
+    end if;
+    if _traces is not null then
+        insert into lockstep.trace_index (trace_id, partition_id, seq)
+        select t.id, _partition_ids[t.run], _first_seqs[t.run] + t.o from unnest(_traces, _trace_runs, _trace_offsets) t (id, run, o);
+    end if;
+    _status := 'ok';
+end $$;
+
+-- Which of the transaction ids a locked partition has seen. Race-free: whoever adds one holds the partition lock.
+create function lockstep.find_duplicates(
+    _partition_ids bigint[], _uuids uuid[], _uuid_runs int[], _texts text[], _text_runs int[],
+    out _duplicate_uuids int[], out _duplicate_texts int[], out _duplicate_seqs bigint[], out _duplicate_ids uuid[]
+) language plpgsql stable as $$
+declare
+    _found_in bigint[];
+begin
+    select array_agg(t.i::int order by t.i), array_agg(d.seq order by t.i), array_agg(d.partition_id order by t.i)
+    into _duplicate_uuids, _duplicate_seqs, _found_in
+    from unnest(_uuids, _uuid_runs) with ordinality t (id, run, i)
+    join lockstep.dedup_uuid d on d.partition_id = _partition_ids[t.run] and d.transaction_id = t.id;
+    if _texts is not null then
+        select array_agg(t.i::int order by t.i), _duplicate_seqs || array_agg(d.seq order by t.i), _found_in || array_agg(d.partition_id order by t.i)
+        into _duplicate_texts, _duplicate_seqs, _found_in
+        from unnest(_texts, _text_runs) with ordinality t (id, run, i)
+        join lockstep.dedup_text d on d.partition_id = _partition_ids[t.run] and d.transaction_id = t.id;
+    end if;
+    if _duplicate_seqs is null then
+        return;
+    end if;
+    select array_agg(lockstep.message_id(s.uuid, (r.ordinal + t.seq - r.first_seq)::int) order by t.o) into _duplicate_ids
+    from unnest(_found_in, _duplicate_seqs) with ordinality t (partition_id, seq, o)
+    left join lateral lockstep.next_run(t.partition_id, t.seq - 1) r on true
+    left join lockstep.segment s on s.id = r.segment_id;
+end $$;
+
+-- For the queues that have a max_size (their rows are locked): is there room for this push? Counts it if so.
+create function lockstep.check_room(
+    _queue_ids int[], _run_counts int[], _counts int[], out _full int, out _depths bigint[], out _max_sizes bigint[]
+) language plpgsql as $$
+declare
+    _first_run int := 1;
+    _new bigint;
+    _pending bigint;
+    _max_size bigint;
+begin
+    _full := 0;
+    for _i in 1 .. cardinality(_queue_ids) loop
+        select sum(n) into _new from unnest(_counts[_first_run:_first_run + _run_counts[_i] - 1]) n;
+        _first_run := _first_run + _run_counts[_i];
+        select q.max_size into _max_size from lockstep.queue q where q.id = _queue_ids[_i];
+        if _max_size > 0 then
+            _pending := lockstep.pending(_queue_ids[_i]);
+            if _pending + _new > _max_size then
+                _full := _full + 1;
+            else
+                _pending := _pending + _new;
+            end if;
+            _depths[_i] := _pending;
+            _max_sizes[_i] := _max_size;
+        else
+            _depths[_i] := null;
+            _max_sizes[_i] := null;
+        end if;
+    end loop;
+    if _full > 0 then
+        return;
+    end if;
+    _first_run := 1;
+    for _i in 1 .. cardinality(_queue_ids) loop
+        if _max_sizes[_i] is not null then
+            select sum(n) into _new from unnest(_counts[_first_run:_first_run + _run_counts[_i] - 1]) n;
+            insert into lockstep.depth as d (queue_id, group_id, slot, pending)
+            select _queue_ids[_i], g.id, 0, _new
+            from (select 0 as id union all select g.id from lockstep.consumer_group g where g.queue_id = _queue_ids[_i]) g
+            on conflict (queue_id, group_id, slot) do update set pending = d.pending + excluded.pending;
+        end if;
+        _first_run := _first_run + _run_counts[_i];
+    end loop;
+end $$;
+
+-- Makes drained cursors of locked partitions due, and pushes others back where a window is open
+-- (rules.due_after_push). A queue without groups costs one probe; a busy partition costs one per group.
+create function lockstep.wake(_queue_id int, _partition_ids bigint[], _created_at timestamptz) returns void language plpgsql as $$
+declare
+    _queue lockstep.queue;
+begin
+    select q.* into _queue from lockstep.queue q
+    where q.id = _queue_id and exists (select 1 from lockstep.consumer_group g where g.queue_id = _queue_id);
+    if not found then
+        return;
+    end if;
+    if _queue.window_seconds > 0 then
+        update lockstep.cursor c set due_at = greatest(c.due_at, _created_at + make_interval(secs => _queue.window_seconds))
+        from unnest(_partition_ids) t (id)
+        where c.partition_id = t.id and c.due_at is not null and c.lease_id is null;
+    end if;
+    update lockstep.cursor c
+    set due_at = _created_at + make_interval(secs => greatest(_queue.delay_seconds, _queue.window_seconds))
+    from unnest(_partition_ids) t (id)
+    where c.partition_id = t.id and c.due_at is null;
+end $$;
+
+-- One message from SQL: for psql, triggers, and transactions that are not ours. Returns the message's id, or the
+-- first one's if the transaction id is a duplicate. Visible to consumers after commit, in order with all other
+-- pushes. Raises SQLSTATE LS003 if the queue is full.
+create function lockstep.push(
+    queue text, partition text, payload jsonb, transaction_id text default null, trace_id uuid default null,
+    kind text default null, reference text default null, headers jsonb default null
+) returns uuid language plpgsql as $$
+#variable_conflict use_variable
+declare
+    _resolved record;
+    _pushed record;
+    _is_uuid boolean := transaction_id ~ '^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$';
+begin
+    perform lockstep.check_name('queue', queue), lockstep.check_name('partition', partition);
+    if payload is null then
+        raise exception 'payload must not be null; a JSON null is ''null''::jsonb' using errcode = 'LS004';
+    end if;
+    if transaction_id = '' or length(transaction_id) > 255 then
+        raise exception 'transaction_id must have 1 to 255 characters' using errcode = 'LS004';
+    end if;
+    if exists (select 1 from jsonb_each(headers) h where jsonb_typeof(h.value) <> 'string') then
+        raise exception 'headers must be an object of strings' using errcode = 'LS004';
+    end if;
+    loop
+        select * into _resolved from lockstep.resolve(queue, array[partition]);
+        if _resolved.encryption then
+            raise exception 'queue % is encrypted; push to it through Lockstep', queue using errcode = 'LS004';
+        end if;
+        select * into _pushed from lockstep.push_segments(
+            array[_resolved.queue_id], array[0]::smallint[], array[null]::bytea[], array[1], _resolved.partition_ids, array[1], array[0],
+            case when _is_uuid then array[transaction_id::uuid] end, array[1], array[0],
+            case when not _is_uuid then array[transaction_id] end, array[1], array[0],
+            case when trace_id is not null then array[trace_id] end, array[1], array[0],
+            array[convert_to(payload::text, 'UTF8')], case when transaction_id is not null then array[transaction_id] end,
+            case when trace_id is not null then array[trace_id] end, case when kind is not null then array[kind] end,
+            case when reference is not null then array[reference] end, null,
+            case when headers is not null then array[convert_to(headers::text, 'UTF8')] end, null, null
+        );
+        case _pushed._status
+            when 'ok' then
+                return _pushed._segment_uuids[1];
+            when 'duplicates' then
+                return _pushed._duplicate_ids[1];
+            when 'full' then
+                raise exception 'queue % is full: % of % messages', queue, _pushed._depths[1], _pushed._max_sizes[1] using errcode = 'LS003';
+            else
+                null;  -- stale: the queue was deleted, or its max_size set, in this moment
+        end case;
+    end loop;
+end $$;
+
+create function lockstep.check_name(_what text, _name text) returns void language plpgsql immutable as $$
+begin
+    if _name is null or _name = '' or length(_name) > 255 or _name ~ '[\x01-\x1f\x7f-\x9f]' then
+        raise exception '% must have 1 to 255 characters, none of them a control character', _what using errcode = 'LS004';
+    end if;
+end $$;

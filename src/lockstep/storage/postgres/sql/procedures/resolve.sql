@@ -1,0 +1,57 @@
+-- Names to ids, creating what is missing.
+
+-- Creates the queue (with default options) and those of its partitions that are missing; returns the ids in the
+-- order of _partitions. Locks the queue row in share mode, so that a group that is being created either sees the
+-- new partitions or is seen by them: every partition has a cursor for every group.
+create function lockstep.resolve(_queue text, _partitions text[], _at timestamptz default null)
+returns table (queue_id int, compression text, encryption boolean, partition_ids bigint[]) language plpgsql as $$
+#variable_conflict use_column
+declare
+    _now timestamptz := coalesce(_at, clock_timestamp());
+    _queue_id int;
+begin
+    if not exists (select 1 from lockstep.queue q where q.name = _queue) then
+        perform lockstep.create_queue(_queue, null, null, _now);
+    end if;
+    -- A push to a queue with a max_size will want the stronger lock; two that hold the weaker one would deadlock.
+    if exists (select 1 from lockstep.queue q where q.name = _queue and q.max_size > 0) then
+        select q.id into _queue_id from lockstep.queue q where q.name = _queue for no key update;
+    else
+        select q.id into _queue_id from lockstep.queue q where q.name = _queue for share;
+    end if;
+    if not found then
+        raise exception 'the queue is being deleted' using errcode = 'LS001';
+    end if;
+    with created as (
+        insert into lockstep.partition (queue_id, name, created_at)
+        select _queue_id, t.name, _now from (select distinct unnest(_partitions) as name) t
+        where not exists (select 1 from lockstep.partition p where p.queue_id = _queue_id and p.name = t.name)
+        order by t.name
+        on conflict do nothing
+        returning id
+    )
+    insert into lockstep.cursor (partition_id, group_id)
+    select c.id, g.id from created c cross join lockstep.consumer_group g where g.queue_id = _queue_id;
+    return query
+    select q.id, q.compression, q.encryption, (
+        select array_agg(p.id order by t.o)
+        from unnest(_partitions) with ordinality t (name, o)
+        join lockstep.partition p on p.queue_id = q.id and p.name = t.name
+    )
+    from lockstep.queue q where q.id = _queue_id;
+end $$;
+
+-- Creates a queue with default options, unless it exists.
+-- Namespace and task, where null, are the first two dot-separated pieces of the name.
+create function lockstep.create_queue(_queue text, _namespace text, _task text, _now timestamptz) returns void language plpgsql as $$
+begin
+    insert into lockstep.queue (
+        name, namespace, task, created_at, configured_at, lease_seconds, retry_limit, retry_delay_ms, retry_backoff,
+        retry_delay_ms_max, on_exhausted, max_size, ttl_seconds, priority, delay_seconds, window_seconds,
+        retention_enabled, retention_seconds, completed_retention_seconds, max_wait_seconds, encryption, compression,
+        dead_letter_queue, dlq_after_max_retries
+    ) values (
+        _queue, coalesce(_namespace, split_part(_queue, '.', 1)), coalesce(_task, split_part(_queue, '.', 2)), _now, _now,
+        300, 3, 1000, 1.0, 3600000, 'dead', 0, 3600, 0, 0, 0, false, 0, 0, 0, false, 'zstd', false, false
+    ) on conflict do nothing;
+end $$;

@@ -1,0 +1,111 @@
+-- Every invariant of the tables, one branch each, over one queue or all; and repairs for what can be recomputed.
+
+create function lockstep.verify(_queue_id int, _at timestamptz) returns table (kind text, problem text, queue_name text, partition_id bigint, repairable boolean)
+language sql stable as $$
+    with lane as (
+        select p.id, p.name, q.name as queue, q.id as queue_id from lockstep.partition p join lockstep.queue q on q.id = p.queue_id
+        where q.id = coalesce(_queue_id, q.id)
+    ), reach as (
+        select l.*, lockstep.start_of(l.id) as start_seq, lockstep.last_seq(l.id) as last_seq, lockstep.last_stored(l.id) as last_stored from lane l
+    ), run as (
+        select r.*, l.queue, l.queue_id, lag(r.last_seq) over (partition by r.partition_id order by r.first_seq) as previous_last,
+               lead(r.first_seq) over (partition by r.partition_id order by r.first_seq) as next_first
+        from lockstep.run r join lane l on l.id = r.partition_id
+    ), place as (
+        select c.*, r.queue, r.queue_id, r.start_seq, r.last_seq, r.last_stored
+        from lockstep.cursor c join reach r on r.id = c.partition_id
+    )
+    select 'seq_gap', format('seq %s follows seq %s', r.first_seq, r.previous_last), r.queue, r.partition_id, false
+    from run r where r.first_seq <> r.previous_last + 1 or r.last_seq < r.first_seq
+    union all
+    select 'segment_missing', format('the segment %s of seqs %s to %s is not there', r.segment_id, r.first_seq, r.last_seq), r.queue, r.partition_id, false
+    from run r left join lockstep.segment s on s.id = r.segment_id
+    where r.segment_id is not null and (s.id is null or s.queue_id <> r.queue_id or r.ordinal + r.last_seq - r.first_seq >= s.message_count)
+    union all
+    select 'segment_orphaned', format('segment %s has no message that is still wanted', s.id), q.name, null, true
+    from lockstep.segment s left join lockstep.queue q on q.id = s.queue_id
+    where s.queue_id = coalesce(_queue_id, s.queue_id) and not exists (
+        select 1 from unnest(s.partition_ids, s.first_seqs, s.counts) m (partition_id, first_seq, n)
+        join lockstep.run r on r.partition_id = m.partition_id and r.segment_id = s.id and r.first_seq between m.first_seq and m.first_seq + m.n - 1
+    )
+    union all
+    select 'cursor_missing', format('group %s has no cursor', g.name), l.queue, l.id, true
+    from lane l join lockstep.consumer_group g on g.queue_id = l.queue_id
+    where not exists (select 1 from lockstep.cursor c where c.partition_id = l.id and c.group_id = g.id)
+    union all
+    select 'cursor_out_of_range', format('group %s is at %s, outside of %s to %s', c.group_id, c.acked, c.start_seq, c.last_seq), c.queue, c.partition_id, true
+    from place c where c.acked > c.last_seq or (c.acked < c.start_seq and c.lease_id is null and c.due_at is null)
+    union all
+    select 'lease_invalid', format('group %s has lease %s on seqs %s to %s of %s', c.group_id, c.lease_id, c.acked + 1, c.lease_to, c.last_seq),
+           c.queue, c.partition_id, true
+    from place c
+    where (c.lease_id is null) <> (c.lease_to is null) or (c.lease_id is null) <> (c.leased_at is null)
+       or (c.lease_id is not null and (c.due_at is null or c.lease_to <= c.acked or c.lease_to > c.last_seq))
+    union all
+    select 'due_at_wrong', format('group %s is due at %s, with %s messages ahead', c.group_id, coalesce(c.due_at::text, 'no time'), lockstep.lag(c.partition_id, c.acked)),
+           c.queue, c.partition_id, true
+    from place c where c.lease_id is null
+      and ((c.due_at is null and c.last_stored > c.acked)
+        -- A pop that could not lock the partition leaves a drained cursor due for a moment; the next pop mends it.
+        or (c.due_at is not null and c.due_at < coalesce(_at, clock_timestamp()) - interval '1 minute' and coalesce(c.last_stored, 0) <= c.acked))
+    union all
+    select 'dedup_dangling', format('transaction id %s points at seq %s, which is not stored', d.transaction_id, d.seq), l.queue, l.id, true
+    from (
+        select d.partition_id, d.transaction_id::text, d.seq from lockstep.dedup_uuid d
+        union all select d.partition_id, d.transaction_id, d.seq from lockstep.dedup_text d
+    ) d join lane l on l.id = d.partition_id
+    where not exists (select 1 from lockstep.runs_between(d.partition_id, d.seq - 1, d.seq) r)
+    union all
+    select 'trace_dangling', format('trace %s points at seq %s, which is not stored', t.trace_id, t.seq), l.queue, l.id, true
+    from lockstep.trace_index t join lane l on l.id = t.partition_id
+    where not exists (select 1 from lockstep.runs_between(t.partition_id, t.seq - 1, t.seq) r)
+    union all
+    select 'dead_letter_dangling', format('dead letter %s points at seq %s, which is not stored', d.id, d.seq), l.queue, l.id, true
+    from lockstep.dead_letter d join lane l on l.id = d.partition_id
+    where not exists (select 1 from lockstep.runs_between(d.partition_id, d.seq - 1, d.seq) r)
+    union all
+    select 'depth_wrong', format('group %s is counted with %s pending messages, but has %s', t.group_id, t.counted, t.expected), q.name, null, true
+    from lockstep.queue q
+    cross join lateral (
+        select coalesce(e.group_id, d.group_id) as group_id, e.pending as expected, d.pending as counted
+        from lockstep.counted(q.id) e
+        full join (
+            select d.group_id, sum(d.pending)::bigint as pending from lockstep.depth d where d.queue_id = q.id group by d.group_id
+        ) d on d.group_id = e.group_id
+    ) t
+    where q.id = coalesce(_queue_id, q.id) and q.max_size > 0 and t.counted is distinct from t.expected
+$$;
+
+-- Recomputes what can be recomputed, under the locks of the queue, its partitions and its cursors.
+create function lockstep.repair(_queue_id int, _at timestamptz) returns void language plpgsql as $$
+declare
+    _now timestamptz := coalesce(_at, clock_timestamp());
+    _queue lockstep.queue;
+begin
+    select q.* into _queue from lockstep.queue q where q.id = _queue_id for no key update;
+    perform 1 from lockstep.partition p where p.queue_id = _queue_id order by p.id for no key update;
+    insert into lockstep.cursor (partition_id, group_id, acked)
+    select p.id, g.id, lockstep.start_of(p.id) from lockstep.partition p join lockstep.consumer_group g on g.queue_id = p.queue_id
+    where p.queue_id = _queue_id
+    on conflict do nothing;
+    update lockstep.cursor c set lease_id = null, lease_to = null, leased_at = null
+    from lockstep.partition p
+    where p.queue_id = _queue_id and c.partition_id = p.id
+      and (c.lease_id is null or c.due_at is null or c.lease_to is null or c.leased_at is null or c.lease_to <= c.acked or c.lease_to > lockstep.last_seq(p.id));
+    update lockstep.cursor c
+    set acked = least(greatest(c.acked, lockstep.start_of(p.id)), lockstep.last_seq(p.id))
+    from lockstep.partition p where p.queue_id = _queue_id and c.partition_id = p.id and c.lease_id is null;
+    update lockstep.cursor c
+    set due_at = lockstep.due_at(p.id, c.acked, _queue.delay_seconds, _queue.window_seconds, coalesce(c.due_at, _now))
+    from lockstep.partition p where p.queue_id = _queue_id and c.partition_id = p.id and c.lease_id is null;
+    delete from lockstep.dedup_uuid d using lockstep.partition p
+    where p.queue_id = _queue_id and d.partition_id = p.id and not exists (select 1 from lockstep.runs_between(p.id, d.seq - 1, d.seq) r);
+    delete from lockstep.dedup_text d using lockstep.partition p
+    where p.queue_id = _queue_id and d.partition_id = p.id and not exists (select 1 from lockstep.runs_between(p.id, d.seq - 1, d.seq) r);
+    delete from lockstep.trace_index t using lockstep.partition p
+    where p.queue_id = _queue_id and t.partition_id = p.id and not exists (select 1 from lockstep.runs_between(p.id, t.seq - 1, t.seq) r);
+    delete from lockstep.dead_letter d using lockstep.partition p
+    where p.queue_id = _queue_id and d.partition_id = p.id and not exists (select 1 from lockstep.runs_between(p.id, d.seq - 1, d.seq) r);
+    perform lockstep.sweep_segments(array(select s.id from lockstep.segment s where s.queue_id = _queue_id));
+    perform lockstep.recount(_queue_id);
+end $$;

@@ -1,0 +1,14 @@
+-- Runs of stored messages of a queue after a place (partition id, seq), in that order.
+select p.id, p.name, r.first_seq, r.last_seq, r.segment_id, r.ordinal, r.created_at
+from lockstep.partition p
+cross join lateral (
+    select r.*, s.created_at from lockstep.run r join lockstep.segment s on s.id = r.segment_id
+    where r.partition_id = p.id
+      and (p.id > $2 or r.first_seq >= coalesce((
+          select f.first_seq from lockstep.run f where f.partition_id = p.id and f.first_seq <= $3 + 1 order by f.first_seq desc limit 1), 0))
+      and (p.id > $2 or r.last_seq > $3)
+      and ($5::timestamptz is null or s.created_at >= $5) and ($6::timestamptz is null or s.created_at < $6)
+    order by r.first_seq limit $7
+) r
+where p.queue_id = $1 and p.id >= $2 and ($4::bigint is null or p.id = $4)
+order by p.id, r.first_seq limit $7

@@ -1,0 +1,63 @@
+"""The PostgreSQL store: a short method per SQL procedure."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from datetime import datetime
+
+from lockstep.config import Config, load
+from lockstep.storage.postgres.administration import Administration
+from lockstep.storage.postgres.cache import NameCache, SegmentCache
+from lockstep.storage.postgres.dead_letters import DeadLetters
+from lockstep.storage.postgres.delivery import Delivery
+from lockstep.storage.postgres.inspection import Inspection
+from lockstep.storage.postgres.migrate import migrate
+from lockstep.storage.postgres.pool import Database, PoolSettings, QueryHook
+
+
+class PostgresStore(Delivery, Administration, Inspection, DeadLetters):
+    """Queues in PostgreSQL 15 or newer. `clock` sets the time for tests; without it the database's clock rules."""
+
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        config: Config | None = None,
+        clock: Callable[[], datetime] | None = None,
+        on_query: QueryHook | None = None,
+    ) -> None:
+        config = config or load(environ={})
+        self.database = Database(dsn, _pool_settings(config), on_query=on_query)
+        self.segments = SegmentCache(config.segment_cache_bytes_max)
+        self.names = NameCache(config.partition_cache_entries_max)
+        self.encryption_key = base64.b64decode(config.encryption_key) if config.encryption_key else None
+        self._clock = clock
+
+    def now(self) -> datetime | None:
+        return None if self._clock is None else self._clock()
+
+    async def open(self) -> None:
+        self.database.reopen()
+        async with self.database.connection() as connection:
+            await migrate(connection)
+
+    async def close(self) -> None:
+        await self.database.close()
+
+    async def ping(self) -> None:
+        await self.database.fetch("ping", "select 1")
+
+
+def _pool_settings(config: Config) -> PoolSettings:
+    return PoolSettings(
+        connections_min=config.pool_connections_min,
+        connections_max=config.pool_connections_max,
+        connect_timeout_seconds=config.connect_timeout_seconds,
+        connect_attempts_max=config.connect_attempts_max,
+        statement_timeout_seconds=config.statement_timeout_seconds,
+        lock_timeout_seconds=config.lock_timeout_seconds,
+        transaction_attempts_max=config.transaction_attempts_max,
+    )
+
+

@@ -1,0 +1,87 @@
+"""Fixtures for every test: a set clock, a PostgreSQL per worker, a database per test, and each store."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from uuid import uuid4
+
+import pytest
+import pytest_asyncio
+
+pytest.register_assert_rewrite("support")
+
+from lockstep.storage.base import Store  # noqa: E402
+from support.clock import SetClock  # noqa: E402
+from support.databases import Databases, running_server  # noqa: E402
+
+STORES = ("memory", "postgres")
+
+
+@pytest.fixture
+def clock() -> SetClock:
+    return SetClock()
+
+
+@pytest.fixture(scope="session")
+def server_dsn() -> Iterator[str]:
+    """A PostgreSQL for this worker, without durability."""
+    with running_server() as dsn:
+        yield dsn
+
+
+@pytest.fixture(scope="session")
+def databases(server_dsn: str) -> Iterator[Databases]:
+    # Other sessions and workers may use the same server, so each has names of its own.
+    made = Databases(server_dsn, prefix=f"lockstep_test_{uuid4().hex[:12]}")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def database_dsn(databases: Databases) -> Iterator[str]:
+    """A migrated database of the test's own."""
+    dsn = databases.clone()
+    yield dsn
+    databases.drop(dsn)
+
+
+@pytest.fixture
+def empty_database_dsn(databases: Databases) -> Iterator[str]:
+    """A database of the test's own that was never migrated."""
+    dsn = databases.create()
+    yield dsn
+    databases.drop(dsn)
+
+
+def _memory(_request: pytest.FixtureRequest, clock: SetClock) -> Store:
+    from lockstep.storage.memory import MemoryStore
+
+    return MemoryStore(clock=clock)
+
+
+def _postgres(request: pytest.FixtureRequest, clock: SetClock) -> Store:
+    from lockstep.storage.postgres.store import PostgresStore
+
+    databases: Databases = request.getfixturevalue("databases")
+    return PostgresStore(databases.emptied(), clock=clock)
+
+
+_BUILDERS: dict[str, Callable[[pytest.FixtureRequest, SetClock], Store]] = {
+    "memory": _memory,
+    "postgres": _postgres,
+}
+
+
+@pytest.fixture(params=STORES)
+def unopened_store(request: pytest.FixtureRequest, clock: SetClock) -> Store:
+    """Each store in turn, on the set clock; built apart, to prepare databases outside the event loop."""
+    return _BUILDERS[request.param](request, clock)
+
+
+@pytest_asyncio.fixture
+async def store(unopened_store: Store) -> AsyncIterator[Store]:
+    """Each store in turn, open and empty, on the set clock."""
+    await unopened_store.open()
+    yield unopened_store
+    await unopened_store.close()
+    await unopened_store.close()  # The contract says: safe to call twice.

@@ -1,0 +1,167 @@
+"""Settings: where they come from, and what they may be."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import msgspec
+import pytest
+
+from lockstep.config import Config, load
+from lockstep.errors import InvalidOption
+
+KEY = b64encode(bytes(range(32))).decode()
+
+
+def write(directory: Path, text: str) -> Path:
+    file = directory / "lockstep.toml"
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def test_defaults_are_within_their_own_limits() -> None:
+    config = load(environ={})
+    assert config == Config()
+    assert msgspec.convert(msgspec.to_builtins(config), Config) == config
+
+
+def test_every_setting_says_what_it_is_for() -> None:
+    for name, hint in get_type_hints(Config, include_extras=True).items():
+        descriptions = [meta.description for meta in hint.__metadata__ if meta.description]
+        assert len(descriptions) == 1, name
+        assert descriptions[0].endswith("."), name
+
+
+def test_override_wins_over_environment_over_file_over_default(tmp_path: Path) -> None:
+    file = write(tmp_path, "pop_messages_max = 1\nack_items_max = 1\npush_messages_max = 1\n")
+    environ = {"LOCKSTEP_ACK_ITEMS_MAX": "2", "LOCKSTEP_PUSH_MESSAGES_MAX": "2"}
+    config = load({"push_messages_max": 3}, environ=environ, file=file)
+    assert (config.pop_messages_max, config.ack_items_max, config.push_messages_max) == (1, 2, 3)
+    assert config.payload_bytes_max == 16 * 1024 * 1024
+
+
+def test_process_environment_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCKSTEP_POOL_CONNECTIONS_MAX", "3")
+    assert load().pool_connections_max == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("pool_connections_max", "7", 7),
+        ("connect_timeout_seconds", "2.5", 2.5),
+        ("connect_timeout_seconds", "2", 2.0),
+        ("encryption_allow_plain", "true", True),
+        ("encryption_allow_plain", "1", True),
+        ("encryption_allow_plain", "False", False),
+        ("data_dir", "/srv/queue", "/srv/queue"),
+        ("encryption_key", KEY, KEY),
+    ],
+)
+def test_environment_variables_are_converted(name: str, text: str, value: object) -> None:
+    assert getattr(load(environ={f"LOCKSTEP_{name.upper()}": text}), name) == value
+
+
+def test_what_is_not_given_is_not_given() -> None:
+    assert load({"data_dir": None}, environ={"LOCKSTEP_DATA_DIR": ""}) == Config()
+
+
+def test_path_is_a_data_dir(tmp_path: Path) -> None:
+    assert load({"data_dir": tmp_path}, environ={}).data_dir == str(tmp_path)
+
+
+def test_other_variables_are_left_alone() -> None:
+    environ = {"LOCKSTEP_TEST_DSN": "x", "LOCKSTEP_POSTGRES_USER": "y", "HOME": "/", "lockstep_z": "1"}
+    assert load(environ=environ) == Config()
+
+
+def test_unknown_names_are_named_wherever_they_stand(tmp_path: Path) -> None:
+    with pytest.raises(InvalidOption, match="given: no_such, nor_this") as caught:
+        load({"nor_this": None, "no_such": 1}, environ={})
+    assert caught.value.details["unknown"] == ["no_such", "nor_this"]
+    with pytest.raises(InvalidOption, match="environment: LOCKSTEP_NO_SUCH, LOCKSTEP_dsn"):
+        load(environ={"LOCKSTEP_NO_SUCH": "", "LOCKSTEP_dsn": "x"})
+    with pytest.raises(InvalidOption, match=r"lockstep\.toml: table"):
+        load(environ={}, file=write(tmp_path, "[table]\ndsn = 'x'\n"))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("push_messages_max", 0),
+        ("push_messages_max", 65_537),
+        ("push_messages_max", "many"),
+        ("push_messages_max", True),
+        ("push_messages_max", 1.5),
+        ("payload_bytes_max", -1),
+        ("page_items_max", 999),
+        ("connect_timeout_seconds", 0),
+        ("connect_timeout_seconds", float("nan")),
+        ("connect_timeout_seconds", float("inf")),
+        ("encryption_allow_plain", "perhaps"),
+        ("dsn", 5),
+        ("encryption_key", "c2hvcnQ="),
+        ("encryption_key", "not base64"),
+        ("encryption_key", KEY + "A"),
+    ],
+)
+def test_bad_values_name_their_setting(name: str, value: Any) -> None:
+    with pytest.raises(InvalidOption, match=f"^{name} is not valid"):
+        load({name: value}, environ={})
+
+
+def test_bad_value_says_where_it_stands(tmp_path: Path) -> None:
+    with pytest.raises(InvalidOption, match=r"^LOCKSTEP_ACK_ITEMS_MAX is not valid"):
+        load(environ={"LOCKSTEP_ACK_ITEMS_MAX": "-1"})
+    with pytest.raises(InvalidOption, match=r"^ack_items_max in .*lockstep\.toml is not valid"):
+        load(environ={}, file=write(tmp_path, "ack_items_max = 'x'"))
+
+
+def test_pool_cannot_keep_more_than_it_may_open() -> None:
+    with pytest.raises(InvalidOption, match="pool_connections_min"):
+        load({"pool_connections_min": 3, "pool_connections_max": 2}, environ={})
+
+
+def test_unreadable_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidOption, match=r"missing\.toml"):
+        load(environ={}, file=tmp_path / "missing.toml")
+    with pytest.raises(InvalidOption, match="not TOML"):
+        load(environ={}, file=write(tmp_path, "dsn ="))
+
+
+@pytest.mark.parametrize(
+    ("dsn", "shown"),
+    [
+        (
+            "postgresql://ann:s3cret@db:5432/app?sslmode=require",
+            "postgresql://ann:***@db:5432/app?sslmode=require",
+        ),
+        ("postgresql://ann:s3@cret@db/app", "postgresql://ann:***@db/app"),
+        ("postgresql://db/app?user=ann&password=s3cret", "postgresql://db/app?user=ann&password=***"),
+        (
+            "postgresql:///app?host=/run/pg&sslpassword=s3cret",
+            "postgresql:///app?host=/run/pg&sslpassword=***",
+        ),
+        ("postgresql://ann:s3/cret@db/app", "***"),
+        ("postgresql://ann:s3#cret@db/app", "***"),
+        ("host=db password=s3cret", "***"),
+        ("postgresql://[ann:s3cret@db", "***"),
+        ("postgresql://db:5432/app", "postgresql://db:5432/app"),
+    ],
+)
+def test_repr_hides_passwords(dsn: str, shown: str) -> None:
+    text = repr(load({"dsn": dsn}, environ={}))
+    assert f"dsn={shown!r}" in text
+    assert "cret" not in text
+
+
+def test_repr_and_errors_hide_the_encryption_key() -> None:
+    config = load({"encryption_key": KEY}, environ={})
+    assert config.encryption_key_bytes == bytes(range(32))
+    assert KEY not in repr(config)
+    assert KEY not in f"{config}"
+    with pytest.raises(InvalidOption) as caught:
+        load({"encryption_key": KEY[:-4]}, environ={})
+    assert KEY[:-4] not in str(caught.value)
