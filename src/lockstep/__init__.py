@@ -20,6 +20,7 @@ from lockstep.core.records import (
     Subscription,
 )
 from lockstep.engine.engine import Engine
+from lockstep.engine.within import push_within, push_within_async
 from lockstep.errors import LockstepError
 from lockstep.opening import open_engine
 
@@ -46,5 +47,7 @@ __all__ = [
     "Subscription",
     "__version__",
     "open_engine",
+    "push_within",
+    "push_within_async",
     "queue_options",
 ]

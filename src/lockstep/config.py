@@ -43,25 +43,19 @@ def _help(text: str) -> Meta:
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All settings. Units and limits come last in the names."""
 
-    dsn: Annotated[
-        str | None, _help("PostgreSQL to use; without one, an embedded PostgreSQL is started.")
-    ] = None
+    dsn: Annotated[str | None, _help("PostgreSQL to use; without one, an embedded PostgreSQL is started.")] = None
     data_dir: Annotated[str | None, _help("Data directory of the embedded PostgreSQL.")] = None
 
     payload_bytes_max: Annotated[_Bytes, _help("Largest payload of one message.")] = 16 * _MIB
-    push_messages_max: Annotated[
-        int, Meta(ge=1, le=_SEGMENT_MESSAGES), _help("Most messages of one push call.")
-    ] = 10_000
-    push_bytes_max: Annotated[_Bytes, _help("Most bytes of payloads and headers of one push call.")] = (
-        64 * _MIB
+    push_messages_max: Annotated[int, Meta(ge=1, le=_SEGMENT_MESSAGES), _help("Most messages of one push call.")] = (
+        10_000
     )
+    push_bytes_max: Annotated[_Bytes, _help("Most bytes of payloads and headers of one push call.")] = 64 * _MIB
     pop_messages_max: Annotated[_Count, _help("Largest batch of one pop request.")] = 10_000
     pop_partitions_max: Annotated[_Count, _help("Most partitions that one pop request may claim.")] = 1_000
     ack_items_max: Annotated[_Count, _help("Most acks, or renewals, of one call.")] = 10_000
     # Not below 1,000, which is the page that the verbs ask for where nobody says how long it should be.
-    page_items_max: Annotated[int, Meta(ge=1_000, le=1_000_000), _help("Longest page of any listing.")] = (
-        1_000
-    )
+    page_items_max: Annotated[int, Meta(ge=1_000, le=1_000_000), _help("Longest page of any listing.")] = 1_000
     error_text_length_max: Annotated[_Length, _help("An error text that is longer is cut.")] = 10_000
     reference_length_max: Annotated[_Length, _help("Longest reference of a message.")] = 2_000
     kind_length_max: Annotated[_Length, _help("Longest kind of a message.")] = 255
@@ -77,13 +71,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     pool_connections_min: Annotated[
         int, Meta(ge=0, le=10_000), _help("Connections to PostgreSQL that are kept open.")
     ] = 0
-    pool_connections_max: Annotated[
-        int, Meta(ge=1, le=10_000), _help("Most connections to PostgreSQL at a time.")
-    ] = 10
+    pool_connections_max: Annotated[int, Meta(ge=1, le=10_000), _help("Most connections to PostgreSQL at a time.")] = 10
     connect_timeout_seconds: Annotated[_Seconds, _help("Longest wait for one connection attempt.")] = 10.0
-    connect_attempts_max: Annotated[
-        _Count, _help("Connection attempts before PostgreSQL is unavailable.")
-    ] = 8
+    connect_attempts_max: Annotated[_Count, _help("Connection attempts before PostgreSQL is unavailable.")] = 8
     statement_timeout_seconds: Annotated[_Seconds, _help("Longest time that a statement may run.")] = 30.0
     lock_timeout_seconds: Annotated[_Seconds, _help("Longest wait of a statement for a lock.")] = 10.0
     transaction_attempts_max: Annotated[
@@ -96,9 +86,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     encryption_allow_plain: Annotated[
         bool, _help("Without a key, store the payloads of queues with encryption plainly.")
     ] = False
-    embedded_start_timeout_seconds: Annotated[
-        _Seconds, _help("Longest wait for the embedded PostgreSQL to start.")
-    ] = 60.0
+    embedded_start_timeout_seconds: Annotated[_Seconds, _help("Longest wait for the embedded PostgreSQL to start.")] = (
+        60.0
+    )
 
     @property
     def encryption_key_bytes(self) -> bytes | None:

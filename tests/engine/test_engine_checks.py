@@ -27,7 +27,7 @@ from lockstep.errors import EncryptionUnavailable, InvalidName, InvalidOption, I
 from lockstep.storage.memory import MemoryStore
 from support.clock import START, SetClock
 
-LEASE = str(uuid7())
+LEASE = str(uuid7(0))
 NAIVE = datetime(2026, 5, 1)  # noqa: DTZ001
 BEYOND_UTC = datetime.max.replace(tzinfo=timezone(timedelta(hours=-1)))
 

@@ -115,6 +115,9 @@ def columns(**given: Any) -> list[Batch]:
         ([Batch.of("", [b"1"])], InvalidName, "queue"),
         ([Batch.of("q", [b"1"], partition="a\nb")], InvalidName, "partition"),
         ([Batch.of(5, [b"1"])], InvalidName, "queue"),  # type: ignore[arg-type]
+        ([Batch.of(None, [b"1"])], InvalidName, "queue"),  # type: ignore[arg-type]
+        ([Batch.of("q", [b"1"]), Batch.of("", [b"1"])], InvalidName, "queue"),
+        ([Batch("q", "p", None)], InvalidRequest, "columns"),  # type: ignore[arg-type]
         ([Batch.of("q" * 256, [])], InvalidName, "queue"),
         (["message"], InvalidRequest, "str"),
         ([Batch.of("q", [b"1"]), NewMessage(queue="q", payload=b"1")], InvalidRequest, "mix"),

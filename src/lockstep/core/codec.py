@@ -18,7 +18,7 @@ import threading
 from array import array
 from collections.abc import Sequence
 from enum import IntFlag
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from uuid import UUID
 
 import zstandard
@@ -51,7 +51,17 @@ _NONCE_BYTES = 12
 _BODY_BYTES_MAX = 2**31 - 1
 
 # The order of these is the order of the mask's bits; it is part of the stored form.
-_PAYLOADS, _TRANSACTION_UUIDS, _TRANSACTION_TEXTS, _TRACE_IDS, _KINDS, _REFERENCES, _ENCODINGS, _HEADERS, _SUBS = range(9)
+(
+    _PAYLOADS,
+    _TRANSACTION_UUIDS,
+    _TRANSACTION_TEXTS,
+    _TRACE_IDS,
+    _KINDS,
+    _REFERENCES,
+    _ENCODINGS,
+    _HEADERS,
+    _SUBS,
+) = range(9)
 
 # A (de)compressor of zstandard serves one thread at a time.
 _local = threading.local()
@@ -197,13 +207,10 @@ def _decode_column(layout: bytes, position: int, count: int) -> tuple[list[bytes
     lowest = min(lengths, default=0)
     if lowest >= 0:
         ends = list(accumulate(lengths, initial=start))
-        values: list[bytes | None] = [layout[a:b] for a, b in zip(ends, ends[1:], strict=False)]
+        values: list[bytes | None] = [layout[a:b] for a, b in pairwise(ends)]
     elif lowest == -1:
         ends = list(accumulate((max(length, 0) for length in lengths), initial=start))
-        values = [
-            None if length < 0 else layout[a:b]
-            for a, b, length in zip(ends, ends[1:], lengths, strict=False)
-        ]
+        values = [None if length < 0 else layout[a:b] for a, b, length in zip(ends, ends[1:], lengths, strict=False)]
     else:
         raise CorruptSegment("a segment's body has a negative length")
     if ends[-1] > len(layout):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from collections.abc import Sequence
 from uuid import UUID
 
@@ -23,18 +22,17 @@ _CANONICAL_UUID = re.compile(_UUID_TEXT)
 _CANONICAL_UUIDS = re.compile(f"(?:{_UUID_TEXT})*")
 
 
-def uuid7(*, unix_ns: int | None = None) -> UUID:
+def uuid7(unix_ns: int) -> UUID:
     """A UUIDv7 whose 12 bits after the milliseconds hold the fraction of the millisecond, so ids sort finely."""
-    ns = time.time_ns() if unix_ns is None else unix_ns
-    milliseconds, remainder = divmod(ns, 1_000_000)
+    milliseconds, remainder = divmod(unix_ns, 1_000_000)
     fraction = remainder * 4096 // 1_000_000
     random_bits = int.from_bytes(os.urandom(8), "big") & ((1 << 62) - 1)
     return UUID(int=(milliseconds << 80) | (7 << 76) | (fraction << 64) | (2 << 62) | random_bits)
 
 
-def segment_uuid7(*, unix_ns: int | None = None) -> UUID:
+def segment_uuid7(unix_ns: int) -> UUID:
     """A UUIDv7 with room for the ordinal."""
-    return UUID(int=uuid7(unix_ns=unix_ns).int & ~_ORDINAL_MASK)
+    return UUID(int=uuid7(unix_ns).int & ~_ORDINAL_MASK)
 
 
 def message_id(segment: UUID, ordinal: int) -> str:

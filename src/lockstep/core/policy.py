@@ -57,7 +57,9 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         if self.retry_backoff > 1:
             # Over 1e15 the factor makes no difference any more; long after that a float overflows.
             factor = self.retry_backoff ** min(attempts - 1, 1000, 15 / log10(self.retry_backoff))
-        return timedelta(milliseconds=min(self.retry_delay_ms * factor, max(self.retry_delay_ms_max, self.retry_delay_ms)))
+        return timedelta(
+            milliseconds=min(self.retry_delay_ms * factor, max(self.retry_delay_ms_max, self.retry_delay_ms))
+        )
 
     @property
     def delay(self) -> timedelta:
@@ -124,6 +126,10 @@ def _check_number(name: str, value: Any) -> None:
     kinds = (int, float) if name == "retry_backoff" else (int,)
     low, high = RANGES[name]
     if isinstance(value, bool) or not isinstance(value, kinds):
-        raise InvalidOption(f"{name} must be a number, not {value!r}" if len(kinds) > 1 else f"{name} must be a whole number, not {value!r}")
+        raise InvalidOption(
+            f"{name} must be a number, not {value!r}"
+            if len(kinds) > 1
+            else f"{name} must be a whole number, not {value!r}"
+        )
     if not low <= value <= high:
         raise InvalidOption(f"{name} must be between {low} and {high}, not {value}")

@@ -46,6 +46,18 @@ class Columns:
     def __len__(self) -> int:
         return len(self.payloads)
 
+    def bare(self) -> bool:
+        """Whether there is nothing but payloads."""
+        return (
+            self.transaction_ids is None
+            and self.trace_ids is None
+            and self.kinds is None
+            and self.references is None
+            and self.encodings is None
+            and self.headers is None
+            and self.producer_subs is None
+        )
+
     def slice(self, start: int, stop: int) -> Columns:
         if start == 0 and stop >= len(self.payloads):
             return self
@@ -210,7 +222,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     remaining: int | None = None
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(slots=True)
 class Placement:
     """Where a batch's new messages went: positions in the batch and the place of the first of them."""
 

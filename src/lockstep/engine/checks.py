@@ -95,9 +95,7 @@ def check_lease_seconds(seconds: object) -> None:
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
         raise InvalidRequest(f"lease seconds must be a number, not {type(seconds).__name__}")
     if not LEASE_SECONDS_MIN <= seconds <= SECONDS_MAX:
-        raise InvalidRequest(
-            f"lease seconds must be between {LEASE_SECONDS_MIN} and {SECONDS_MAX}, not {seconds}"
-        )
+        raise InvalidRequest(f"lease seconds must be between {LEASE_SECONDS_MIN} and {SECONDS_MAX}, not {seconds}")
 
 
 def check_time(at: object, *, what: str) -> None:

@@ -117,9 +117,7 @@ class Engine:
         checks.check_queue(queue)
         return await self._store.queue(queue)
 
-    async def partitions(
-        self, queue: str, *, after: str | None = None, limit: int = 100
-    ) -> list[PartitionInfo]:
+    async def partitions(self, queue: str, *, after: str | None = None, limit: int = 100) -> list[PartitionInfo]:
         checks.check_queue(queue)
         checks.check_labels(after=after)
         checks.check_limit(limit, self._config)
@@ -171,9 +169,7 @@ class Engine:
         subscription = checks.check_subscription(Subscription() if subscription is None else subscription)
         return await self._store.subscribe(queue, group, subscription)
 
-    async def set_subscription(
-        self, group: str, subscription: Subscription, *, queue: str | None = None
-    ) -> int:
+    async def set_subscription(self, group: str, subscription: Subscription, *, queue: str | None = None) -> int:
         checks.check_subscribable(group)
         checks.check_subscription(subscription)
         checks.check_names(queue=queue)
@@ -186,9 +182,7 @@ class Engine:
         checks.check_names(partition=partition)
         return await self._store.seek(queue, group, position, partition=partition)
 
-    async def delete_group(
-        self, group: str, *, queue: str | None = None, forget_subscription: bool = True
-    ) -> int:
+    async def delete_group(self, group: str, *, queue: str | None = None, forget_subscription: bool = True) -> int:
         checks.check_group(group)
         checks.check_names(queue=queue)
         checks.check_boolean(forget_subscription, what="forget_subscription")
@@ -222,9 +216,7 @@ class Engine:
 
     # Looking at messages
 
-    async def messages(
-        self, where: MessageFilter, *, cursor: str | None = None, limit: int = 100
-    ) -> MessagePage:
+    async def messages(self, where: MessageFilter, *, cursor: str | None = None, limit: int = 100) -> MessagePage:
         checks.check_message_filter(where)
         checks.check_page_cursor(cursor)
         checks.check_limit(limit, self._config)
@@ -243,9 +235,7 @@ class Engine:
 
     # Dead letters
 
-    async def dead_letters(
-        self, where: DeadLetterFilter, *, limit: int = 100, offset: int = 0
-    ) -> DeadLetterPage:
+    async def dead_letters(self, where: DeadLetterFilter, *, limit: int = 100, offset: int = 0) -> DeadLetterPage:
         checks.check_dead_letter_filter(where)
         checks.check_limit(limit, self._config)
         checks.check_integer(offset, what="offset", low=0)

@@ -27,9 +27,7 @@ _TEXT = {str, type(None)}
 _decode_headers = msgspec.json.Decoder(dict[str, str]).decode
 
 
-def check_push(
-    messages: Sequence[Batch] | Sequence[NewMessage], config: Config
-) -> tuple[list[Batch], Order | None]:
+def check_push(messages: Sequence[Batch] | Sequence[NewMessage], config: Config) -> tuple[list[Batch], Order | None]:
     """The batches to store, checked; and the order of the messages, if they were given one by one."""
     kinds = set(map(type, messages))
     if kinds <= {Batch}:
@@ -46,8 +44,10 @@ def check_batches(batches: Sequence[Batch], config: Config) -> list[Batch]:
     """The batches without empty ones, each checked, and all together against the limits of a call."""
     checked = []
     messages = size = 0
+    known_queue: object = object()
     for batch in batches:
-        check_name(batch.queue, what="queue")
+        if batch.queue != known_queue:
+            known_queue = check_name(batch.queue, what="queue")
         check_name(batch.partition, what="partition")
         columns, batch_size = _check_columns(batch.columns, config)
         messages += len(columns)
@@ -71,6 +71,12 @@ def _check_count(messages: int, config: Config) -> None:
 
 def _check_columns(columns: Columns, config: Config) -> tuple[Columns, int]:
     """The columns, with trace ids in their canonical spelling, and the bytes of payloads and headers."""
+    if not isinstance(columns, Columns):
+        raise InvalidRequest(f"the columns of a batch must be Columns, not {type(columns).__name__}")
+    # A push to many partitions has many small batches, most of them of payloads alone.
+    payloads_alone = columns.all().count(None) == len(COLUMN_NAMES) - 1
+    if payloads_alone and isinstance(columns.payloads, list):
+        return columns, _check_payloads(columns.payloads, config)
     _check_shape(columns)
     size = _check_payloads(columns.payloads, config)
     if columns.transaction_ids is not None:
@@ -139,9 +145,7 @@ def _fail(column: Sequence[object], what: str, length_max: int) -> NoReturn:
         if type(text) is not str:
             raise InvalidRequest(f"{what} {index} must be a string, not {type(text).__name__}")
         if len(text) > length_max:
-            raise InvalidRequest(
-                f"{what} {index} has {len(text)} characters; at most {length_max} are allowed"
-            )
+            raise InvalidRequest(f"{what} {index} has {len(text)} characters; at most {length_max} are allowed")
         if not storable(text):
             raise InvalidRequest(f"{what} {index} contains a NUL character or a lone surrogate")
     raise AssertionError(what)
@@ -205,8 +209,7 @@ def _gather(messages: Sequence[NewMessage]) -> tuple[list[Batch], Order]:
         order.append((index, len(gathered[index])))
         gathered[index].append(message)
     batches = [
-        Batch(queue, partition, _columns(gathered[index]))
-        for (queue, partition), index in batch_indexes.items()
+        Batch(queue, partition, _columns(gathered[index])) for (queue, partition), index in batch_indexes.items()
     ]
     return batches, order
 

@@ -87,7 +87,12 @@ class Store(Protocol):
         """
 
     async def queues(
-        self, *, namespace: str | None = None, task: str | None = None, after: str | None = None, limit: int = 100
+        self,
+        *,
+        namespace: str | None = None,
+        task: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
     ) -> list[QueueInfo]:
         """Queues by name, those after the name `after`."""
 
@@ -194,7 +199,13 @@ class Store(Protocol):
         """Groups by queue name, then group name. Raises QueueNotFound."""
 
     async def lag(
-        self, queue: str, *, group: str | None = None, partition: str | None = None, after_partition_id: int = 0, limit: int = 1000
+        self,
+        queue: str,
+        *,
+        group: str | None = None,
+        partition: str | None = None,
+        after_partition_id: int = 0,
+        limit: int = 1000,
     ) -> list[PartitionLag]:
         """Cursors with their exact lag, by partition id, then group name. Raises QueueNotFound, GroupNotFound,
         PartitionNotFound."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lockstep.core.records import AckOutcome, DeadLetterFilter, Popped, Position
+from lockstep.core.records import Ack, AckOutcome, DeadLetterFilter, Popped, Position
 from lockstep.core.rules import LEASE_EXPIRED
 from lockstep.storage.base import Store
 from support.builders import (
@@ -326,3 +326,25 @@ async def test_error_may_be_any_text_or_none(store: Store) -> None:
         await ack(store, lease_id=popped.lease_id, status="dlq", error=error)
         assert (await store.dead_letters(ALL)).items[0].error == error
         await store.purge(ALL)
+
+
+async def test_ack_that_changes_nothing_does_not_end_the_retry_delay(store: Store, clock: SetClock) -> None:
+    await configure(store, "q", retry_delay_ms=5000)
+    await push_n(store, "q", 3)
+    popped = await pop(store, "q", batch=3)
+    first, second, _ = popped.messages()
+    await ack(store, lease_id=popped.lease_id, seq=1)
+    await fail(store, popped)
+    outcomes = await store.ack(
+        [
+            ack_of(second, lease_id=popped.lease_id),
+            ack_of(second, "retry", lease_id="garbage"),
+            ack_of(first),
+            ack_of(first, "failed"),
+            Ack(partition_id=first.partition_id, transaction_id="no such"),
+        ]
+    )
+    assert [o.error for o in outcomes] == ["lease_lost", "lease_lost", None, "committed", "unresolvable"]
+    lag = await lag_of(store, "q")
+    assert (lag.acked, lag.attempts, lag.due_at) == (1, 1, clock.ahead(5))
+    assert not await pop(store, "q", batch=3)

@@ -22,9 +22,7 @@ def ack(state: State, acks: Sequence[Ack], now: datetime) -> list[AckOutcome]:
     return decided.outcomes()
 
 
-def transaction(
-    state: State, acks: Sequence[Ack], batches: Sequence[Batch], now: datetime
-) -> TransactionResult:
+def transaction(state: State, acks: Sequence[Ack], batches: Sequence[Batch], now: datetime) -> TransactionResult:
     """Acks and then pushes; what the acks changed is taken back if the pushes fail."""
     decided = _decide(state, acks, now)
     outcomes = decided.outcomes()
@@ -118,11 +116,7 @@ def _by_message(state: State, one: Ack) -> _Found:
 def _by_lease(state: State, one: Ack) -> _Found:
     if one.partition_id is not None and one.partition_id not in state.partitions:
         return "unresolvable"
-    holders = [
-        holder
-        for holder in state.leaseholders(one.lease_id or "")
-        if one.partition_id in (None, holder[1].id)
-    ]
+    holders = [holder for holder in state.leaseholders(one.lease_id or "") if one.partition_id in (None, holder[1].id)]
     if not holders:
         return "lease_lost"
     if one.seq is not None and len(holders) > 1:

@@ -12,9 +12,7 @@ from lockstep.storage.memory.log import Log
 from lockstep.storage.memory.state import Group, Partition, Queue, State, StoredSubscription
 
 
-def set_subscription(
-    state: State, group: str, subscription: Subscription, *, queue: str | None, now: datetime
-) -> int:
+def set_subscription(state: State, group: str, subscription: Subscription, *, queue: str | None, now: datetime) -> int:
     queues = [state.queue(queue)] if queue is not None else _known_on(state, group, None)
     for one in queues:
         one.subscriptions[group] = StoredSubscription(subscription, now)
@@ -36,15 +34,11 @@ def _known_on(state: State, group: str, queue: str | None) -> list[Queue]:
     """The queues on which a group exists or has a stored subscription."""
     queues = [one for one in state.chosen(queue) if group in one.groups or group in one.subscriptions]
     if not queues:
-        raise GroupNotFound(
-            f"there is no consumer group {group!r}" + (f" on queue {queue!r}" if queue else "")
-        )
+        raise GroupNotFound(f"there is no consumer group {group!r}" + (f" on queue {queue!r}" if queue else ""))
     return queues
 
 
-def seek(
-    state: State, queue: str, group: str, position: Position, *, partition: str | None, now: datetime
-) -> int:
+def seek(state: State, queue: str, group: str, position: Position, *, partition: str | None, now: datetime) -> int:
     found = state.queue(queue).group(group)
     partitions = found.queue.chosen(partition)
     for one in partitions:
@@ -109,10 +103,7 @@ def lag(
     names = sorted(found.groups) if group is None else [found.group(group).name]
     partitions = sorted(found.chosen(partition), key=lambda one: one.id)
     places = [
-        _place(found.groups[name], one, now)
-        for one in partitions
-        if one.id > after_partition_id
-        for name in names
+        _place(found.groups[name], one, now) for one in partitions if one.id > after_partition_id for name in names
     ]
     return places[:limit]
 

@@ -15,9 +15,7 @@ _PageCursor = tuple[int, int]
 """Partition id and seq of the last message of a page."""
 
 
-def messages(
-    state: State, where: MessageFilter, *, cursor: str | None, limit: int, now: datetime
-) -> MessagePage:
+def messages(state: State, where: MessageFilter, *, cursor: str | None, limit: int, now: datetime) -> MessagePage:
     after = (0, 0) if cursor is None else _parse(cursor)
     partitions = sorted(state.queue(where.queue).chosen(where.partition), key=lambda one: one.id)
     views = (view for one in partitions for view in _views(state, one, where, after, now))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -91,7 +92,7 @@ class _Claims:
         seconds = self._request.lease_seconds
         length = timedelta(seconds=group.queue.options.lease_seconds if seconds is None else seconds)
         until = self._now + length
-        popped.lease_id = popped.lease_id or str(uuid7())
+        popped.lease_id = popped.lease_id or str(uuid7(time.time_ns()))
         popped.expires_at = until if popped.expires_at is None else min(popped.expires_at, until)
         leased = lease(cursor, lease_id=popped.lease_id, to=to, now=self._now, until=until)
         self._state.put(group, partition, leased)
@@ -151,6 +152,4 @@ def _renew(state: State, renewal: Renewal, now: datetime) -> Renewed:
         seconds = group.queue.options.lease_seconds if renewal.seconds is None else renewal.seconds
         deadlines.append(max(cursor.due_at, now + timedelta(seconds=seconds)))
         state.put(group, partition, replace(cursor, due_at=deadlines[-1]))
-    return Renewed(
-        lease_id=renewal.lease_id, partitions=len(deadlines), expires_at=min(deadlines, default=None)
-    )
+    return Renewed(lease_id=renewal.lease_id, partitions=len(deadlines), expires_at=min(deadlines, default=None))

@@ -156,9 +156,7 @@ def _store(
         segment, ordinal = places.place(len(share.columns)) if len(share.columns) else (_NO_SEGMENT, 0)
         if len(share.columns):
             queue = partition.queue.name
-            run = Run(
-                queue, partition.name, partition.id, share.first_seq, segment, ordinal, now, share.columns
-            )
+            run = Run(queue, partition.name, partition.id, share.first_seq, segment, ordinal, now, share.columns)
             partition.log.append(run)
             _index_traces(state, run)
         duplicates = {at: (seq, partition.log.id_of(seq)) for at, seq in share.duplicates.items()}

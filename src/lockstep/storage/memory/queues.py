@@ -74,9 +74,7 @@ def queues(
     matching = (
         queue
         for queue in state.chosen(None)
-        if namespace in (None, queue.namespace)
-        and task in (None, queue.task)
-        and (after is None or queue.name > after)
+        if namespace in (None, queue.namespace) and task in (None, queue.task) and (after is None or queue.name > after)
     )
     return [queue_info(queue, now) for queue in islice(matching, limit)]
 
@@ -98,9 +96,7 @@ def queue_info(queue: Queue, now: datetime) -> QueueInfo:
     )
 
 
-def partitions(
-    state: State, queue: str, *, after: str | None, limit: int, now: datetime
-) -> list[PartitionInfo]:
+def partitions(state: State, queue: str, *, after: str | None, limit: int, now: datetime) -> list[PartitionInfo]:
     found = state.queue(queue)
     names = (name for name in sorted(found.partitions) if after is None or name > after)
     return [partition_info(found.partitions[name], now) for name in islice(names, limit)]
@@ -126,9 +122,7 @@ def partition_info(partition: Partition, now: datetime) -> PartitionInfo:
 
 def _processing(partition: Partition, now: datetime) -> int:
     """Messages under a live lease, over all groups."""
-    return sum(
-        partition.leased(group.cursors[partition.id], now) for group in partition.queue.groups.values()
-    )
+    return sum(partition.leased(group.cursors[partition.id], now) for group in partition.queue.groups.values())
 
 
 def _dead_letters(partition: Partition) -> int:

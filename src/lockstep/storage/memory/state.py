@@ -207,9 +207,7 @@ class State:
             queue.subscriptions[name] = StoredSubscription(subscription, now)
         group = queue.groups[name] = Group(name, queue, now)
         for partition in queue.partitions.values():
-            self.put_released(
-                group, partition, Cursor(_beginning(partition.log, subscription)), not_before=now
-            )
+            self.put_released(group, partition, Cursor(_beginning(partition.log, subscription)), not_before=now)
         return group
 
     def remove_group(self, group: Group) -> None:
@@ -229,9 +227,7 @@ class State:
         group.cursors[partition.id] = cursor
         group.agenda.note(partition.id)
 
-    def put_released(
-        self, group: Group, partition: Partition, cursor: Cursor, *, not_before: datetime
-    ) -> None:
+    def put_released(self, group: Group, partition: Partition, cursor: Cursor, *, not_before: datetime) -> None:
         """Set a cursor without a lease, due when what is ahead of it is visible."""
         ahead = partition.log.ahead(cursor.acked)
         due_at = due_after_release(ahead, group.queue.options, not_before=not_before)
@@ -252,7 +248,7 @@ class State:
         """A segment's UUID, later than every one before, even if the clock stands still or steps back."""
         now_ns = (now - _EPOCH) // timedelta(microseconds=1) * 1000
         self._segment_ns = max(now_ns, self._segment_ns + _UUID_TICK_NS)
-        return segment_uuid7(unix_ns=self._segment_ns)
+        return segment_uuid7(self._segment_ns)
 
     def remove_messages(self, partition: Partition, *, kept: Iterable[tuple[int, int]]) -> int:
         """Remove the messages outside the kept ranges of seqs, with all that points at them."""

@@ -87,16 +87,12 @@ class MemoryStore:
         after: str | None = None,
         limit: int = 100,
     ) -> list[QueueInfo]:
-        return queues.queues(
-            self._state, namespace=namespace, task=task, after=after, limit=limit, now=self._now()
-        )
+        return queues.queues(self._state, namespace=namespace, task=task, after=after, limit=limit, now=self._now())
 
     async def queue(self, queue: str) -> QueueInfo:
         return queues.queue_info(self._state.queue(queue), self._now())
 
-    async def partitions(
-        self, queue: str, *, after: str | None = None, limit: int = 100
-    ) -> list[PartitionInfo]:
+    async def partitions(self, queue: str, *, after: str | None = None, limit: int = 100) -> list[PartitionInfo]:
         return queues.partitions(self._state, queue, after=after, limit=limit, now=self._now())
 
     async def partition(self, queue: str, partition: str) -> PartitionInfo:
@@ -131,17 +127,13 @@ class MemoryStore:
         subscribed = self._state.group(self._state.queue(queue), group, subscription, now)
         return groups.group_info(subscribed, now)
 
-    async def set_subscription(
-        self, group: str, subscription: Subscription, *, queue: str | None = None
-    ) -> int:
+    async def set_subscription(self, group: str, subscription: Subscription, *, queue: str | None = None) -> int:
         return groups.set_subscription(self._state, group, subscription, queue=queue, now=self._now())
 
     async def seek(self, queue: str, group: str, position: Position, *, partition: str | None = None) -> int:
         return groups.seek(self._state, queue, group, position, partition=partition, now=self._now())
 
-    async def delete_group(
-        self, group: str, *, queue: str | None = None, forget_subscription: bool = True
-    ) -> int:
+    async def delete_group(self, group: str, *, queue: str | None = None, forget_subscription: bool = True) -> int:
         return groups.delete_group(self._state, group, queue=queue, forget_subscription=forget_subscription)
 
     async def groups(self, *, queue: str | None = None, group: str | None = None) -> list[GroupInfo]:
@@ -171,9 +163,7 @@ class MemoryStore:
 
     # Looking at messages
 
-    async def messages(
-        self, where: MessageFilter, *, cursor: str | None = None, limit: int = 100
-    ) -> MessagePage:
+    async def messages(self, where: MessageFilter, *, cursor: str | None = None, limit: int = 100) -> MessagePage:
         return messages.messages(self._state, where, cursor=cursor, limit=limit, now=self._now())
 
     async def message(self, identity: str, *, partition_id: int | None = None) -> MessageView:
@@ -184,9 +174,7 @@ class MemoryStore:
 
     # Dead letters
 
-    async def dead_letters(
-        self, where: DeadLetterFilter, *, limit: int = 100, offset: int = 0
-    ) -> DeadLetterPage:
+    async def dead_letters(self, where: DeadLetterFilter, *, limit: int = 100, offset: int = 0) -> DeadLetterPage:
         return dead_letters.dead_letters(self._state, where, limit=limit, offset=offset)
 
     async def dead_letter(self, dead_letter_id: int) -> DeadLetter:

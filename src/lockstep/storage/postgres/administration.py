@@ -23,7 +23,8 @@ from (
     union select $1::int where $1 is not null
 ) t
 where $1::int is null or t.queue_id = $1
-on conflict (queue_id, group_name) do update set mode = excluded.mode, from_at = excluded.from_at, created_at = excluded.created_at
+on conflict (queue_id, group_name) do update
+set mode = excluded.mode, from_at = excluded.from_at, created_at = excluded.created_at
 returning s.queue_id
 """
 _SEEK = "select lockstep.seek($1, $2::bigint, $3, $4::timestamptz, $5::bigint, $6::timestamptz)"
@@ -192,5 +193,3 @@ def _repaired(problem: Problem) -> Problem:
 def _no_group(group: str, queue: str | None) -> GroupNotFound:
     where = "" if queue is None else f" on queue {queue!r}"
     return GroupNotFound(f"there is no group {group!r}{where}", group=group, queue=queue)
-
-

@@ -68,6 +68,8 @@ class QueueNames:
     id: int
     compression: str
     encryption: bool
+    limited: bool
+    """It has a max_size."""
     partitions: dict[str, int] = field(default_factory=dict)
     groups: dict[str, int] = field(default_factory=dict)
 
@@ -87,7 +89,11 @@ class NameCache:
         """Remember a queue; what is known of its partitions and groups is kept if it is still the same queue."""
         known = self._queues.get(queue)
         if known is not None and known.id == names.id:
-            known.compression, known.encryption = names.compression, names.encryption
+            known.compression, known.encryption, known.limited = (
+                names.compression,
+                names.encryption,
+                names.limited,
+            )
             return known
         self.forget(queue)
         self._queues[queue] = names

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
@@ -64,9 +65,7 @@ class Delivery(Shared):
     def _push_conversation(self, batches: Sequence[Batch]) -> Conversation[pushing.Pushed]:
         return pushing.push(batches, self.names, key=self.encryption_key, at=self.now())
 
-    async def _create_names(
-        self, queues: set[str], work: Callable[[asyncpg.Connection[Any]], Awaitable[T]]
-    ) -> T:
+    async def _create_names(self, queues: set[str], work: Callable[[asyncpg.Connection[Any]], Awaitable[T]]) -> T:
         """Run `work` in a transaction; if that fails, the ids that it learned are not remembered."""
         try:
             return await self._with_names(queues, lambda: self.database.transaction(work))
@@ -110,7 +109,7 @@ class Delivery(Shared):
             [request.partitions for request in asked],
             [request.batch for request in asked],
             [_milliseconds(request.lease_seconds) for request in asked],
-            [uuid7() for _ in asked],
+            [uuid7(time.time_ns()) for _ in asked],
             [request.auto_ack for request in asked],
             self.now(),
         )
@@ -164,7 +163,7 @@ class Delivery(Shared):
                 request.partitions,
                 request.batch,
                 _milliseconds(request.lease_seconds),
-                uuid7(),
+                uuid7(time.time_ns()),
                 request.auto_ack,
                 self.now(),
             )
@@ -292,19 +291,22 @@ def _lease_outcomes(acks: Sequence[Ack], rows: list[Any]) -> list[AckOutcome]:
     by_lease: dict[str, list[Any]] = {}
     for row in rows:
         by_lease.setdefault(str(row[0]), []).append(row)
+    seen: set[str | None] = set()
     outcomes = []
     for index, ack in enumerate(acks):
-        # A lease that is named twice in a call is gone the second time.
-        found = by_lease.pop(ack.lease_id or "", None)
+        found = by_lease.get(ack.lease_id or "")
         if found is None:
             outcomes.append(AckOutcome(index=index, success=False, error="lease_lost"))
             continue
+        again = ack.lease_id in seen
+        seen.add(ack.lease_id)
         outcomes.append(
             AckOutcome(
                 index=index,
                 success=True,
+                noop=again,
                 released=True,
-                messages=sum(row[4] for row in found),
+                messages=0 if again else sum(row[4] for row in found),
                 queue=found[0][3],
                 partition=found[0][2],
             )

@@ -23,11 +23,11 @@ def translate(error: BaseException) -> BaseException:
     """The error to raise instead; the same one if it is none of the database's."""
     state = getattr(error, "sqlstate", None)
     if state == "LS001":
-        return StaleName(str(error))
+        return StaleName(_text(error))
     if state == "LS003":
-        return QueueFull(str(error))
+        return QueueFull(_text(error))
     if state in ("LS002", "LS004"):
-        return InvalidRequest(str(error))
+        return InvalidRequest(_text(error))
     if state == "57014":
         return Unavailable("the database did not answer in time (statement_timeout_seconds)")
     if state == "55P03":
@@ -39,6 +39,11 @@ def translate(error: BaseException) -> BaseException:
     if isinstance(error, asyncpg.PostgresConnectionError | asyncpg.InterfaceError | OSError | asyncio.TimeoutError):
         return Unavailable(f"the database cannot be reached: {error or type(error).__name__}")
     return error
+
+
+def _text(error: BaseException) -> str:
+    """The server's own sentence, without the call stack that psycopg adds to it."""
+    return str(error).partition("\nCONTEXT:")[0]
 
 
 def may_retry_connect(error: BaseException) -> bool:

@@ -36,7 +36,12 @@ _SCAN_ROUNDS_MAX = 20
 
 class Inspection(Shared):
     async def queues(
-        self, *, namespace: str | None = None, task: str | None = None, after: str | None = None, limit: int = 100
+        self,
+        *,
+        namespace: str | None = None,
+        task: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
     ) -> list[QueueInfo]:
         rows = await self._query("queue_list", None, namespace, task, after, limit, self.now())
         return [queue_info(row) for row in rows]
@@ -65,15 +70,16 @@ class Inspection(Shared):
         queue_id = await self._queue_id(queue)
         group_id = None if group is None else await self._group_id(queue, queue_id, group)
         partition_id = None if partition is None else await self._partition_id(queue, queue_id, partition)
-        rows = await self._query(
-            "cursor_lag", queue_id, group_id, partition_id, after_partition_id, limit, self.now()
-        )
+        rows = await self._query("cursor_lag", queue_id, group_id, partition_id, after_partition_id, limit, self.now())
         return [_partition_lag(queue, row) for row in rows]
 
     async def depth(self, queue: str, group: str) -> Depth:
         queue_id = await self._queue_id(queue)
         found = await self.database.fetch(
-            "group_find", "select id from lockstep.consumer_group where queue_id = $1 and name = $2", queue_id, group
+            "group_find",
+            "select id from lockstep.consumer_group where queue_id = $1 and name = $2",
+            queue_id,
+            group,
         )
         if not found and group == QUEUE_MODE:
             stored, partitions = (await self._query("queue_stored", queue_id))[0]
@@ -127,7 +133,12 @@ class Inspection(Shared):
         dead = {(row[0], row[1]) for row in await self._query("message_dead", ids, *seqs)}
         now = self.now() or (await self.database.fetch("now", _NOW))[0][0]
         return [
-            _view(message, cursors.get(message.partition_id, []), (message.partition_id, message.seq) in dead, now)
+            _view(
+                message,
+                cursors.get(message.partition_id, []),
+                (message.partition_id, message.seq) in dead,
+                now,
+            )
             for run in runs
             for message in run.messages()
         ]
@@ -237,5 +248,3 @@ def _parse_cursor(cursor: str | None) -> tuple[int, int]:
     if int(partition_id) >= 2**63 or int(seq) >= 2**62:
         raise InvalidRequest(f"not a page cursor: {cursor[:64]!r}")
     return int(partition_id), int(seq)
-
-

@@ -38,8 +38,8 @@ do $$
 declare
     _name text;
 begin
-    for _name in select format('%I.%I', n.nspname, c.relname) from pg_class c join pg_namespace n on n.oid = c.relnamespace
-        where n.nspname = 'lockstep' and c.relkind = 'v'
+    for _name in select c.oid::regclass::text from pg_class c
+        where c.relnamespace = 'lockstep'::regnamespace and c.relkind = 'v'
     loop
         execute 'drop view ' || _name || ' cascade';
     end loop;
@@ -100,7 +100,9 @@ async def _apply_migrations(connection: asyncpg.Connection[Any]) -> list[str]:
     for migration in sql.migrations()[version:]:
         await connection.execute(migration.sql)
         await connection.execute(
-            "insert into lockstep.migration (version, name) values ($1, $2)", migration.version, migration.name
+            "insert into lockstep.migration (version, name) values ($1, $2)",
+            migration.version,
+            migration.name,
         )
         applied.append(f"{migration.version:04d}_{migration.name}")
     return applied

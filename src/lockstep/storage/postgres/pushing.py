@@ -11,13 +11,16 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import accumulate, chain
 from typing import Any
+from uuid import UUID
 
 from lockstep.core.codec import Codec, encode, seal
-from lockstep.core.ids import SEGMENT_MESSAGES_MAX, is_canonical_uuid, message_id
+from lockstep.core.ids import SEGMENT_MESSAGES_MAX, all_canonical_uuids, is_canonical_uuid, message_id
 from lockstep.core.records import COLUMN_NAMES, Batch, Columns, Occupancy, Placement, PushResult
 from lockstep.errors import QueueFull, TooLarge, Unavailable
 from lockstep.storage.postgres.cache import NameCache, QueueNames, Segment
 from lockstep.storage.postgres.calls import Call, Conversation
+
+_NO_SEGMENT = UUID(int=0)
 
 PLAIN_BYTES_MAX = 1024
 """Up to here a segment's messages go into SQL arrays: packing would not make them smaller."""
@@ -26,10 +29,13 @@ _STALE_ATTEMPTS_MAX = 20
 
 _RESOLVE = "select * from lockstep.resolve($1::text, $2::text[], $3::timestamptz)"
 _PUSH = (
-    "select * from lockstep.push_segments($1::int[], $2::smallint[], $3::bytea[], $4::int[], "
-    "$5::bigint[], $6::int[], $7::int[], $8::uuid[], $9::int[], $10::int[], $11::text[], $12::int[], $13::int[], "
-    "$14::uuid[], $15::int[], $16::int[], $17::bytea[], $18::text[], $19::uuid[], $20::text[], $21::text[], $22::text[], "
-    "$23::bytea[], $24::text[], $25::timestamptz)"
+    "select * from lockstep.push_segments($1::int[], $2::int[], $3::smallint[], $4::bytea[], $5::int[], "
+    "$6::text::bigint[], $7::text::int[], $8::text::int[], "
+    "$9::text::uuid[], $10::text::int[], $11::text::int[], "
+    "$12::text[], $13::text::int[], $14::text::int[], "
+    "$15::text::uuid[], $16::text::int[], $17::text::int[], "
+    "$18::bytea[], $19::text[], $20::uuid[], $21::text[], $22::text[], $23::text[], $24::bytea[], $25::text[], "
+    "$26::timestamptz)"
 )
 
 _OCCUPANCY = (
@@ -51,9 +57,9 @@ class Lane:
     segment: int = 0
     """Which of the call's segments its messages are in."""
     ordinal: int = 0
-    duplicates: dict[int, tuple[int, str]] = field(default_factory=dict)
+    duplicates: dict[int, tuple[int, str]] | None = None
     """By position: the first message with that transaction id, which is stored already."""
-    repeats: dict[int, int] = field(default_factory=dict)
+    repeats: dict[int, int] | None = None
     """By position: the earlier position in this lane that has the same transaction id."""
     kept: list[int] | None = None
     """The positions that are pushed; None is all of them."""
@@ -62,8 +68,8 @@ class Lane:
         return self.columns if self.kept is None else self.columns.take(self.kept)
 
     def drop(self) -> None:
-        dropped = self.duplicates.keys() | self.repeats.keys()
-        self.kept = [i for i in range(len(self.columns)) if i not in dropped] if dropped else None
+        dropped = (self.duplicates or {}).keys() | (self.repeats or {}).keys()
+        self.kept = [i for i in range(len(self.columns)) if i not in dropped]
 
 
 @dataclass(slots=True)
@@ -74,9 +80,7 @@ class Pushed:
     segments: list[tuple[int, Segment]]
 
 
-def push(
-    batches: Sequence[Batch], names: NameCache, *, key: bytes | None, at: datetime | None
-) -> Conversation[Pushed]:
+def push(batches: Sequence[Batch], names: NameCache, *, key: bytes | None, at: datetime | None) -> Conversation[Pushed]:
     """Push the batches. `key` encrypts what goes to encrypted queues; `at` is the time where it is set."""
     lanes = _lanes(batches)
     for lane in lanes:
@@ -139,7 +143,9 @@ def join_columns(parts: Sequence[Columns]) -> Columns:
     """The messages of all parts, in order; a column that any of them has is filled up with None."""
     if len(parts) == 1:
         return parts[0]
-    joined = Columns(list(chain.from_iterable(part.payloads for part in parts)))
+    joined = Columns(list(chain.from_iterable([part.payloads for part in parts])))
+    if all([part.bare() for part in parts]):
+        return joined
     for name in COLUMN_NAMES[1:]:
         columns = [getattr(part, name) for part in parts]
         if any(column is not None for column in columns):
@@ -154,10 +160,13 @@ def _find_repeats(lane: Lane) -> None:
     if len(set(ids)) == len(ids):
         return
     first: dict[str, int] = {}
+    repeats: dict[int, int] = {}
     for position, transaction_id in enumerate(ids):
         if transaction_id is not None and first.setdefault(transaction_id, position) != position:
-            lane.repeats[position] = first[transaction_id]
-    lane.drop()
+            repeats[position] = first[transaction_id]
+    if repeats:
+        lane.repeats = repeats
+        lane.drop()
 
 
 def all_known(batches: Sequence[Batch], names: NameCache) -> bool:
@@ -183,8 +192,8 @@ def _resolve(
         )
         if missing or found is None:
             row = (yield Call("resolve", _RESOLVE, (queue, missing, at)))[0]
-            found = names.put(queue, QueueNames(row[0], row[1], row[2]))
-            names.put_partitions(queue, dict(zip(missing, row[3], strict=True)))
+            found = names.put(queue, QueueNames(row[0], row[1], row[2], row[3]))
+            names.put_partitions(queue, dict(zip(missing, row[4], strict=True)))
             if not all(lane.partition in found.partitions for lane in lanes):
                 # The queue is not the one that was known: what was known of its partitions is gone with it.
                 return (yield from _resolve(queues, names, at))
@@ -265,27 +274,28 @@ class _Attempt:
                 self.traces.add(run, [(i, t) for i, t in enumerate(columns.trace_ids) if t is not None])
 
     def _add_transaction_ids(self, run: int, ids: list[str | None]) -> None:
-        uuids = [(i, t) for i, t in enumerate(ids) if t is not None and is_canonical_uuid(t)]
-        self.dedup.add(run, uuids)
-        if len(uuids) < len(ids):
-            self.dedup_texts.add(
-                run, [(i, t) for i, t in enumerate(ids) if t is not None and not is_canonical_uuid(t)]
-            )
+        if None not in ids and all_canonical_uuids(ids):  # type: ignore[arg-type]
+            self.dedup.add_all(run, ids)  # type: ignore[arg-type]
+            return
+        given = [(i, t) for i, t in enumerate(ids) if t is not None]
+        self.dedup.add(run, [(i, t) for i, t in given if is_canonical_uuid(t)])
+        self.dedup_texts.add(run, [(i, t) for i, t in given if not is_canonical_uuid(t)])
 
     def arguments(self, at: datetime | None) -> list[Any]:
         plain = [content for content, codec in zip(self.contents, self.codecs, strict=True) if codec == Codec.PLAIN]
         columns: Sequence[list[Any] | None] = join_columns(plain).all() if plain else [None] * len(COLUMN_NAMES)
         return [
             [names.id for names in self.names],
+            [names.id for names in self.names if names.limited] or None,
             self.codecs,
             self.bodies,
             self.run_counts,
-            [lane.partition_id for lane in self.lanes],
-            self.counts,
-            self.ordinals,
-            *self.dedup.arguments(),
-            *self.dedup_texts.arguments(),
-            *self.traces.arguments(),
+            int_array([lane.partition_id for lane in self.lanes]),
+            int_array(self.counts),
+            int_array(self.ordinals),
+            *self.dedup.uuid_arguments(),
+            *self.dedup_texts.text_arguments(),
+            *self.traces.uuid_arguments(),
             *columns,
             at,
         ]
@@ -300,6 +310,7 @@ class _Attempt:
         for run, duplicates in found.items():
             lane = self.lanes[run - 1]
             positions = lane.kept
+            lane.duplicates = lane.duplicates or {}
             for offset, seq, identity in duplicates:
                 lane.duplicates[offset if positions is None else positions[offset]] = (seq, identity)
             lane.drop()
@@ -327,9 +338,7 @@ class _Attempt:
             for queue, depth, max_size in zip(self.queues, row[9], row[10], strict=True)
         }
 
-    def applied(
-        self, batches: Sequence[Batch], lanes: list[Lane], row: Any, occupancy: dict[str, Occupancy]
-    ) -> Pushed:
+    def applied(self, batches: Sequence[Batch], lanes: list[Lane], row: Any, occupancy: dict[str, Occupancy]) -> Pushed:
         created_at, segment_ids, uuids, first_seqs = row[1], row[2], row[3], row[4]
         for lane, first_seq in zip(self.lanes, first_seqs, strict=True):
             lane.first_seq = first_seq
@@ -355,12 +364,27 @@ class _Entries:
         self.values += [value for _, value in found]
         self.runs += [run] * len(found)
 
+    def add_all(self, run: int, values: list[str]) -> None:
+        self.offsets += range(len(values))
+        self.values += values
+        self.runs += [run] * len(values)
+
     def at(self, index: int) -> tuple[int, int]:
         """Run and offset of the entry that SQL calls `index`, which counts from 1."""
         return self.runs[index - 1], self.offsets[index - 1]
 
-    def arguments(self) -> tuple[list[Any] | None, list[int] | None, list[int] | None]:
-        return (self.values, self.runs, self.offsets) if self.values else (None, None, None)
+    def uuid_arguments(self) -> tuple[str | None, str | None, str | None]:
+        if not self.values:
+            return None, None, None
+        return f"{{{','.join(self.values)}}}", int_array(self.runs), int_array(self.offsets)
+
+    def text_arguments(self) -> tuple[list[str] | None, str | None, str | None]:
+        return (self.values, int_array(self.runs), int_array(self.offsets)) if self.values else (None, None, None)
+
+
+def int_array(numbers: Iterable[int]) -> str:
+    """An array as PostgreSQL spells it. Drivers encode arrays element by element, at five times the price."""
+    return f"{{{','.join(map(str, numbers))}}}"
 
 
 def _result(
@@ -371,32 +395,40 @@ def _result(
 ) -> PushResult:
     placements: list[Any] = [None] * len(batches)
     for lane in lanes:
-        uuid = uuids[lane.segment] if uuids else None
-        if not lane.duplicates and not lane.repeats:
-            offset = 0
-            for index in lane.batches:
-                placements[index] = Placement(lane.partition_id, lane.first_seq + offset, uuid, lane.ordinal + offset)
-                offset += len(batches[index].columns.payloads)
-        else:
+        uuid = uuids[lane.segment] if uuids else _NO_SEGMENT
+        if lane.kept is not None:
             _place_with_duplicates(batches, lane, uuid, placements)
+            continue
+        offset = 0
+        for index in lane.batches:
+            placements[index] = Placement(lane.partition_id, lane.first_seq + offset, uuid, lane.ordinal + offset)
+            offset += len(batches[index].columns.payloads)
     return PushResult(batches, placements, occupancy=occupancy)
 
 
 def _place_with_duplicates(batches: Sequence[Batch], lane: Lane, uuid: Any, placements: list[Any]) -> None:
-    kept = range(len(lane.columns)) if lane.kept is None else lane.kept
-    stored = {p: (lane.first_seq + i, message_id(uuid, lane.ordinal + i)) for i, p in enumerate(kept)} if kept else {}
+    earlier, repeats = lane.duplicates or {}, lane.repeats or {}
+    stored = {
+        position: (lane.first_seq + i, message_id(uuid, lane.ordinal + i))
+        for i, position in enumerate(lane.kept or ())
+        if repeats
+    }
     start = new_before = 0
     for index in lane.batches:
         stop = start + len(batches[index].columns.payloads)
         duplicates = {}
         for position in range(start, stop):
-            if position in lane.duplicates:
-                duplicates[position - start] = lane.duplicates[position]
-            elif position in lane.repeats:
-                first = lane.repeats[position]
-                duplicates[position - start] = lane.duplicates.get(first) or stored[first]
+            if position in earlier:
+                duplicates[position - start] = earlier[position]
+            elif position in repeats:
+                first = repeats[position]
+                duplicates[position - start] = earlier.get(first) or stored[first]
         placements[index] = Placement(
-            lane.partition_id, lane.first_seq + new_before, uuid, lane.ordinal + new_before, duplicates or None
+            lane.partition_id,
+            lane.first_seq + new_before,
+            uuid,
+            lane.ordinal + new_before,
+            duplicates or None,
         )
         new_before += stop - start - len(duplicates)
         start = stop

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 _STALE_ATTEMPTS_MAX = 20
 
-_FIND_QUEUE = "select id, compression, encryption from lockstep.queue where name = $1"
+_FIND_QUEUE = "select id, compression, encryption, max_size > 0 from lockstep.queue where name = $1"
 _FIND_PARTITION = "select id from lockstep.partition where queue_id = $1 and name = $2"
 _FIND_GROUP = "select id from lockstep.consumer_group where queue_id = $1 and name = $2"
 
@@ -42,9 +42,7 @@ class Shared:
         """The rows of a query from `sql/queries`."""
         return await self.database.fetch(name, sql.query(name), *args)
 
-    async def _converse(
-        self, conversation: Conversation[T], connection: asyncpg.Connection[Any] | None = None
-    ) -> T:
+    async def _converse(self, conversation: Conversation[T], connection: asyncpg.Connection[Any] | None = None) -> T:
         """Drive a conversation, each call a transaction of its own, or all on a connection that is in one."""
         rows: list[Any] = []
         try:
@@ -147,7 +145,18 @@ class Shared:
             segment = segments.get(segment_id)
             if segment is not None:
                 columns = segment.columns.slice(ordinal, ordinal + 1)
-                runs.append(Run(queue, partition, partition_id, seq, segment.uuid, ordinal, segment.created_at, columns))
+                runs.append(
+                    Run(
+                        queue,
+                        partition,
+                        partition_id,
+                        seq,
+                        segment.uuid,
+                        ordinal,
+                        segment.created_at,
+                        columns,
+                    )
+                )
         return runs
 
 
@@ -162,5 +171,3 @@ def decode_segment(row: Any, key: bytes | None) -> Segment:
 
 def _texts(uuids: list[Any] | None) -> list[str | None] | None:
     return None if uuids is None else [None if uuid is None else str(uuid) for uuid in uuids]
-
-

@@ -59,5 +59,3 @@ def _pool_settings(config: Config) -> PoolSettings:
         lock_timeout_seconds=config.lock_timeout_seconds,
         transaction_attempts_max=config.transaction_attempts_max,
     )
-
-

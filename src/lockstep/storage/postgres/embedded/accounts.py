@@ -36,9 +36,7 @@ class Account(msgspec.Struct, frozen=True):
             return os.access(path, os.X_OK)
         # A shell is there wherever initdb works; asked for real, ACLs and security modules are included.
         question = ["/bin/sh", "-c", 'test -x "$1"', "sh", os.fspath(path)]
-        answer = subprocess.run(
-            question, user=self.uid, group=self.gid, extra_groups=self.groups, cwd="/", check=False
-        )
+        answer = subprocess.run(question, user=self.uid, group=self.gid, extra_groups=self.groups, cwd="/", check=False)
         return answer.returncode == 0
 
 
@@ -68,8 +66,7 @@ def require_reachable(path: Path, account: Account) -> None:
     raise unusable(
         path,
         f"the user {account.name}, who runs PostgreSQL because root may not, cannot enter {blocking}",
-        f"Allow it (chmod o+x {blocking}), choose a data directory elsewhere, or name another user in "
-        f"{USER_VARIABLE}.",
+        f"Allow it (chmod o+x {blocking}), choose a data directory elsewhere, or name another user in {USER_VARIABLE}.",
     )
 
 
@@ -98,8 +95,7 @@ def _unprivileged_user() -> pwd.struct_passwd:
     if wanted:
         raise InvalidOption(f"{USER_VARIABLE} must name an existing user other than root, not {wanted!r}.")
     raise EmbeddedError(
-        f"PostgreSQL does not run as root, and there is no user {' or '.join(USERS)}. "
-        f"Name one in {USER_VARIABLE}."
+        f"PostgreSQL does not run as root, and there is no user {' or '.join(USERS)}. Name one in {USER_VARIABLE}."
     )
 
 

@@ -32,9 +32,7 @@ def clean_environment() -> dict[str, str]:
     return {**kept, "LC_ALL": "C", "TZ": "UTC"}
 
 
-def run_program(
-    program: Sequence[str | Path], account: Account, *, timeout: float, stdin: str = ""
-) -> tuple[int, str]:
+def run_program(program: Sequence[str | Path], account: Account, *, timeout: float, stdin: str = "") -> tuple[int, str]:
     """Run a program to its end; return its exit status and all that it printed."""
     command = launch_command(program, account, death_signal=signal.SIGKILL)
     try:

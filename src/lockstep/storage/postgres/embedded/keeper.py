@@ -30,9 +30,7 @@ Launch = Callable[[threading.Event], Postmaster]
 class Keeper:
     """Keeps one server running, from `start` to `stop`."""
 
-    def __init__(
-        self, launch: Launch, *, restart: bool, stop_timeout: float, progress: Callable[[str], None]
-    ) -> None:
+    def __init__(self, launch: Launch, *, restart: bool, stop_timeout: float, progress: Callable[[str], None]) -> None:
         self._launch = launch
         self._restart = restart
         self._stop_timeout = stop_timeout
@@ -125,9 +123,7 @@ class Keeper:
         self._error = ServerStartFailed(f"PostgreSQL ended unexpectedly, with status {status}.")
         if not self._enter("starting"):
             return
-        logger.error(
-            "server died", extra={"action": "embedded_died", "pid": postmaster.pid, "status": status}
-        )
+        logger.error("server died", extra={"action": "embedded_died", "pid": postmaster.pid, "status": status})
         self._progress(f"the server died (status {status})")
 
     def _pause(self, attempts: int) -> bool:

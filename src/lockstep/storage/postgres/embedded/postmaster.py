@@ -82,9 +82,7 @@ class Postmaster:
             os.close(go_write)
         return postmaster
 
-    def wait_ready(
-        self, timeout: float, *, progress: Callable[[str], None], stopping: threading.Event
-    ) -> None:
+    def wait_ready(self, timeout: float, *, progress: Callable[[str], None], stopping: threading.Event) -> None:
         """Wait until the server accepts connections, however long it recovers within the timeout."""
         begun_at = time.monotonic()
         recovery = _RecoveryReport(self, progress)
@@ -143,9 +141,7 @@ class Postmaster:
     def _is_ready(self) -> bool:
         # PostgreSQL keeps its state there for pg_ctl; the file of a dead predecessor names another pid.
         lines = self._directory.postmaster_file()
-        return (
-            len(lines) > STATUS_LINE and lines[0] == str(self.pid) and lines[STATUS_LINE].strip() == "ready"
-        )
+        return len(lines) > STATUS_LINE and lines[0] == str(self.pid) and lines[STATUS_LINE].strip() == "ready"
 
     def _too_slow(self, timeout: float, *, recovering: bool) -> ServerStartFailed:
         advice = " It still recovers after a crash: allow it more time (start_timeout)." if recovering else ""

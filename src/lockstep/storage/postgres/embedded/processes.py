@@ -108,9 +108,7 @@ def wait_gone(processes: Iterable[ProcessIdentity], timeout: float) -> list[Proc
     return remaining
 
 
-def end_processes(
-    processes: Iterable[ProcessIdentity], steps: Iterable[tuple[int, float]]
-) -> list[ProcessIdentity]:
+def end_processes(processes: Iterable[ProcessIdentity], steps: Iterable[tuple[int, float]]) -> list[ProcessIdentity]:
     """Send each step's signal and give it that many seconds; return what even the last one left."""
     remaining = list(processes)
     for signum, patience in steps:

@@ -60,9 +60,7 @@ def check_settings(settings: Mapping[str, str]) -> dict[str, str]:
     return dict(settings)
 
 
-def server_program(
-    install: Install, cluster: Path, socket_dir: Path, settings: Mapping[str, str]
-) -> list[str | Path]:
+def server_program(install: Install, cluster: Path, socket_dir: Path, settings: Mapping[str, str]) -> list[str | Path]:
     """Return the command line of the server."""
     program: list[str | Path] = [install.program("postgres"), "-D", cluster]
     for name, value in _all_settings(socket_dir, settings).items():

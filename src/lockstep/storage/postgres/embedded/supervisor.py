@@ -147,9 +147,7 @@ class EmbeddedPostgres:
     def _open(self) -> _Plan:
         """Take the directory and make everything ready for a launch."""
         if not sys.platform.startswith("linux"):
-            raise EmbeddedError(
-                "The embedded PostgreSQL needs Linux. Connect to a server of your own instead."
-            )
+            raise EmbeddedError("The embedded PostgreSQL needs Linux. Connect to a server of your own instead.")
         self._owner_pid = os.getpid()
         self._directory.make()
         self._directory.lock()
@@ -176,9 +174,7 @@ class EmbeddedPostgres:
     def _keep(self, plan: _Plan) -> None:
         """Start the server in the care of a new keeper."""
         launch = partial(self._launch, plan)
-        self._keeper = Keeper(
-            launch, restart=self._restart, stop_timeout=self._stop_timeout, progress=self._report
-        )
+        self._keeper = Keeper(launch, restart=self._restart, stop_timeout=self._stop_timeout, progress=self._report)
         self._keeper.start()
 
     def _launch(self, plan: _Plan, stopping: threading.Event) -> Postmaster:

@@ -17,6 +17,8 @@ declare
     _group_ids int[];
     _from bigint[];
     _to bigint[];
+    _partition_names text[];
+    _queue_names text[];
 begin
     perform 1 from lockstep.partition p
     where p.id in (
@@ -42,24 +44,27 @@ begin
         from held h
         join lockstep.consumer_group g on g.id = h.group_id
         join lockstep.queue q on q.id = g.queue_id
+        join lockstep.partition p on p.id = h.partition_id
         left join lateral (
             select r.last_seq from lockstep.run r
             where r.partition_id = h.partition_id and r.segment_id is not null order by r.first_seq desc limit 1
         ) l on true
         where c.partition_id = h.partition_id and c.group_id = h.group_id
-        returning h.lease_id, c.partition_id, c.group_id, h.acked as before, c.acked as after
+        returning h.lease_id, c.partition_id, c.group_id, h.acked as before, c.acked as after, p.name as partition_name, q.name as queue_name
     )
-    select array_agg(a.lease_id), array_agg(a.partition_id), array_agg(a.group_id), array_agg(a.before), array_agg(a.after)
-    into _leases, _partition_ids, _group_ids, _from, _to from acked a;
+    select array_agg(a.lease_id), array_agg(a.partition_id), array_agg(a.group_id), array_agg(a.before), array_agg(a.after),
+           array_agg(a.partition_name), array_agg(a.queue_name)
+    into _leases, _partition_ids, _group_ids, _from, _to, _partition_names, _queue_names from acked a;
     if _leases is null then
         return;
     end if;
-    perform lockstep.count_moves(_group_ids, _partition_ids, _from, _to);
+    if exists (select 1 from lockstep.queue q where q.max_size > 0) then
+        perform lockstep.count_moves(_group_ids, _partition_ids, _from, _to);
+    end if;
     return query
-    select t.lease_id, t.partition_id, p.name, q.name, t.after - t.before
-    from unnest(_leases, _partition_ids, _from, _to) t (lease_id, partition_id, before, after)
-    join lockstep.partition p on p.id = t.partition_id
-    join lockstep.queue q on q.id = p.queue_id;
+    select t.lease_id, t.partition_id, t.partition_name, t.queue_name, t.after - t.before
+    from unnest(_leases, _partition_ids, _partition_names, _queue_names, _from, _to)
+        t (lease_id, partition_id, partition_name, queue_name, before, after);
 end $$;
 
 -- Everything else: items by lease (no transaction id) or by message (partition and transaction id), of any status.
@@ -107,7 +112,9 @@ create function lockstep.expand_acks(
     ), by_lease as (
         select t.item, c.partition_id, c.group_id, t.seq, t.status, t.lease_id, t.error, true as by_lease
         from given t join lockstep.cursor c on c.lease_id = t.lease_id and c.partition_id = coalesce(t.partition_id, c.partition_id)
-        where t.transaction_id is null
+        where t.transaction_id is null and (
+            -- A seq means nothing without its partition, if the lease has several.
+            t.seq is null or t.partition_id is not null or 1 = (select count(*) from lockstep.cursor o where o.lease_id = t.lease_id))
     ), by_message as (
         select t.item, p.id, g.id, lockstep.resolve_seq(p.id, t.transaction_id), t.status, t.lease_id, t.error, false
         from given t
@@ -120,7 +127,12 @@ create function lockstep.expand_acks(
     select f.item::int, f.partition_id, f.group_id, f.seq, f.status, f.lease_id, f.error, f.by_lease from found f
     union all
     select t.item::int, null, null, null, t.status, t.lease_id,
-           case when t.transaction_id is null then 'lease_lost' else 'unresolvable' end, t.transaction_id is null
+           case
+               when t.transaction_id is not null then 'unresolvable'
+               when t.partition_id is not null and not exists (select 1 from lockstep.partition p where p.id = t.partition_id) then 'unresolvable'
+               when t.partition_id is null and exists (select 1 from lockstep.cursor o where o.lease_id = t.lease_id) then 'unresolvable'
+               else 'lease_lost' end,
+           t.transaction_id is null
     from given t where not exists (select 1 from found f where f.item = t.item)
 $$;
 
@@ -155,7 +167,7 @@ begin
         select i.item, i.partition_id, i.group_id,
                case when not i.by_lease or i.seq is not null then i.seq
                     when i.status = 'completed' then _held.lease_to
-                    else lockstep.next_seq(_partition_id, _held.acked) end as seq,
+                    else coalesce(lockstep.next_seq(_partition_id, _held.acked), _held.lease_to) end as seq,
                i.status, i.lease_id, i.error, i.by_lease
         from unnest(_items) i order by 4 nulls first, 1
     loop
@@ -163,8 +175,6 @@ begin
             _outcomes := _outcomes || (_item.item, 'unresolvable', false, false, 0)::lockstep.ack_outcome;
         elsif _item.lease_id is not null and (not _live or _held.lease_id <> _item.lease_id or _item.seq > _held.lease_to) then
             _outcomes := _outcomes || (_item.item, 'lease_lost', false, false, 0)::lockstep.ack_outcome;
-        elsif _item.seq is null then  -- the lease is live, but all that it held was removed
-            _outcomes := _outcomes || (_item.item, 'unresolvable', false, false, 0)::lockstep.ack_outcome;
         elsif _clamped then
             _outcomes := _outcomes
                 || (_item.item, case when _item.status not in ('failed', 'retry') then 'clamped' end, false, false, 0)::lockstep.ack_outcome;
@@ -223,7 +233,9 @@ end $$;
 -- How long a message waits after its _attempts-th failure (policy.retry_delay).
 create function lockstep.retry_delay(_queue lockstep.queue, _attempts int) returns interval language sql immutable as $$
     select least(
-        _queue.retry_delay_ms * least(power(_queue.retry_backoff, least(_attempts - 1, 1000)), 1e15),
+        _queue.retry_delay_ms * case
+            when _queue.retry_backoff > 1 then power(_queue.retry_backoff, least(_attempts - 1, 1000, 15 / log(_queue.retry_backoff)))
+            else 1 end,
         greatest(_queue.retry_delay_ms_max, _queue.retry_delay_ms)
     ) * interval '1 ms'
 $$;
@@ -237,13 +249,18 @@ declare
 begin
     return query
     with held as (
-        select c.partition_id, c.group_id, t.milliseconds
-        from lockstep.cursor c join unnest(_lease_ids, _milliseconds) t (lease_id, milliseconds) on c.lease_id = t.lease_id
+        select c.partition_id, c.group_id, t.milliseconds, t.by_queue
+        from lockstep.cursor c
+        join (
+            select t.lease_id, max(t.milliseconds) as milliseconds, bool_or(t.milliseconds is null) as by_queue
+            from unnest(_lease_ids, _milliseconds) t (lease_id, milliseconds) group by t.lease_id
+        ) t on c.lease_id = t.lease_id
         where c.due_at > _now
         order by c.partition_id, c.group_id for no key update of c
     ), renewed as (
         update lockstep.cursor c
-        set due_at = greatest(c.due_at, _now + coalesce(h.milliseconds * interval '1 ms', make_interval(secs => q.lease_seconds)))
+        set due_at = greatest(
+            c.due_at, _now + h.milliseconds * interval '1 ms', case when h.by_queue then _now + make_interval(secs => q.lease_seconds) end)
         from held h join lockstep.consumer_group g on g.id = h.group_id join lockstep.queue q on q.id = g.queue_id
         where c.partition_id = h.partition_id and c.group_id = h.group_id
         returning c.lease_id, c.due_at

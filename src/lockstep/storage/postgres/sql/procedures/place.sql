@@ -91,14 +91,15 @@ $$;
 
 -- A UUIDv7 for a segment: milliseconds, their fraction in 12 bits, 46 random bits, and room for the ordinal.
 -- Made of the real clock after the partition locks, so that ids rise with the seqs.
-create function lockstep.segment_uuid() returns uuid language sql volatile as $$
-    select (
-        lpad(to_hex(floor(extract(epoch from t.at) * 1000)::bigint), 12, '0')
-        || '7' || lpad(to_hex(((extract(microseconds from t.at)::bigint % 1000) * 4096 / 1000)::int), 3, '0')
+create function lockstep.segment_uuid() returns uuid language plpgsql volatile as $$
+declare
+    _microseconds bigint := extract(epoch from clock_timestamp()) * 1000000;
+begin
+    return (
+        lpad(to_hex(_microseconds / 1000), 12, '0') || '7' || lpad(to_hex(_microseconds % 1000 * 4096 / 1000), 3, '0')
         || substr(replace(gen_random_uuid()::text, '-', ''), 17, 12) || '0000'
-    )::uuid
-    from (select clock_timestamp() as at) t
-$$;
+    )::uuid;
+end $$;
 
 -- The seq of a message in a partition, by the transaction id that its producer gave, or else by its own id.
 create function lockstep.resolve_seq(_partition_id bigint, _transaction_id text) returns bigint language plpgsql stable as $$

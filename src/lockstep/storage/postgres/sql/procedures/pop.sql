@@ -21,13 +21,69 @@ create function lockstep.pop(
 #variable_conflict use_column
 declare
     _now timestamptz := coalesce(_at, clock_timestamp());
+    _queue lockstep.queue;
+    _rows int;
 begin
     for _i in 1 .. cardinality(_group_ids) loop
-        return query
-        select _i, c.* from lockstep.claim(
-            _group_ids[_i], _partition_ids[_i], _partition_limits[_i], _batches[_i], _lease_ms[_i], _lease_ids[_i], _auto_acks[_i], _now
-        ) c;
+        select q.* into _queue from lockstep.consumer_group g join lockstep.queue q on q.id = g.queue_id where g.id = _group_ids[_i];
+        _rows := 0;
+        if _partition_ids[_i] is null and not _auto_acks[_i] and _queue.delay_seconds + _queue.window_seconds + _queue.max_wait_seconds = 0 then
+            return query
+            select _i, c.* from lockstep.claim_regular(
+                _group_ids[_i], _queue.id, _partition_limits[_i], _batches[_i],
+                _now + coalesce(_lease_ms[_i] * interval '1 ms', make_interval(secs => _queue.lease_seconds)), _lease_ids[_i], _now
+            ) c;
+            get diagnostics _rows = row_count;
+        end if;
+        if _rows = 0 then
+            return query
+            select _i, c.* from lockstep.claim(
+                _group_ids[_i], _partition_ids[_i], _partition_limits[_i], _batches[_i], _lease_ms[_i], _lease_ids[_i], _auto_acks[_i], _now
+            ) c;
+        end if;
     end loop;
+end $$;
+
+-- The common case in one statement: every due cursor that would be claimed has stored messages next and no expired
+-- lease. If one is not like that nothing is claimed, and claim() takes its time.
+create function lockstep.claim_regular(
+    _group_id int, _queue_id int, _partitions int, _batch int, _until timestamptz, _lease_id uuid, _now timestamptz
+) returns table (
+    queue_id int, partition_id bigint, partition_name text, attempt int,
+    first_seq bigint, last_seq bigint, segment_id bigint, ordinal int, expires_at timestamptz, lease_id uuid
+) language plpgsql as $$
+#variable_conflict use_column
+begin  -- plpgsql, because it keeps the plan
+    return query
+    with picked as materialized (
+        select c.partition_id, c.due_at, c.acked, c.attempts, c.lease_id from lockstep.cursor c
+        where c.group_id = _group_id and c.due_at <= _now
+        order by c.due_at, c.partition_id limit _partitions for no key update skip locked
+    ), reached as materialized (
+        select p.partition_id, p.due_at, p.acked, p.attempts, least(l.last_seq, p.acked + _batch) - p.acked as n,
+               p.lease_id is null and l.last_seq > p.acked and not exists (
+                   select 1 from lockstep.run r where r.partition_id = p.partition_id and r.segment_id is null and r.last_seq > p.acked
+               ) as regular
+        from picked p
+        left join lateral (
+            select r.last_seq from lockstep.run r
+            where r.partition_id = p.partition_id and r.segment_id is not null order by r.first_seq desc limit 1
+        ) l on true
+    ), allotted as (
+        select r.*, least(r.n, _batch - (sum(r.n) over (order by r.due_at, r.partition_id) - r.n)) as taken
+        from reached r where not exists (select 1 from reached x where x.regular is not true)
+    ), leased as (
+        update lockstep.cursor c set lease_id = _lease_id, lease_to = c.acked + a.taken, leased_at = _now, due_at = _until
+        from allotted a
+        where a.taken > 0 and c.partition_id = a.partition_id and c.group_id = _group_id
+        returning c.partition_id, c.acked, c.lease_to, c.attempts, a.due_at
+    )
+    select _queue_id, l.partition_id, p.name, l.attempts + 1, greatest(r.first_seq, l.acked + 1), least(r.last_seq, l.lease_to),
+           r.segment_id, (r.ordinal + greatest(l.acked + 1 - r.first_seq, 0))::int, _until, _lease_id
+    from leased l
+    join lockstep.partition p on p.id = l.partition_id
+    cross join lateral lockstep.runs_between(l.partition_id, l.acked, l.lease_to) r
+    order by l.due_at, l.partition_id, r.first_seq;
 end $$;
 
 -- The same for all queues of a namespace and/or task, by priority, under one lease id. The group must exist on them.
@@ -149,7 +205,8 @@ begin
                 from unnest(_claimed, _from, _to) t (id, f, u))::int;
         end if;
         -- Where nothing was leased, or all was acknowledged at once, the cursor may have nothing ahead.
-        select array_agg(t.id) into _emptied from unnest(_picked) t (id) where _auto_ack or t.id <> all (coalesce(_claimed, '{}'));
+        select array_agg(t.id) into _emptied from unnest(_picked) t (id)
+        where _auto_ack or (_batch > 0 and t.id <> all (coalesce(_claimed, '{}')));
         if _emptied is not null then
             if _auto_ack and _claimed is not null then
                 perform lockstep.count_moves(array_fill(_group_id, array[cardinality(_claimed)]), _claimed, _from, _to);

@@ -7,11 +7,12 @@
 -- statements, whose snapshots see every push that committed before us: hence READ COMMITTED only.
 -- Indexes: partition_pkey, run_pkey (index-only, backward), dedup pkeys, cursor_pkey.
 --
+-- _limited names the queues that have a max_size, as far as the caller knows.
 -- Queue i has _run_counts[i] of the runs, in order. A queue with codec 0 takes its messages from the plain arrays,
 -- in order; the others have a body. The dedup and trace arrays name messages by run and offset in the run.
 -- _status: ok | stale (an id is gone or an option changed: resolve again) | duplicates | full
 create function lockstep.push_segments(
-    _queue_ids int[], _codecs smallint[], _bodies bytea[], _run_counts int[],
+    _queue_ids int[], _limited int[], _codecs smallint[], _bodies bytea[], _run_counts int[],
     _partition_ids bigint[], _counts int[], _ordinals int[],
     _uuids uuid[], _uuid_runs int[], _uuid_offsets int[],
     _texts text[], _text_runs int[], _text_offsets int[],
@@ -24,28 +25,33 @@ create function lockstep.push_segments(
     out _depths bigint[], out _max_sizes bigint[]
 ) language plpgsql as $$
 declare
-    _limited int[];
     _locked int;
     _first_run int := 1;
     _first_plain int := 1;
     _last_run int;
     _last_plain int;
     _messages int;
+    _segment_uuid uuid;
     _segment_id bigint;
+    _has_group boolean[];
 begin
     if current_setting('transaction_isolation') <> 'read committed' then
         raise exception 'a push needs a READ COMMITTED transaction, this one is %', current_setting('transaction_isolation')
             using errcode = 'LS002';
     end if;
-    select array_agg(q.id) into _limited from (
-        select q.id from lockstep.queue q where q.id = any (_queue_ids) and q.max_size > 0 order by q.id for no key update
-    ) q;
+    if _limited is not null then
+        perform 1 from lockstep.queue q where q.id = any (_limited) order by q.id for no key update;
+    end if;
     select count(*) into _locked from (
         select 1 from lockstep.partition p where p.id = any (_partition_ids) order by p.id for no key update
     ) p;
-    -- A max_size that was set between the two locks must not be missed.
+    select array_agg(nullif(q.max_size, 0) order by t.o),
+           array_agg(exists (select 1 from lockstep.consumer_group g where g.queue_id = q.id) order by t.o)
+    into _max_sizes, _has_group
+    from unnest(_queue_ids) with ordinality t (id, o) join lockstep.queue q on q.id = t.id;
+    -- A max_size of which the caller did not know: its row must be locked before the partitions are.
     if _locked <> cardinality(_partition_ids) or exists (
-        select 1 from lockstep.queue q where q.id = any (_queue_ids) and q.max_size > 0 and q.id <> all (coalesce(_limited, '{}'))
+        select 1 from unnest(_queue_ids, _max_sizes) t (id, max_size) where t.max_size is not null and t.id <> all (coalesce(_limited, '{}'))
     ) then
         _status := 'stale';
         return;
@@ -60,8 +66,7 @@ begin
         end if;
     end if;
     if _limited is not null then
-        select f._full, f._depths, f._max_sizes into _locked, _depths, _max_sizes
-        from lockstep.check_room(_queue_ids, _run_counts, _counts) f;
+        select r._full, r._depths into _locked, _depths from lockstep.take_room(_queue_ids, _max_sizes, _run_counts, _counts) r;
         if _locked > 0 then
             _status := 'full';
             return;
@@ -79,25 +84,28 @@ begin
         _last_run := _first_run + _run_counts[_i] - 1;
         _messages := _ordinals[_last_run] + _counts[_last_run];
         _last_plain := case when _codecs[_i] = 0 then _first_plain + _messages - 1 end;
-        _segment_uuids[_i] := lockstep.segment_uuid();
+        _segment_uuid := lockstep.segment_uuid();
         insert into lockstep.segment (
             queue_id, uuid, created_at, codec, message_count, partition_ids, first_seqs, counts, body,
             payloads, transaction_ids, trace_ids, kinds, refs, encodings, headers, producer_subs
         ) values (
-            _queue_ids[_i], _segment_uuids[_i], _created_at, _codecs[_i], _messages,
+            _queue_ids[_i], _segment_uuid, _created_at, _codecs[_i], _messages,
             _partition_ids[_first_run:_last_run], _first_seqs[_first_run:_last_run], _counts[_first_run:_last_run], _bodies[_i],
             _payloads[_first_plain:_last_plain], _transaction_ids[_first_plain:_last_plain], _trace_ids[_first_plain:_last_plain],
             _kinds[_first_plain:_last_plain], _refs[_first_plain:_last_plain], _encodings[_first_plain:_last_plain],
             _headers[_first_plain:_last_plain], _producer_subs[_first_plain:_last_plain]
         ) returning id into _segment_id;
         _segment_ids[_i] := _segment_id;
+        _segment_uuids[_i] := _segment_uuid;
         insert into lockstep.run (partition_id, first_seq, last_seq, segment_id, ordinal)
         select t.partition_id, t.first_seq, t.first_seq + t.n - 1, _segment_id, t.ordinal
         from unnest(
             _partition_ids[_first_run:_last_run], _first_seqs[_first_run:_last_run],
             _counts[_first_run:_last_run], _ordinals[_first_run:_last_run]
         ) t (partition_id, first_seq, n, ordinal);
-        perform lockstep.wake(_queue_ids[_i], _partition_ids[_first_run:_last_run], _created_at);
+        if _has_group[_i] then
+            perform lockstep.wake(_queue_ids[_i], _partition_ids[_first_run:_last_run], _created_at);
+        end if;
         _first_run := _last_run + 1;
         _first_plain := coalesce(_last_plain + 1, _first_plain);
     end loop;
@@ -145,68 +153,47 @@ begin
 end $$;
 
 -- For the queues that have a max_size (their rows are locked): is there room for this push? Counts it if so.
-create function lockstep.check_room(
-    _queue_ids int[], _run_counts int[], _counts int[], out _full int, out _depths bigint[], out _max_sizes bigint[]
+-- Says in how many queues there is not, and how many messages are pending: after the push, or before it if it is full.
+create function lockstep.take_room(
+    _queue_ids int[], _max_sizes bigint[], _run_counts int[], _counts int[], out _full int, out _depths bigint[]
 ) language plpgsql as $$
 declare
+    _new bigint[];
     _first_run int := 1;
-    _new bigint;
-    _pending bigint;
-    _max_size bigint;
 begin
-    _full := 0;
     for _i in 1 .. cardinality(_queue_ids) loop
-        select sum(n) into _new from unnest(_counts[_first_run:_first_run + _run_counts[_i] - 1]) n;
+        _new[_i] := (select sum(n) from unnest(_counts[_first_run:_first_run + _run_counts[_i] - 1]) n);
         _first_run := _first_run + _run_counts[_i];
-        select q.max_size into _max_size from lockstep.queue q where q.id = _queue_ids[_i];
-        if _max_size > 0 then
-            _pending := lockstep.pending(_queue_ids[_i]);
-            if _pending + _new > _max_size then
-                _full := _full + 1;
-            else
-                _pending := _pending + _new;
-            end if;
-            _depths[_i] := _pending;
-            _max_sizes[_i] := _max_size;
-        else
-            _depths[_i] := null;
-            _max_sizes[_i] := null;
-        end if;
+        _depths[_i] := case when _max_sizes[_i] is not null then lockstep.pending(_queue_ids[_i]) end;
     end loop;
+    select count(*) into _full from unnest(_depths, _new, _max_sizes) t (depth, new, max_size) where t.depth + t.new > t.max_size;
     if _full > 0 then
         return;
     end if;
-    _first_run := 1;
-    for _i in 1 .. cardinality(_queue_ids) loop
-        if _max_sizes[_i] is not null then
-            select sum(n) into _new from unnest(_counts[_first_run:_first_run + _run_counts[_i] - 1]) n;
-            insert into lockstep.depth as d (queue_id, group_id, slot, pending)
-            select _queue_ids[_i], g.id, 0, _new
-            from (select 0 as id union all select g.id from lockstep.consumer_group g where g.queue_id = _queue_ids[_i]) g
-            on conflict (queue_id, group_id, slot) do update set pending = d.pending + excluded.pending;
-        end if;
-        _first_run := _first_run + _run_counts[_i];
-    end loop;
+    insert into lockstep.depth as d (queue_id, group_id, slot, pending)
+    select t.id, g.id, 0, t.new
+    from unnest(_queue_ids, _new, _max_sizes) t (id, new, max_size)
+    cross join lateral (select 0 as id union all select g.id from lockstep.consumer_group g where g.queue_id = t.id) g
+    where t.max_size is not null
+    on conflict (queue_id, group_id, slot) do update set pending = d.pending + excluded.pending;
+    select array_agg(t.depth + t.new order by t.o) into _depths from unnest(_depths, _new) with ordinality t (depth, new, o);
 end $$;
 
 -- Makes drained cursors of locked partitions due, and pushes others back where a window is open
--- (rules.due_after_push). A queue without groups costs one probe; a busy partition costs one per group.
+-- (rules.due_after_push). A busy partition costs one probe per group.
 create function lockstep.wake(_queue_id int, _partition_ids bigint[], _created_at timestamptz) returns void language plpgsql as $$
 declare
-    _queue lockstep.queue;
+    _delay_seconds int;
+    _window_seconds int;
 begin
-    select q.* into _queue from lockstep.queue q
-    where q.id = _queue_id and exists (select 1 from lockstep.consumer_group g where g.queue_id = _queue_id);
-    if not found then
-        return;
-    end if;
-    if _queue.window_seconds > 0 then
-        update lockstep.cursor c set due_at = greatest(c.due_at, _created_at + make_interval(secs => _queue.window_seconds))
+    select q.delay_seconds, q.window_seconds into _delay_seconds, _window_seconds from lockstep.queue q where q.id = _queue_id;
+    if _window_seconds > 0 then
+        update lockstep.cursor c set due_at = greatest(c.due_at, _created_at + make_interval(secs => _window_seconds))
         from unnest(_partition_ids) t (id)
         where c.partition_id = t.id and c.due_at is not null and c.lease_id is null;
     end if;
     update lockstep.cursor c
-    set due_at = _created_at + make_interval(secs => greatest(_queue.delay_seconds, _queue.window_seconds))
+    set due_at = _created_at + make_interval(secs => greatest(_delay_seconds, _window_seconds))
     from unnest(_partition_ids) t (id)
     where c.partition_id = t.id and c.due_at is null;
 end $$;
@@ -240,7 +227,7 @@ begin
             raise exception 'queue % is encrypted; push to it through Lockstep', queue using errcode = 'LS004';
         end if;
         select * into _pushed from lockstep.push_segments(
-            array[_resolved.queue_id], array[0]::smallint[], array[null]::bytea[], array[1], _resolved.partition_ids, array[1], array[0],
+            array[_resolved.queue_id], case when _resolved.limited then array[_resolved.queue_id] end, array[0]::smallint[], array[null]::bytea[], array[1], _resolved.partition_ids, array[1], array[0],
             case when _is_uuid then array[transaction_id::uuid] end, array[1], array[0],
             case when not _is_uuid then array[transaction_id] end, array[1], array[0],
             case when trace_id is not null then array[trace_id] end, array[1], array[0],

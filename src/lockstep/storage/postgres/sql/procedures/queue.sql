@@ -93,19 +93,16 @@ begin
             _from := greatest(_from, _leased.last_seq + 1);
         end loop;
         _removed := _removed + lockstep.remove(_id, _from, lockstep.last_seq(_id));
+        -- A cursor whose head was removed starts anew with what is left.
         update lockstep.cursor c
-        set acked = t.acked, attempts = case when t.acked > c.acked or not _unleased then 0 else c.attempts end,
-            lease_id = null, lease_to = null, leased_at = null,
-            due_at = case
-                when t.acked = c.acked and c.lease_id is null and _unleased and c.due_at = 'infinity' then c.due_at
-                else lockstep.due_at(_id, t.acked, _queue.delay_seconds, _queue.window_seconds, greatest(c.due_at, _now)) end
+        set acked = t.acked, attempts = 0, lease_id = null, lease_to = null, leased_at = null,
+            due_at = lockstep.due_at(_id, t.acked, _queue.delay_seconds, _queue.window_seconds, _now)
         from (
             select c.group_id, coalesce(lockstep.next_seq(_id, c.acked) - 1, lockstep.last_seq(_id)) as acked
             from lockstep.cursor c where c.partition_id = _id
         ) t
         where c.partition_id = _id and c.group_id = t.group_id
-          and not (_unleased and c.lease_id is not null)
-          and (t.acked > c.acked or not _unleased);
+          and (not _unleased or (t.acked > c.acked and not (c.lease_id is not null and c.due_at > _now)));
     end loop;
     perform lockstep.recount(_queue_id);
     return _removed;

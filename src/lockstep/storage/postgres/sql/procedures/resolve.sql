@@ -4,7 +4,7 @@
 -- order of _partitions. Locks the queue row in share mode, so that a group that is being created either sees the
 -- new partitions or is seen by them: every partition has a cursor for every group.
 create function lockstep.resolve(_queue text, _partitions text[], _at timestamptz default null)
-returns table (queue_id int, compression text, encryption boolean, partition_ids bigint[]) language plpgsql as $$
+returns table (queue_id int, compression text, encryption boolean, limited boolean, partition_ids bigint[]) language plpgsql as $$
 #variable_conflict use_column
 declare
     _now timestamptz := coalesce(_at, clock_timestamp());
@@ -33,7 +33,7 @@ begin
     insert into lockstep.cursor (partition_id, group_id)
     select c.id, g.id from created c cross join lockstep.consumer_group g where g.queue_id = _queue_id;
     return query
-    select q.id, q.compression, q.encryption, (
+    select q.id, q.compression, q.encryption, q.max_size > 0, (
         select array_agg(p.id order by t.o)
         from unnest(_partitions) with ordinality t (name, o)
         join lockstep.partition p on p.queue_id = q.id and p.name = t.name

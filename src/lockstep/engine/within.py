@@ -1,0 +1,66 @@
+"""Push inside the caller's own transaction: the transactional outbox without an outbox.
+
+The messages are stored if and only if the caller commits, in order with all other pushes to their partitions:
+until then those wait for the caller, so a transaction that pushes should not stay open for long.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from lockstep.config import Config, load
+from lockstep.core.records import Batch, NewMessage, PushResult
+from lockstep.engine.incoming import Order, check_push
+from lockstep.storage.postgres import pushing, within
+from lockstep.storage.postgres.cache import NameCache
+
+if TYPE_CHECKING:
+    import psycopg
+
+    from lockstep.storage.postgres.calls import Conversation
+
+
+def push_within(
+    connection: psycopg.Connection[Any],
+    messages: Sequence[Batch] | Sequence[NewMessage],
+    *,
+    config: Config | None = None,
+) -> PushResult:
+    """Push in the transaction of a psycopg connection, which must be READ COMMITTED, PostgreSQL's default.
+
+    The database must have been opened by Lockstep once, which creates its tables. Raises what `Engine.push` raises;
+    after an error the transaction can only be rolled back. Errors of the connection itself are psycopg's own.
+    """
+    conversation, order = _prepare(messages, config)
+    return _ordered(within.converse(connection, conversation), order)
+
+
+async def push_within_async(
+    connection: psycopg.AsyncConnection[Any],
+    messages: Sequence[Batch] | Sequence[NewMessage],
+    *,
+    config: Config | None = None,
+) -> PushResult:
+    """The same for an async connection."""
+    conversation, order = _prepare(messages, config)
+    return _ordered(await within.converse_async(connection, conversation), order)
+
+
+def _prepare(
+    messages: Sequence[Batch] | Sequence[NewMessage], config: Config | None
+) -> tuple[Conversation[pushing.Pushed], Order | None]:
+    config = config or load()
+    batches, order = check_push(messages, config)
+    key = b64decode(config.encryption_key) if config.encryption_key else None
+    # What this transaction creates may be rolled back, so the names are remembered for this call only.
+    names = NameCache(config.partition_cache_entries_max)
+    return pushing.push(batches, names, key=key, at=None), order
+
+
+def _ordered(pushed: pushing.Pushed, order: Order | None) -> PushResult:
+    result = pushed.result
+    if order is None:
+        return result
+    return PushResult(result.batches, result.placements, occupancy=result.occupancy, order=order)

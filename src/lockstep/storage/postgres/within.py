@@ -1,0 +1,61 @@
+"""Conversations on a connection of psycopg that is not ours: inside the caller's own transaction."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from lockstep.errors import Unavailable
+from lockstep.storage.postgres.failures import StaleName, translate
+
+if TYPE_CHECKING:
+    import psycopg
+
+    from lockstep.storage.postgres.calls import Conversation
+
+T = TypeVar("T")
+
+
+def converse(connection: psycopg.Connection[Any], conversation: Conversation[T]) -> T:
+    """Drive a conversation on a sync connection."""
+    from psycopg import RawCursor
+    from psycopg.rows import tuple_row
+
+    with RawCursor(connection, row_factory=tuple_row) as cursor:
+        try:
+            call = next(conversation)
+            while True:
+                cursor.execute(call.sql, list(call.args))
+                call = conversation.send(cursor.fetchall())
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        except Exception as error:
+            raise _explained(error) from error
+
+
+async def converse_async(connection: psycopg.AsyncConnection[Any], conversation: Conversation[T]) -> T:
+    """Drive a conversation on an async connection."""
+    from psycopg import AsyncRawCursor
+    from psycopg.rows import tuple_row
+
+    async with AsyncRawCursor(connection, row_factory=tuple_row) as cursor:
+        try:
+            call = next(conversation)
+            while True:
+                await cursor.execute(call.sql, list(call.args))
+                call = conversation.send(await cursor.fetchall())
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        except Exception as error:
+            raise _explained(error) from error
+
+
+def _explained(error: Exception) -> BaseException:
+    """Our own refusals by name; what is wrong with the caller's connection stays the driver's error."""
+    if not str(getattr(error, "sqlstate", None)).startswith("LS"):
+        return error
+    explained = translate(error)
+    if isinstance(explained, StaleName):
+        return Unavailable("the queue was deleted in this moment; roll back and try again")
+    return explained

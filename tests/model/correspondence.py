@@ -1,0 +1,134 @@
+"""Compares what two stores answer, when all that may differ is which ids they chose."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from lockstep.core.records import (
+    Ack,
+    DeadLetter,
+    DeadLetterFilter,
+    Message,
+    PartitionInfo,
+    Popped,
+    PushResult,
+    QueueInfo,
+    Receipt,
+    Renewal,
+    TransactionResult,
+)
+from lockstep.errors import LockstepError, QueueFull, TransactionRolledBack
+
+REDRIVEN = "lockstep-redriven-from"
+# Stores choose by the order of these ids, so the order must correspond too.
+ORDERED = {"partition", "dead_letter", "queue"}
+
+
+class Id(msgspec.Struct, frozen=True):
+    """An id that a store chose."""
+
+    kind: str
+    value: Any
+
+
+_FIELDS = {"partition_id": "partition", "lease_id": "lease", "message_id": "message"}
+_OWN: list[tuple[type, str]] = [
+    (QueueInfo, "queue"),
+    (PartitionInfo, "partition"),
+    (Message, "message"),
+    (DeadLetter, "dead_letter"),
+]
+
+
+def plain(value: Any) -> Any:
+    """The value as lists, dicts and scalars, with every id that the store chose wrapped."""
+    if isinstance(value, QueueFull | TransactionRolledBack):
+        return {"raised": type(value).__name__, "details": plain(value.details)}
+    if isinstance(value, LockstepError):
+        return {"raised": type(value).__name__}
+    if isinstance(value, Popped):
+        # How messages are cut into runs is the store's affair.
+        return {
+            "group": value.group,
+            "lease_id": None if value.lease_id is None else Id("lease", value.lease_id),
+            "expires_at": value.expires_at,
+            "messages": plain(list(value.messages())),
+        }
+    if isinstance(value, TransactionResult):
+        return {"acks": plain(value.acks), "pushed": plain(value.pushed)}
+    if isinstance(value, PushResult | list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {key: Id("message", item) if key == REDRIVEN else plain(item) for key, item in value.items()}
+    if isinstance(value, msgspec.Struct):
+        return _plain_struct(value)
+    return value
+
+
+def _plain_struct(value: msgspec.Struct) -> dict[str, Any]:
+    found = {name: plain(getattr(value, name)) for name in value.__struct_fields__}
+    for name, kind in _FIELDS.items():
+        if found.get(name) is not None:
+            found[name] = Id(kind, found[name])
+    for record, kind in _OWN:
+        if isinstance(value, record):
+            found["id"] = Id(kind, found["id"])
+    own_id = getattr(value, "message_id", None) if isinstance(value, Receipt) else getattr(value, "id", None)
+    if isinstance(value, Receipt | Message) and value.transaction_id == own_id:
+        found["transaction_id"] = Id("message", own_id)
+    return found
+
+
+class Correspondence:
+    """Which id of the one store is which id of the other, by their first appearance in equal places."""
+
+    def __init__(self) -> None:
+        self._there: dict[Id, Id] = {}
+        self._back: dict[Id, Id] = {}
+
+    def differences(self, here: Any, there: Any, path: str = "") -> list[str]:
+        """Where two plain values differ; ids seen for the first time are taken to correspond."""
+        if isinstance(here, Id) and isinstance(there, Id):
+            return [] if self._match(here, there) else [f"{path}: {here} is not {there}"]
+        if isinstance(here, dict) and isinstance(there, dict) and here.keys() == there.keys():
+            return [d for key in here for d in self.differences(here[key], there[key], f"{path}.{key}")]
+        if isinstance(here, list) and isinstance(there, list) and len(here) == len(there):
+            pairs = enumerate(zip(here, there, strict=True))
+            return [d for index, (a, b) in pairs for d in self.differences(a, b, f"{path}[{index}]")]
+        return [] if here == there else [f"{path}: {here!r} != {there!r}"]
+
+    def _match(self, here: Id, there: Id) -> bool:
+        if here in self._there or there in self._back:
+            return self._there.get(here) == there and self._back.get(there) == here
+        if here.kind != there.kind:
+            return False
+        if here.kind in ORDERED:
+            for a, b in self._there.items():
+                if a.kind == here.kind and (a.value < here.value) != (b.value < there.value):
+                    return False
+        self._there[here], self._back[there] = there, here
+        return True
+
+    def translate(self, value: Any) -> Any:
+        """An argument for the one store as the other must be given it."""
+        if isinstance(value, Ack):
+            return msgspec.structs.replace(
+                value,
+                lease_id=self._other("lease", value.lease_id),
+                partition_id=self._other("partition", value.partition_id),
+                transaction_id=self._other("message", value.transaction_id),
+            )
+        if isinstance(value, Renewal):
+            return msgspec.structs.replace(value, lease_id=self._other("lease", value.lease_id))
+        if isinstance(value, DeadLetterFilter) and value.ids is not None:
+            ids = tuple(self._other("dead_letter", identity) for identity in value.ids)
+            return msgspec.structs.replace(value, ids=ids)
+        if isinstance(value, list):
+            return [self.translate(item) for item in value]
+        return value
+
+    def _other(self, kind: str, value: Any) -> Any:
+        return self._there.get(Id(kind, value), Id(kind, value)).value

@@ -1,0 +1,375 @@
+"""Random operations on stores: what a machine may do, whatever it then checks.
+
+An operation refers to leases, messages and dead letters by counting back from the newest, so that an example
+reads the same whatever ids a store gives, and shrinks to the newest ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, rule
+
+from lockstep.core.names import QUEUE_MODE
+from lockstep.core.policy import QueueOptions
+from lockstep.core.records import (
+    Ack,
+    AckStatus,
+    Batch,
+    Columns,
+    DeadLetterFilter,
+    Message,
+    PendingRequest,
+    Popped,
+    PopRequest,
+    Position,
+    Receipt,
+    Renewal,
+    Subscription,
+)
+from lockstep.errors import LockstepError
+from lockstep.storage.base import Store
+from support.clock import SetClock
+
+QUEUES = ["shop.a", "shop.b", "bank.a"]
+PARTITIONS = ["Default", "p", "q"]
+GROUPS = [QUEUE_MODE, "g", "h"]
+UUID_TEXT = "0190a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b"
+TRANSACTION_IDS = [None, None, "t1", "t2", UUID_TEXT, UUID_TEXT.upper()]
+TRACES = [None, None, "0190a1b2-c3d4-7e5f-8a6b-00000000000a", "0190a1b2-c3d4-7e5f-8a6b-00000000000b"]
+GARBAGE = "garbage"
+NO_PARTITION = 2**40
+
+queues = st.sampled_from(QUEUES)
+partitions = st.sampled_from(PARTITIONS)
+groups = st.sampled_from(GROUPS)
+back = st.integers(0, 6)
+"""How many to count back from the newest."""
+statuses = st.sampled_from(["completed", "completed", "failed", "failed", "retry", "dlq"])
+
+options = st.builds(
+    QueueOptions,
+    lease_seconds=st.sampled_from([300, 10]),
+    retry_limit=st.sampled_from([3, 0, 1]),
+    retry_delay_ms=st.sampled_from([0, 1000, 2500]),
+    retry_backoff=st.sampled_from([1.0, 2.0]),
+    retry_delay_ms_max=st.sampled_from([3_600_000, 3000]),
+    on_exhausted=st.sampled_from(["dead", "stop", "drop"]),
+    max_size=st.sampled_from([0, 0, 6]),
+    priority=st.sampled_from([0, 1, -1]),
+    delay_seconds=st.sampled_from([0, 0, 5]),
+    window_seconds=st.sampled_from([0, 0, 5]),
+    max_wait_seconds=st.sampled_from([0, 0, 30]),
+    compression=st.sampled_from(["zstd", "none"]),
+)
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    queue: str
+    partition: str
+    transaction_ids: list[str | None]
+    trace_id: str | None
+
+
+batches = st.lists(
+    st.builds(
+        BatchPlan,
+        queue=queues,
+        partition=partitions,
+        transaction_ids=st.lists(st.sampled_from(TRANSACTION_IDS), min_size=1, max_size=4),
+        trace_id=st.sampled_from(TRACES),
+    ),
+    min_size=1,
+    max_size=3,
+)
+
+
+@dataclass(frozen=True)
+class PopPlan:
+    target: dict[str, str]
+    group: str
+    batch: int
+    partitions: int
+    lease_seconds: float | None
+    auto_ack: bool
+    mode: str
+
+
+targets = st.one_of(
+    queues.map(lambda queue: {"queue": queue}),
+    st.tuples(queues, partitions).map(lambda pair: {"queue": pair[0], "partition": pair[1]}),
+    st.sampled_from([{"namespace": "shop"}, {"task": "a"}, {"namespace": "shop", "task": "a"}]),
+)
+pops = st.builds(
+    PopPlan,
+    target=targets,
+    group=groups,
+    batch=st.integers(1, 6),
+    partitions=st.integers(1, 3),
+    lease_seconds=st.sampled_from([None, 1, 60]),
+    auto_ack=st.sampled_from([False, False, True]),
+    mode=st.sampled_from(["all", "new", "from"]),
+)
+
+
+@dataclass(frozen=True)
+class AckPlan:
+    form: str
+    """message, id: by message; lease, partition, seq: by lease; pushed: by message, of a push; unknown: nothing."""
+    which: int
+    status: AckStatus
+    lease: str
+    """own, none, garbage, or another"""
+    group: str | None
+    """None is the group of the delivery."""
+
+
+acks = st.lists(
+    st.builds(
+        AckPlan,
+        form=st.sampled_from(["message", "message", "id", "lease", "partition", "seq", "pushed", "unknown"]),
+        which=back,
+        status=statuses,
+        lease=st.sampled_from(["own", "own", "none", "garbage", "another"]),
+        group=st.one_of(st.none(), st.none(), groups),
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+positions = st.one_of(
+    st.sampled_from([Position("start"), Position("end"), Position("current")]),
+    st.integers(0, 12).map(lambda seq: Position("seq", seq=seq)),
+    st.just(Position("time")),
+)
+
+
+@dataclass(frozen=True)
+class Delivered:
+    """A message that a machine can acknowledge."""
+
+    message: Message | Receipt
+    group: str
+    lease_id: str | None
+
+    @property
+    def message_id(self) -> str:
+        return self.message.id if isinstance(self.message, Message) else self.message.message_id
+
+
+class Operations(RuleBasedStateMachine):
+    """Draws operations and performs them by `call`, which subclasses define."""
+
+    runner: asyncio.Runner
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = SetClock()
+        self._number = 0
+        self._delivered: list[Delivered] = []
+        self._pushed: list[Delivered] = []
+        self._leases: list[str] = [GARBAGE]
+        self._dead_letter_ids: list[int] = []
+
+    def call(self, verb: str, *arguments: Any, **keywords: Any) -> Any:
+        """Perform a verb and check what comes of it; returns the result, or the LockstepError that it raised."""
+        raise NotImplementedError
+
+    # --- Queues
+
+    @rule(
+        queue=queues, options=options, names=st.sampled_from([{}, {}, {"namespace": "shop"}, {"task": "a"}])
+    )
+    def configure(self, queue: str, options: QueueOptions, names: dict[str, str]) -> None:
+        self.call("configure", queue, options, **names)
+
+    @rule(queue=queues, sure=st.integers(0, 3))
+    def delete_queue(self, queue: str, sure: int) -> None:
+        if sure == 0:
+            self.call("delete_queue", queue)
+
+    @rule(
+        queue=queues, partition=st.one_of(st.none(), partitions), scope=st.sampled_from(["unleased", "all"])
+    )
+    def clear(self, queue: str, partition: str | None, scope: str) -> None:
+        self.call("clear", queue, partition=partition, scope=scope)
+
+    # --- Messages in and out
+
+    @rule(plans=batches)
+    def push(self, plans: list[BatchPlan]) -> None:
+        self._note_pushed(self.call("push", self._batches(plans)))
+
+    @rule(plans=batches)
+    def push_more(self, plans: list[BatchPlan]) -> None:
+        self._note_pushed(self.call("push", self._batches(plans)))
+
+    @rule(plans=st.lists(pops, min_size=1, max_size=2))
+    def pop(self, plans: list[PopPlan]) -> None:
+        requests = [self._request(plan) for plan in plans]
+        for popped in self.call("pop", requests):
+            self._note_popped(popped)
+
+    @rule(plan=pops, status=statuses)
+    def pop_and_settle(self, plan: PopPlan, status: AckStatus) -> None:
+        [popped] = self.call("pop", [self._request(plan)])
+        self._note_popped(popped)
+        if popped.lease_id is not None:
+            self.call("ack", [Ack(lease_id=popped.lease_id, status=status, error="no")])
+
+    @rule(plans=acks)
+    def ack(self, plans: list[AckPlan]) -> None:
+        self.call("ack", self._acks(plans))
+
+    @rule(plans=acks, more=batches)
+    def transaction(self, plans: list[AckPlan], more: list[BatchPlan]) -> None:
+        result = self.call("transaction", self._acks(plans), self._batches(more))
+        if not isinstance(result, LockstepError):
+            self._note_pushed(result.pushed)
+
+    @rule(which=back, seconds=st.sampled_from([None, 0.5, 30, 1000]))
+    def renew(self, which: int, seconds: float | None) -> None:
+        self.call("renew", [Renewal(lease_id=_newest(self._leases, which), seconds=seconds)])
+
+    @rule(seconds=st.sampled_from([1, 0.001, 2.5, 5, 10, 31, 400]))
+    def advance(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+
+    # --- Groups
+
+    @rule(
+        queue=queues, group=groups, position=positions, partition=st.one_of(st.none(), partitions), ago=back
+    )
+    def seek(self, queue: str, group: str, position: Position, partition: str | None, ago: int) -> None:
+        if position.kind == "time":
+            position = Position("time", at=self.clock.ago(ago * 5))
+        self.call("seek", queue, group, position, partition=partition)
+
+    @rule(group=groups, queue=st.one_of(st.none(), queues, queues), forget=st.booleans())
+    def delete_group(self, group: str, queue: str | None, forget: bool) -> None:
+        self.call("delete_group", group, queue=queue, forget_subscription=forget)
+
+    @rule(group=groups, queue=queues, mode=st.sampled_from(["all", "new", "from"]))
+    def subscribe(self, group: str, queue: str, mode: str) -> None:
+        self.call("subscribe", queue, group, self._subscription(mode))
+
+    @rule(group=groups, queue=st.one_of(st.none(), queues), mode=st.sampled_from(["all", "new", "from"]))
+    def set_subscription(self, group: str, queue: str | None, mode: str) -> None:
+        self.call("set_subscription", group, self._subscription(mode), queue=queue)
+
+    # --- Dead letters
+
+    @rule(
+        which=st.one_of(st.none(), back), queue=st.one_of(st.none(), queues), limit=st.sampled_from([1, 1000])
+    )
+    def redrive(self, which: int | None, queue: str | None, limit: int) -> None:
+        self.call("redrive", self._dead_letters(which, queue), limit=limit)
+
+    @rule(which=st.one_of(st.none(), back), queue=st.one_of(st.none(), queues))
+    def purge(self, which: int | None, queue: str | None) -> None:
+        self.call("purge", self._dead_letters(which, queue))
+
+    # --- Looking in
+
+    @rule(queue=queues, partition=st.one_of(st.none(), partitions), group=groups)
+    def has_pending(self, queue: str, partition: str | None, group: str) -> None:
+        self.call("has_pending", [PendingRequest(queue=queue, partition=partition, group=group)])
+
+    # --- From plans to arguments
+
+    def _batches(self, plans: list[BatchPlan]) -> list[Batch]:
+        made = []
+        for plan in plans:
+            count = len(plan.transaction_ids)
+            numbers = range(self._number + 1, self._number + count + 1)
+            self._number += count
+            columns = Columns([b'{"n":%d}' % number for number in numbers])
+            if any(plan.transaction_ids):
+                columns.transaction_ids = plan.transaction_ids
+            if plan.trace_id:
+                columns.trace_ids = [plan.trace_id] + [None] * (count - 1)
+            made.append(Batch(plan.queue, plan.partition, columns))
+        return made
+
+    def _request(self, plan: PopPlan) -> PopRequest:
+        return PopRequest(
+            **plan.target,  # type: ignore[arg-type]
+            group=plan.group,
+            batch=plan.batch,
+            partitions=plan.partitions,
+            lease_seconds=plan.lease_seconds,
+            auto_ack=plan.auto_ack,
+            subscription=self._subscription(plan.mode),
+        )
+
+    def _subscription(self, mode: str) -> Subscription:
+        if mode == "from":
+            return Subscription("from", self.clock.now - timedelta(seconds=5))
+        return Subscription(mode)  # type: ignore[arg-type]
+
+    def _acks(self, plans: list[AckPlan]) -> list[Ack]:
+        return [self._ack(plan) for plan in plans]
+
+    def _ack(self, plan: AckPlan) -> Ack:
+        known = self._pushed if plan.form == "pushed" else self._delivered
+        if plan.form == "unknown" or not known:
+            return Ack(partition_id=NO_PARTITION, transaction_id=GARBAGE, status=plan.status)
+        delivered = _newest(known, plan.which)
+        ack = Ack(
+            partition_id=delivered.message.partition_id,
+            transaction_id=delivered.message.transaction_id,
+            group=plan.group or delivered.group,
+            lease_id=self._lease(plan, delivered),
+            status=plan.status,
+            error=None if plan.status == "completed" else "no",
+        )
+        if plan.form == "id":
+            return msgspec.structs.replace(ack, transaction_id=delivered.message_id)
+        if plan.form in ("message", "pushed"):
+            return ack
+        return msgspec.structs.replace(
+            ack,
+            lease_id=ack.lease_id or GARBAGE,
+            transaction_id=None,
+            partition_id=None if plan.form == "lease" else ack.partition_id,
+            seq=delivered.message.seq if plan.form == "seq" else None,
+        )
+
+    def _lease(self, plan: AckPlan, delivered: Delivered) -> str | None:
+        another = _newest(self._leases, plan.which + 1)
+        return {"own": delivered.lease_id, "none": None, "garbage": GARBAGE, "another": another}[plan.lease]
+
+    def _dead_letters(self, which: int | None, queue: str | None) -> DeadLetterFilter:
+        if which is None or not self._dead_letter_ids:
+            return DeadLetterFilter(queue=queue)
+        return DeadLetterFilter(ids=(_newest(self._dead_letter_ids, which),))
+
+    # --- From results to what later operations refer to
+
+    def _note_pushed(self, result: Sequence[Receipt] | LockstepError) -> None:
+        if not isinstance(result, LockstepError):
+            self._pushed += [Delivered(receipt, QUEUE_MODE, None) for receipt in result]
+
+    def _note_popped(self, popped: Popped) -> None:
+        self._delivered += [Delivered(m, popped.group, popped.lease_id) for m in popped.messages()]
+        if popped.lease_id is not None:
+            self._leases.append(popped.lease_id)
+
+
+def _newest(known: Sequence[Any], which: int) -> Any:
+    return known[-1 - which % len(known)]
+
+
+async def attempt(store: Store, verb: str, *arguments: Any, **keywords: Any) -> Any:
+    """The result of a verb, or the error that it raised on purpose."""
+    try:
+        return await getattr(store, verb)(*arguments, **keywords)
+    except LockstepError as error:
+        return error
