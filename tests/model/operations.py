@@ -7,7 +7,8 @@ reads the same whatever ids a store gives, and shrinks to the newest ones.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -177,6 +178,16 @@ class Operations(RuleBasedStateMachine):
         self._pushed: list[Delivered] = []
         self._leases: list[str] = [GARBAGE]
         self._dead_letter_ids: list[int] = []
+        self.broken = False
+
+    @contextmanager
+    def breaking(self) -> Iterator[None]:
+        """Notes a failure, after which the teardown has nothing to add."""
+        try:
+            yield
+        except BaseException:
+            self.broken = True
+            raise
 
     def call(self, verb: str, *arguments: Any, **keywords: Any) -> Any:
         """Perform a verb and check what comes of it; returns the result, or the LockstepError that it raised."""
@@ -260,7 +271,12 @@ class Operations(RuleBasedStateMachine):
     def subscribe(self, group: str, queue: str, mode: str) -> None:
         self.call("subscribe", queue, group, self._subscription(mode))
 
-    @rule(group=groups, queue=st.one_of(st.none(), queues), mode=st.sampled_from(["all", "new", "from"]))
+    # Queue mode always begins with the first message, so nothing is stored for it.
+    @rule(
+        group=st.sampled_from(GROUPS[1:]),
+        queue=st.one_of(st.none(), queues),
+        mode=st.sampled_from(["all", "new", "from"]),
+    )
     def set_subscription(self, group: str, queue: str | None, mode: str) -> None:
         self.call("set_subscription", group, self._subscription(mode), queue=queue)
 

@@ -319,9 +319,8 @@ class Promises:
         ahead = part.after(cursor.acked)
         visible = [m for m in ahead if m.created_at + queue.options.delay <= self.now]
         expected = visible[: min(room, len(visible))]
-        promise(
-            [m.seq for m in messages] == [m.seq for m in expected], f"{where}: not the next {len(expected)}"
-        )
+        found, wanted = [m.seq for m in messages], [m.seq for m in expected]
+        promise(found == wanted, f"{where}: delivered {found}, not {wanted}")
         promise(
             ahead[-1].created_at + queue.options.window <= self.now, f"{where}: delivered in an open window"
         )

@@ -1,0 +1,1 @@
+"""What the core benchmark measures, one file per subject."""

@@ -1,0 +1,154 @@
+"""Push against the plain INSERT of the same batch: to one, to ten and to as many partitions as messages."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from itertools import cycle
+
+import asyncpg
+
+from benchmarks.harness import CALLERS, Bar, Measurement, Outcome, Side
+from benchmarks.messages import Messages, transaction_ids
+from benchmarks.scenarios.setting import PREPARED_CALLS, QUEUE, Plain, Setting, table
+from benchmarks.servers import opened_engine
+from lockstep import Batch, Engine
+
+PARTITIONS = 10_000
+"""All of them exist before anything is measured."""
+_CREATE_AT_ONCE = 1_000
+_TRANSACTION_IDS_PER_SECOND = 400_000
+"""A slice ends early on a machine that uses up more."""
+
+GROUPED_QUEUE = "bench.grouped"
+
+
+@asynccontextmanager
+async def prepared_engine(dsn: str, messages: Messages, queue: str = QUEUE) -> AsyncIterator[Engine]:
+    """An engine that knows all partitions of the queue, on a database that has statistics."""
+    async with opened_engine(dsn, pool_connections_max=CALLERS) as engine:
+        await create_partitions(engine, messages, queue)
+        await analyze(dsn)
+        yield engine
+
+
+async def create_partitions(engine: Engine, messages: Messages, queue: str = QUEUE) -> None:
+    for start in range(0, PARTITIONS, _CREATE_AT_ONCE):
+        names = [f"p{number}" for number in range(start, start + _CREATE_AT_ONCE)]
+        payloads = messages.batch(_CREATE_AT_ONCE)
+        await engine.push([Batch.of(queue, [p], partition=name) for name, p in zip(names, payloads, strict=True)])
+
+
+async def analyze(dsn: str) -> None:
+    connection = await asyncpg.connect(dsn)
+    try:
+        await connection.execute("analyze")
+    finally:
+        await connection.close()
+
+
+def push_side(engine: Engine, messages: Messages, size: int, partitions: int, *, queue: str = QUEUE) -> Side:
+    """Every caller has one partition of its own, or takes as many of all of them for every call."""
+    name = f"push, batch {size}, {partitions} partition{'s' * (partitions > 1)}"
+    calls: list[Iterator[list[Batch]]]
+    if partitions == 1:
+        calls = [
+            cycle([[Batch.of(queue, messages.batch(size), partition=f"p{i}")] for _ in range(PREPARED_CALLS)])
+            for i in range(CALLERS)
+        ]
+    else:
+        calls = [cycle([spread(messages.batch(size), partitions, queue) for _ in range(PREPARED_CALLS)])] * CALLERS
+
+    async def push(caller: int) -> int:
+        await engine.push(next(calls[caller]))
+        return size
+
+    return Side(name, push)
+
+
+def spread(payloads: list[bytes], partitions: int, queue: str) -> list[Batch]:
+    """The payloads over so many partitions, evenly."""
+    each = len(payloads) // partitions
+    chosen = random.sample(range(PARTITIONS), partitions)
+    return [
+        Batch.of(queue, payloads[i * each : (i + 1) * each], partition=f"p{number}") for i, number in enumerate(chosen)
+    ]
+
+
+@dataclass(slots=True)
+class _Deduplicated:
+    """Pushes with a transaction id on every message; none is used twice."""
+
+    engine: Engine
+    messages: Messages
+    size: int
+    calls: list[list[list[Batch]]]
+
+    async def prepare(self, seconds: float) -> None:
+        count = int(seconds * _TRANSACTION_IDS_PER_SECOND / self.size / CALLERS)
+        self.calls = [[self._call(caller) for _ in range(max(count, 1))] for caller in range(CALLERS)]
+
+    def _call(self, caller: int) -> list[Batch]:
+        ids: list[str | None] = list(transaction_ids(self.size))
+        payloads = self.messages.batch(self.size)
+        return [Batch.of(QUEUE, payloads, partition=f"p{caller}", transaction_ids=ids)]
+
+    async def push(self, caller: int) -> int:
+        if not self.calls[caller]:
+            return 0
+        pushed = await self.engine.push(self.calls[caller].pop())
+        if pushed.duplicates:
+            raise RuntimeError("a transaction id was used twice")
+        return self.size
+
+    def side(self) -> Side:
+        return Side(f"push, batch {self.size}, 1 partition, transaction ids", self.push, self.prepare)
+
+
+async def push_small(setting: Setting) -> Outcome:
+    tables = []
+    for size, partitions in ((1, (1,)), (10, (1, 10))):
+        measured = await _measure(setting, size, partitions)
+        tables.append(table(f"Push, batch {size}", measured))
+    return Outcome(tables)
+
+
+async def push_100(setting: Setting) -> Outcome:
+    measured = await _measure(setting, 100, (1, 10, 100))
+    return Outcome([table("Push, batch 100", measured)], [_bar(measured[1], 1.8)])
+
+
+async def push_1000(setting: Setting) -> Outcome:
+    measured = await _measure(setting, 1000, (1, 10, 1000))
+    one, thousand = measured[1], measured[3]
+    wal = Bar.at_most(f"{one.name}: WAL bytes per message", one.wal_bytes_per_message, 80)
+    return Outcome([table("Push, batch 1000", measured)], [_bar(one, 5), wal, _bar(thousand, 0.45)])
+
+
+async def push_more(setting: Setting) -> Outcome:
+    """What costs extra: deduplication, and groups that a push has to look after."""
+    size = 1000
+    async with setting.server.database() as dsn, Plain.opened(dsn) as plain:
+        async with prepared_engine(dsn, setting.messages) as engine:
+            await create_partitions(engine, setting.messages, GROUPED_QUEUE)
+            for number in range(3):
+                await engine.subscribe(GROUPED_QUEUE, f"group-{number}")
+            await analyze(dsn)
+            deduplicated = _Deduplicated(engine, setting.messages, size, [])
+            grouped = push_side(engine, setting.messages, size, size, queue=GROUPED_QUEUE)
+            others = [deduplicated.side(), Side(f"{grouped.name}, 3 groups", grouped.work)]
+            measured = await setting.compare(plain.side(setting.messages, size), others)
+    return Outcome([table("Push, batch 1000, with more to do", measured)], [_bar(measured[1], 0.7)])
+
+
+async def _measure(setting: Setting, size: int, partitions: tuple[int, ...]) -> list[Measurement]:
+    async with setting.server.database() as dsn, Plain.opened(dsn) as plain:
+        async with prepared_engine(dsn, setting.messages) as engine:
+            others = [push_side(engine, setting.messages, size, count) for count in partitions]
+            return await setting.compare(plain.side(setting.messages, size), others)
+
+
+def _bar(measured: Measurement, target: float) -> Bar:
+    return Bar.at_least(f"{measured.name}: times the plain INSERT", measured.ratio, target)
