@@ -25,8 +25,12 @@ RESULTS = Path(__file__).parent / "results"
 CALLERS = 4
 
 
+_began = time.monotonic()
+
+
 def progress(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    """A line for people who wait, with the seconds since the start."""
+    print(f"{time.monotonic() - _began:6.1f}  {text}", file=sys.stderr, flush=True)
 
 
 # --- Bars -------------------------------------------------------------------------------------------------
@@ -261,7 +265,7 @@ def report(name: str, outcomes: Mapping[str, Outcome], *, environment: Mapping[s
             print("\n" + render(table))
     print("\n" + render_bars(bars), flush=True)
     written = write(name, outcomes, bars, environment)
-    progress(f"\nwritten to {written}")
+    progress(f"written to {written}")
     return bars
 
 

@@ -60,10 +60,17 @@ class Server:
         """So that none comes, as far as possible, during the measurement that follows."""
         await self._connection.execute("checkpoint")
 
+    async def own_databases(self) -> list[str]:
+        """Those that this process made and has not dropped."""
+        rows = await self._connection.fetch(
+            "select datname from pg_database where starts_with(datname, $1)", _own_names()
+        )
+        return [row[0] for row in rows]
+
     @asynccontextmanager
     async def database(self) -> AsyncIterator[str]:
         """An empty database's DSN. Whatever else the server holds is left alone."""
-        name = f"lockstep_bench_{os.getpid()}_{next(self._numbers)}"
+        name = f"{_own_names()}{next(self._numbers)}"
         await self._connection.execute(f"create database {name}")
         try:
             yield with_database(self._dsn, name)
@@ -72,12 +79,22 @@ class Server:
 
 
 @asynccontextmanager
-async def connected(dsn: str) -> AsyncIterator[Server]:
-    connection = await asyncpg.connect(dsn)
+async def connection(dsn: str) -> AsyncIterator[asyncpg.Connection]:
+    opened = await asyncpg.connect(dsn)
     try:
-        yield Server(dsn, connection)
+        yield opened
     finally:
-        await connection.close()
+        await opened.close()
+
+
+@asynccontextmanager
+async def connected(dsn: str) -> AsyncIterator[Server]:
+    async with connection(dsn) as opened:
+        yield Server(dsn, opened)
+
+
+def _own_names() -> str:
+    return f"lockstep_bench_{os.getpid()}_"
 
 
 def with_database(dsn: str, name: str) -> str:

@@ -12,12 +12,10 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-import asyncpg
-
 from benchmarks.harness import Bar, Outcome, Table, percentile, progress
 from benchmarks.messages import Messages
 from benchmarks.scenarios.setting import QUEUE, Setting
-from benchmarks.servers import opened_engine
+from benchmarks.servers import connection, opened_engine
 from lockstep import Ack, Batch, Engine, PopRequest
 
 FEW = 1_000
@@ -56,16 +54,13 @@ async def fill(dsn: str, engine: Engine, messages: Messages, partitions: int) ->
     for group in GROUPS:
         await engine.subscribe(QUEUE, group)
     queue_id = (await engine.queue(QUEUE)).id
-    connection = await asyncpg.connect(dsn)
-    try:
-        await connection.execute(_INSERT_PARTITIONS, queue_id, partitions)
+    async with connection(dsn) as direct:
+        await direct.execute(_INSERT_PARTITIONS, queue_id, partitions)
         # Without knowing how many there are by now, the planner joins them one by one.
-        await connection.execute("analyze lockstep.partition")
-        await connection.execute(_INSERT_RUNS, first, queue_id)
-        await connection.execute(_INSERT_CURSORS, first, queue_id)
-        await connection.execute("vacuum analyze")
-    finally:
-        await connection.close()
+        await direct.execute("analyze lockstep.partition")
+        await direct.execute(_INSERT_RUNS, first, queue_id)
+        await direct.execute(_INSERT_CURSORS, first, queue_id)
+        await direct.execute("vacuum analyze")
 
 
 @dataclass(slots=True)
@@ -97,13 +92,18 @@ class _Timed:
 
 async def pop_latency(setting: Setting) -> Outcome:
     many = setting.partitions_many
-    async with setting.server.database() as small, setting.server.database() as large:
-        async with opened_engine(small) as among_few, opened_engine(large) as among_many:
-            progress(f"  making {FEW:,} and {many:,} partitions …")
-            await fill(small, among_few, setting.messages, FEW)
-            await fill(large, among_many, setting.messages, many)
-            await setting.server.checkpoint()
-            timed = await _alternate(among_few, among_many, many)
+    async with (
+        setting.server.database() as small,
+        setting.server.database() as large,
+        opened_engine(small) as among_few,
+        opened_engine(large) as among_many,
+    ):
+        progress(f"  making {FEW:,} and {many:,} partitions …")
+        await fill(small, among_few, setting.messages, FEW)
+        await fill(large, among_many, setting.messages, many)
+        await setting.server.checkpoint()
+        progress("  popping …")
+        timed = await _alternate(among_few, among_many, many)
     rows = [each.row() for each in timed]
     ratio = median(timed[1].seconds) / median(timed[0].seconds)
     bar = Bar.at_most(f"pop p50 among {many:,} partitions: times that among {FEW:,}", ratio, 1.5)

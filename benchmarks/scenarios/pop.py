@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,7 +17,7 @@ from lockstep import Ack, Batch, Engine, PopRequest, Position
 
 PARTITIONS = 1_000
 GROUPS_AT_ONCE = 3
-_MESSAGES_PER_SECOND = {100: 2_000_000, 10: 400_000}
+_MESSAGES_PER_SECOND = {100: 2_000_000, 10: 300_000}
 """By messages of each partition: how much backlog a slice gets. It ends early where that is used up."""
 
 
@@ -37,8 +38,13 @@ class Backlog:
         return PARTITIONS * self.each
 
     async def push(self, engine: Engine, messages: Messages) -> None:
-        for number in range(PARTITIONS):
-            await engine.push([Batch.of(self.queue, messages.batch(self.each), partition=f"p{number}")])
+        """Every partition's messages in a segment of their own."""
+
+        async def push_share(caller: int) -> None:
+            for number in range(caller, PARTITIONS, CALLERS):
+                await engine.push([Batch.of(self.queue, messages.batch(self.each), partition=f"p{number}")])
+
+        await asyncio.gather(*[push_share(caller) for caller in range(CALLERS)])
 
     async def subscribe(self, engine: Engine, seconds: float) -> None:
         wanted = max(GROUPS_AT_ONCE, round(seconds * _MESSAGES_PER_SECOND[self.each] / self.messages))
@@ -103,14 +109,17 @@ async def prepared(setting: Setting, dsn: str, backlogs: list[Backlog]) -> Async
 
 async def pop(setting: Setting) -> Outcome:
     hundred, ten = Backlog("bench.hundred", 100), Backlog("bench.ten", 10)
-    async with setting.server.database() as dsn, Plain.opened(dsn) as plain:
-        async with prepared(setting, dsn, [hundred, ten]) as (engine, cold):
-            others = [
-                Consumers(engine, hundred, 10, 1000).side("pop + ack, 10 partitions x 100"),
-                Consumers(engine, ten, 10, 100).side("pop + ack, 10 partitions x 10"),
-                Consumers(engine, hundred, 1, 100).side("pop + ack, 1 partition x 100"),
-                Consumers(cold, hundred, 10, 1000).side("pop + ack, 10 partitions x 100, no cache"),
-            ]
-            measured = await setting.compare(plain.side(setting.messages, 100), others)
+    async with (
+        setting.server.database() as dsn,
+        Plain.opened(dsn) as plain,
+        prepared(setting, dsn, [hundred, ten]) as (engine, cold),
+    ):
+        others = [
+            Consumers(engine, hundred, 10, 1000).side("pop + ack, 10 partitions x 100"),
+            Consumers(engine, ten, 10, 100).side("pop + ack, 10 partitions x 10"),
+            Consumers(engine, hundred, 1, 100).side("pop + ack, 1 partition x 100"),
+            Consumers(cold, hundred, 10, 1000).side("pop + ack, 10 partitions x 100, no cache"),
+        ]
+        measured = await setting.compare(plain.side(setting.messages, 100), others)
     bar = Bar.at_least(f"{measured[1].name}: times the plain INSERT of 100", measured[1].ratio, 3)
     return Outcome([table("Pop + ack, against the plain INSERT of batches of 100", measured)], [bar])

@@ -8,12 +8,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import cycle
 
-import asyncpg
-
 from benchmarks.harness import CALLERS, Bar, Measurement, Outcome, Side
 from benchmarks.messages import Messages, transaction_ids
 from benchmarks.scenarios.setting import PREPARED_CALLS, QUEUE, Plain, Setting, table
-from benchmarks.servers import opened_engine
+from benchmarks.servers import connection, opened_engine
 from lockstep import Batch, Engine
 
 PARTITIONS = 10_000
@@ -35,18 +33,19 @@ async def prepared_engine(dsn: str, messages: Messages, queue: str = QUEUE) -> A
 
 
 async def create_partitions(engine: Engine, messages: Messages, queue: str = QUEUE) -> None:
+    """One message to each, with a transaction id, so that no table that we push to is empty when it is analyzed."""
     for start in range(0, PARTITIONS, _CREATE_AT_ONCE):
-        names = [f"p{number}" for number in range(start, start + _CREATE_AT_ONCE)]
-        payloads = messages.batch(_CREATE_AT_ONCE)
-        await engine.push([Batch.of(queue, [p], partition=name) for name, p in zip(names, payloads, strict=True)])
+        payloads, ids = messages.batch(_CREATE_AT_ONCE), transaction_ids(_CREATE_AT_ONCE)
+        batches = [
+            Batch.of(queue, [payload], partition=f"p{number}", transaction_ids=[transaction_id])
+            for number, (payload, transaction_id) in enumerate(zip(payloads, ids, strict=True), start)
+        ]
+        await engine.push(batches)
 
 
 async def analyze(dsn: str) -> None:
-    connection = await asyncpg.connect(dsn)
-    try:
-        await connection.execute("analyze")
-    finally:
-        await connection.close()
+    async with connection(dsn) as direct:
+        await direct.execute("analyze")
 
 
 def push_side(engine: Engine, messages: Messages, size: int, partitions: int, *, queue: str = QUEUE) -> Side:
@@ -130,24 +129,30 @@ async def push_1000(setting: Setting) -> Outcome:
 async def push_more(setting: Setting) -> Outcome:
     """What costs extra: deduplication, and groups that a push has to look after."""
     size = 1000
-    async with setting.server.database() as dsn, Plain.opened(dsn) as plain:
-        async with prepared_engine(dsn, setting.messages) as engine:
-            await create_partitions(engine, setting.messages, GROUPED_QUEUE)
-            for number in range(3):
-                await engine.subscribe(GROUPED_QUEUE, f"group-{number}")
-            await analyze(dsn)
-            deduplicated = _Deduplicated(engine, setting.messages, size, [])
-            grouped = push_side(engine, setting.messages, size, size, queue=GROUPED_QUEUE)
-            others = [deduplicated.side(), Side(f"{grouped.name}, 3 groups", grouped.work)]
-            measured = await setting.compare(plain.side(setting.messages, size), others)
+    async with (
+        setting.server.database() as dsn,
+        Plain.opened(dsn) as plain,
+        prepared_engine(dsn, setting.messages) as engine,
+    ):
+        await create_partitions(engine, setting.messages, GROUPED_QUEUE)
+        for number in range(3):
+            await engine.subscribe(GROUPED_QUEUE, f"group-{number}")
+        await analyze(dsn)
+        deduplicated = _Deduplicated(engine, setting.messages, size, [])
+        grouped = push_side(engine, setting.messages, size, size, queue=GROUPED_QUEUE)
+        others = [deduplicated.side(), Side(f"{grouped.name}, 3 groups", grouped.work)]
+        measured = await setting.compare(plain.side(setting.messages, size), others)
     return Outcome([table("Push, batch 1000, with more to do", measured)], [_bar(measured[1], 0.7)])
 
 
 async def _measure(setting: Setting, size: int, partitions: tuple[int, ...]) -> list[Measurement]:
-    async with setting.server.database() as dsn, Plain.opened(dsn) as plain:
-        async with prepared_engine(dsn, setting.messages) as engine:
-            others = [push_side(engine, setting.messages, size, count) for count in partitions]
-            return await setting.compare(plain.side(setting.messages, size), others)
+    async with (
+        setting.server.database() as dsn,
+        Plain.opened(dsn) as plain,
+        prepared_engine(dsn, setting.messages) as engine,
+    ):
+        others = [push_side(engine, setting.messages, size, count) for count in partitions]
+        return await setting.compare(plain.side(setting.messages, size), others)
 
 
 def _bar(measured: Measurement, target: float) -> Bar:

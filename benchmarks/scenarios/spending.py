@@ -14,13 +14,11 @@ from functools import wraps
 from typing import Any
 from unittest.mock import patch
 
-import asyncpg
-
 from benchmarks.harness import CALLERS, Outcome, Table
 from benchmarks.messages import Messages, transaction_ids
-from benchmarks.scenarios.push import analyze, create_partitions, spread
+from benchmarks.scenarios.push import create_partitions, spread
 from benchmarks.scenarios.setting import PREPARED_CALLS, QUEUE, Setting
-from benchmarks.servers import opened_engine
+from benchmarks.servers import connection, opened_engine
 from lockstep import Batch, Engine
 from lockstep.core import codec
 from lockstep.core.records import Columns
@@ -31,6 +29,7 @@ _CREATE_BARE = (
     "create table bare (id bigserial primary key, body bytea); alter table bare alter body set storage external"
 )
 _INSERT_BARE = "insert into bare (body) values ($1)"
+_WARM_UP = 8
 _PARTS = ("check", "encode", "compress", "database")
 
 
@@ -68,21 +67,20 @@ class Stopwatch:
 async def spending(setting: Setting) -> Outcome:
     stopwatch = Stopwatch()
     messages = setting.messages
-    async with setting.server.database() as dsn:
-        async with opened_engine(dsn, pool_connections_max=CALLERS, on_query=stopwatch.on_query) as engine:
-            await create_partitions(engine, messages)
-            await analyze(dsn)
-            bare = await asyncpg.connect(dsn)
-            try:
-                await bare.execute(_CREATE_BARE)
-                insert = (await bare.prepare(_INSERT_BARE)).fetch
-                with stopwatch.watching():
-                    rows = [
-                        await _split(name, calls, engine, insert, stopwatch, setting.seconds)
-                        for name, calls in _cases(messages).items()
-                    ]
-            finally:
-                await bare.close()
+    async with (
+        setting.server.database() as dsn,
+        opened_engine(dsn, pool_connections_max=CALLERS, on_query=stopwatch.on_query) as engine,
+        connection(dsn) as bare,
+    ):
+        await create_partitions(engine, messages)
+        await bare.execute("analyze")
+        await bare.execute(_CREATE_BARE)
+        insert = (await bare.prepare(_INSERT_BARE)).fetch
+        with stopwatch.watching():
+            rows = [
+                await _split(name, calls, engine, insert, stopwatch, setting.seconds)
+                for name, calls in _cases(messages).items()
+            ]
     return Outcome([Table("Where a push spends its time, one caller, µs per push", rows)])
 
 
@@ -115,25 +113,26 @@ async def _split(
     stopwatch: Stopwatch,
     seconds: float,
 ) -> dict[str, Any]:
-    """Push the calls, each at most once, for at most that long; a bare insert of the same body follows each."""
-    bodies = [_body(call) for call in calls]
+    """Push the calls, each once at most, for about that long; a bare insert of the same body follows each."""
+    for call in calls[:_WARM_UP]:
+        await engine.push(call)
+        await insert(_body(call))
+    stopwatch.seconds.clear()
     total = floor = 0.0
     done = 0
     deadline = time.perf_counter() + seconds
-    for number, (call, body) in enumerate(zip(calls, bodies, strict=True)):
-        if number == PREPARED_CALLS // 8:
-            # The first few only warm up.
-            stopwatch.seconds.clear()
-            total, floor, done = 0.0, 0.0, 0
-        elif done and time.perf_counter() > deadline:
-            break
+    for call in calls[_WARM_UP:]:
+        body = _body(call)
         began = time.perf_counter()
         await engine.push(call)
         pushed = time.perf_counter()
         await insert(body)
-        floor += time.perf_counter() - pushed
+        ended = time.perf_counter()
         total += pushed - began
+        floor += ended - pushed
         done += 1
+        if done >= _WARM_UP and ended > deadline:
+            break
     parts = {part: stopwatch.seconds[part] for part in _PARTS}
     parts["rest"] = total - sum(parts.values())
     spent = {"total": total, **parts, "bare insert": floor}

@@ -112,7 +112,8 @@ class Queue:
     task: str
     partitions: dict[str, Partition] = field(default_factory=dict)
     groups: set[str] = field(default_factory=set)
-    subscriptions: dict[str, Subscription] = field(default_factory=dict)
+    subscriptions: dict[str, tuple[Subscription, datetime]] = field(default_factory=dict)
+    """By group: where it begins, and when that was stored."""
 
     def pending(self) -> int:
         if not self.groups:
@@ -136,10 +137,8 @@ class Promises:
     # --- Queues
 
     def configured(self, name: str, options: QueueOptions, namespace: str | None, task: str | None) -> None:
-        fresh = name not in self.queues
         queue = self._queue(name)
-        if fresh:
-            self._partition(queue, "Default")
+        self._partition(queue, "Default")
         queue.options = options
         queue.namespace = queue.namespace if namespace is None else namespace
         queue.task = queue.task if task is None else task
@@ -395,19 +394,16 @@ class Promises:
         right = copy.deepcopy(cursor)
         self._put_right(queue, part, request.group, right)
         ahead = part.after(right.acked)
-        due = right.due_by is not None and right.due_by <= self.now and not right.stopped
-        if due and ahead and not full:
-            hidden = ahead[0].created_at + queue.options.delay > self.now
-            hidden = hidden or ahead[-1].created_at + queue.options.window > self.now
-            promise(hidden, f"{where}: due, and not delivered though there was room")
-        if full and self._agrees(part, cursor, seen):
-            self.dead = dead
-            return
-        # It was looked at and put right, or there was nothing to put right.
+        if ahead and right.due_by is not None and right.due_by <= self.now and not right.stopped:
+            visible_at = self._visible_at(queue, ahead)
+            promise(full or visible_at > self.now, f"{where}: due, and not delivered though there was room")
+            # If it was looked at, it is due when it is visible, by the options of now, whatever comes later.
+            cursor.due_by = right.due_by = max(right.due_by, visible_at)
         if self._agrees(part, right, seen) and not self._agrees(part, cursor, seen):
             part.cursors[request.group] = right
             self._due_again(queue, part, right)
         else:
+            # Nobody looked at it, or there was nothing to put right.
             self.dead = dead
 
     def _agrees(self, part: Partition, cursor: Cursor, seen: PartitionLag) -> bool:
@@ -425,10 +421,11 @@ class Promises:
         cursor.not_before = not_before
         cursor.due_by = None
         if ahead:
-            visible = max(
-                ahead[0].created_at + queue.options.delay, ahead[-1].created_at + queue.options.window
-            )
-            cursor.due_by = max(self.now, visible, not_before or visible)
+            visible_at = self._visible_at(queue, ahead)
+            cursor.due_by = max(self.now, visible_at, not_before or visible_at)
+
+    def _visible_at(self, queue: Queue, ahead: list[Stored]) -> datetime:
+        return max(ahead[0].created_at + queue.options.delay, ahead[-1].created_at + queue.options.window)
 
     def pending(self, request: PendingRequest, answer: bool) -> None:
         queue = self.queues.get(request.queue)
@@ -583,9 +580,12 @@ class Promises:
         queue = self.queues[name]
         if group in queue.groups:
             return
-        begin = Subscription("all") if group == QUEUE_MODE else queue.subscriptions.get(group, asked)
+        begin, stored_at = queue.subscriptions.setdefault(group, (asked, self.now))
+        if group == QUEUE_MODE:
+            begin = Subscription("all")
+        elif begin.mode == "new" and stored_at < self.now:
+            begin = Subscription("from", stored_at)
         queue.groups.add(group)
-        queue.subscriptions[group] = begin
         for part in queue.partitions.values():
             cursor = Cursor(acked=self._beginning(part, begin))
             part.cursors[group] = cursor
@@ -642,7 +642,7 @@ class Promises:
             answer == len(chosen), f"set_subscription({group}, {name}) answered {answer}, not {len(chosen)}"
         )
         for queue in chosen:
-            queue.subscriptions[group] = subscription
+            queue.subscriptions[group] = (subscription, self.now)
 
     # --- Dead letters
 

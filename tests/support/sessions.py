@@ -23,11 +23,11 @@ T = TypeVar("T")
 
 _SETTINGS = {
     "application_name": "lockstep-test",
-    "statement_timeout": "30000",
+    "statement_timeout": "15000",
     "jit": "off",
     "plan_cache_mode": "force_generic_plan",
 }
-_WAIT_SECONDS_MAX = 20
+_WAIT_SECONDS_MAX = 10
 
 _WAITING = "select pg_blocking_pids(pid) from pg_stat_activity where pid = $1 and wait_event_type = 'Lock'"
 _WAITING_COUNT = """
@@ -121,6 +121,12 @@ class Stage:
         """Return once the backend waits for a lock."""
         async with asyncio.timeout(_WAIT_SECONDS_MAX):
             while not await self.observer.fetchval(_WAITING, pid):
+                pass
+
+    async def until_done_or_blocked(self, task: asyncio.Task[Any], actor: Actor) -> None:
+        """Return once the step has ended, or waits for a lock."""
+        async with asyncio.timeout(_WAIT_SECONDS_MAX):
+            while not task.done() and not await self.observer.fetchval(_WAITING, actor.pid):
                 pass
 
     async def until_waiting(self, count: int) -> None:

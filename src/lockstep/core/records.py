@@ -245,7 +245,7 @@ class Occupancy:
 class PushResult(Sequence[Receipt]):
     """Receipts in input order, made when they are asked for."""
 
-    __slots__ = ("_order", "batches", "occupancy", "placements")
+    __slots__ = ("_order", "_recent", "batches", "occupancy", "placements")
 
     def __init__(
         self,
@@ -259,6 +259,8 @@ class PushResult(Sequence[Receipt]):
         self.placements = placements
         self.occupancy = occupancy or {}
         self._order = order
+        self._recent: tuple[int, Placement] | None = None
+        """The placement that was last looked at: its batch usually has the next receipt, too."""
 
     def __len__(self) -> int:
         return sum(len(batch.columns.payloads) for batch in self.batches)
@@ -302,7 +304,9 @@ class PushResult(Sequence[Receipt]):
         raise IndexError(index)
 
     def _receipt(self, index: int, batch_index: int, position: int) -> Receipt:
-        batch, placement = self.batches[batch_index], self.placements[batch_index]
+        if self._recent is None or self._recent[0] != batch_index:
+            self._recent = (batch_index, self.placements[batch_index])
+        batch, placement = self.batches[batch_index], self._recent[1]
         earlier = placement.duplicates or {}
         occupancy = self.occupancy.get(batch.queue)
         if position in earlier:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any, NoReturn, TypeGuard, TypeVar
 
 import msgspec
 
 from lockstep.config import Config
 from lockstep.core.ids import all_canonical_uuids, parse_uuid
-from lockstep.core.names import NAME_LENGTH_MAX, TRANSACTION_ID_LENGTH_MAX, check_name, storable
+from lockstep.core.names import NAME_LENGTH_MAX, TRANSACTION_ID_LENGTH_MAX, check_name, check_names, storable
 from lockstep.core.records import COLUMN_NAMES, Batch, Columns, NewMessage
 from lockstep.errors import InvalidRequest, TooLarge
 
@@ -42,25 +43,39 @@ def check_push(messages: Sequence[Batch] | Sequence[NewMessage], config: Config)
 
 def check_batches(batches: Sequence[Batch], config: Config) -> list[Batch]:
     """The batches without empty ones, each checked, and all together against the limits of a call."""
-    checked = []
-    messages = size = 0
-    known_queue: object = object()
-    for batch in batches:
-        if batch.queue != known_queue:
-            known_queue = check_name(batch.queue, what="queue")
-        check_name(batch.partition, what="partition")
-        columns, batch_size = _check_columns(batch.columns, config)
-        messages += len(columns)
-        size += batch_size
-        if columns is not batch.columns:
-            batch = replace(batch, columns=columns)
-        if len(columns):
-            checked.append(batch)
-    _check_count(messages, config)
+    for queue in dict.fromkeys([batch.queue for batch in batches]):
+        check_name(queue, what="queue")
+    check_names([batch.partition for batch in batches], what="partition")
+    if _payloads_alone(batches):
+        # A push to many partitions has many small batches: their payloads are looked at together.
+        checked = list(batches)
+        size = _check_payloads(list(chain.from_iterable([batch.columns.payloads for batch in batches])), config)
+    else:
+        checked, size = _check_each(batches, config)
+    _check_count(sum([len(batch.columns.payloads) for batch in checked]), config)
     if size > config.push_bytes_max:
         limit = config.push_bytes_max
         raise TooLarge(f"the push has {size} bytes of payloads and headers; at most {limit} are allowed")
-    return checked
+    return [batch for batch in checked if batch.columns.payloads]
+
+
+def _payloads_alone(batches: Sequence[Batch]) -> bool:
+    columns = [batch.columns for batch in batches]
+    return (
+        set(map(type, columns)) == {Columns}
+        and all([one.bare() for one in columns])
+        and {type(one.payloads) for one in columns} == {list}
+    )
+
+
+def _check_each(batches: Sequence[Batch], config: Config) -> tuple[list[Batch], int]:
+    checked = []
+    size = 0
+    for batch in batches:
+        columns, batch_size = _check_columns(batch.columns, config)
+        checked.append(batch if columns is batch.columns else replace(batch, columns=columns))
+        size += batch_size
+    return checked, size
 
 
 def _check_count(messages: int, config: Config) -> None:
@@ -73,10 +88,6 @@ def _check_columns(columns: Columns, config: Config) -> tuple[Columns, int]:
     """The columns, with trace ids in their canonical spelling, and the bytes of payloads and headers."""
     if not isinstance(columns, Columns):
         raise InvalidRequest(f"the columns of a batch must be Columns, not {type(columns).__name__}")
-    # A push to many partitions has many small batches, most of them of payloads alone.
-    payloads_alone = columns.all().count(None) == len(COLUMN_NAMES) - 1
-    if payloads_alone and isinstance(columns.payloads, list):
-        return columns, _check_payloads(columns.payloads, config)
     _check_shape(columns)
     size = _check_payloads(columns.payloads, config)
     if columns.transaction_ids is not None:

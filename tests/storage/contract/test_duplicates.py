@@ -98,6 +98,24 @@ async def test_push_of_duplicates_alone_stores_nothing(store: Store) -> None:
     assert not await pop(store, "q")
 
 
+async def test_duplicates_alone_in_one_queue_and_new_messages_in_another(store: Store) -> None:
+    [first] = await push_tagged(store, "b", "t")
+    receipts = await store.push(
+        [tagged("a", ["t"]), tagged("b", ["t"]), tagged("c", ["t", "t"]), tagged("b", ["t"], partition="p")]
+    )
+    assert [(r.queue, r.partition, r.status, r.seq) for r in receipts] == [
+        ("a", "Default", "queued", 1),
+        ("b", "Default", "duplicate", 1),
+        ("c", "Default", "queued", 1),
+        ("c", "Default", "duplicate", 1),
+        ("b", "p", "queued", 1),
+    ]
+    assert receipts[1].message_id == first.message_id
+    receipts = await store.push([tagged("b", ["t"]), tagged("d", ["t"])])
+    assert [r.status for r in receipts] == ["duplicate", "queued"]
+    assert [m.id for m in await pop_all(store, "d")] == [receipts[1].message_id]
+
+
 async def test_first_payload_wins(store: Store) -> None:
     await push_n(store, "q", 1, start=10, transaction_ids=["a"])
     await push_n(store, "q", 1, start=20, transaction_ids=["a"])

@@ -19,6 +19,12 @@ async def test_push_creates_only_the_partition_it_names(store: Store) -> None:
     assert await names_of(store, "orders") == ["customer-42"]
 
 
+async def test_configure_gives_an_existing_queue_its_default_partition(store: Store) -> None:
+    await push_n(store, "orders", partition="customer-42")
+    assert (await configure(store, "orders")).partitions == 2
+    assert await names_of(store, "orders") == ["Default", "customer-42"]
+
+
 async def test_partition_of_unknown_queue(store: Store) -> None:
     with pytest.raises(QueueNotFound):
         await store.partition("orders", "Default")

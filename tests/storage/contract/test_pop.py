@@ -263,6 +263,19 @@ async def test_requests_for_several_queues_and_unknown_ones(store: Store) -> Non
     assert [seqs(popped) for popped in answers] == [[1, 2], [], [1]]
 
 
+async def test_requests_of_both_kinds_are_served_in_turn(store: Store) -> None:
+    for name in "abc":
+        await push_n(store, "shop.orders", partition=name)
+    answers = await store.pop(
+        [
+            PopRequest(queue="shop.orders"),
+            PopRequest(namespace="shop"),
+            PopRequest(queue="shop.orders"),
+        ]
+    )
+    assert [partitions_of(popped) for popped in answers] == [["a"], ["b"], ["c"]]
+
+
 async def test_pop_of_nothing(store: Store) -> None:
     assert await store.pop([]) == []
 

@@ -148,12 +148,13 @@ async def test_stored_time_wins_over_the_request(store: Store, clock: SetClock) 
     assert seqs(await pop(store, "q", group="g", batch=10, subscription=NEW)) == [3, 4, 5, 6]
 
 
-async def test_new_subscription_counts_from_the_first_pop(store: Store) -> None:
-    await configure(store, "q")
-    await store.set_subscription("g", NEW, queue="q")
+async def test_stored_new_counts_from_when_it_was_stored(store: Store, clock: SetClock) -> None:
     await push_n(store, "q", 2)
-    assert not await pop(store, "q", group="g", batch=10)
+    clock.advance(1)
+    await store.set_subscription("g", NEW, queue="q")
+    clock.advance(1)
     await push_n(store, "q", 1)
+    clock.advance(1)
     assert seqs(await pop(store, "q", group="g", batch=10)) == [3]
 
 
@@ -164,11 +165,13 @@ async def test_set_subscription_does_not_move_a_group(store: Store) -> None:
     assert seqs(await pop(store, "q", group="g", batch=10)) == [2, 3]
 
 
-async def test_set_subscription_rules_the_next_fresh_start(store: Store) -> None:
+async def test_set_subscription_rules_the_next_fresh_start(store: Store, clock: SetClock) -> None:
     await push_n(store, "q", 3)
     await pop_all(store, "q", group="g")
+    clock.advance(1)
     await store.set_subscription("g", NEW, queue="q")
     await store.delete_group("g", queue="q", forget_subscription=False)
+    clock.advance(1)
     assert not await pop(store, "q", group="g", batch=10)
 
 

@@ -1,16 +1,19 @@
 """The conversation of a push: resolve names, pack a segment per queue, call the procedure, look at what it says.
 
-Lanes are what the call has for one partition. A push is tried again, within the conversation, when a name was out
-of date, and without those of its messages that turned out to be duplicates; nothing was written then.
+A *lane* is what the call has for one partition. Lanes are kept as columns, too: a push over a thousand partitions has
+a thousand of them, each with one message. A push is tried again, within the conversation, when a name was out of
+date, and without those of its messages that turned out to be duplicates; nothing was written then.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import accumulate, chain
-from typing import Any
+from functools import cached_property, partial
+from itertools import accumulate, chain, repeat
+from typing import Any, overload
 from uuid import UUID
 
 from lockstep.core.codec import Codec, encode, seal
@@ -18,58 +21,31 @@ from lockstep.core.ids import SEGMENT_MESSAGES_MAX, all_canonical_uuids, is_cano
 from lockstep.core.records import COLUMN_NAMES, Batch, Columns, Occupancy, Placement, PushResult
 from lockstep.errors import QueueFull, TooLarge, Unavailable
 from lockstep.storage.postgres.cache import NameCache, QueueNames, Segment
-from lockstep.storage.postgres.calls import Call, Conversation
-
-_NO_SEGMENT = UUID(int=0)
+from lockstep.storage.postgres.calls import Call, Conversation, Work
 
 PLAIN_BYTES_MAX = 1024
 """Up to here a segment's messages go into SQL arrays: packing would not make them smaller."""
 
+SEAL_APART_BYTES_MIN = 64 * 1024
+"""From here a body is compressed in a thread of its own: that takes longer than changing threads does."""
+
+_NO_SEGMENT = UUID(int=0)
 _STALE_ATTEMPTS_MAX = 20
 
 _RESOLVE = "select * from lockstep.resolve($1::text, $2::text[], $3::timestamptz)"
 _PUSH = (
-    "select * from lockstep.push_segments($1::int[], $2::int[], $3::smallint[], $4::bytea[], $5::int[], "
-    "$6::text::bigint[], $7::text::int[], $8::text::int[], "
+    "select * from lockstep.push_segments($1::text::int[], $2::text::int[], $3::text::smallint[], $4::bytea[], "
+    "$5::text::int[], $6::text::bigint[], $7::text::int[], $8::text::int[], "
     "$9::text::uuid[], $10::text::int[], $11::text::int[], "
     "$12::text[], $13::text::int[], $14::text::int[], "
     "$15::text::uuid[], $16::text::int[], $17::text::int[], "
     "$18::bytea[], $19::text[], $20::uuid[], $21::text[], $22::text[], $23::text[], $24::bytea[], $25::text[], "
     "$26::timestamptz)"
 )
-
 _OCCUPANCY = (
     "select q.name, lockstep.pending(q.id), q.max_size from lockstep.queue q "
     "where q.name = any ($1::text[]) and q.max_size > 0"
 )
-
-
-@dataclass(slots=True)
-class Lane:
-    """The messages of the call for one partition, in order."""
-
-    queue: str
-    partition: str
-    columns: Columns
-    batches: list[int]
-    partition_id: int = 0
-    first_seq: int = 0
-    segment: int = 0
-    """Which of the call's segments its messages are in."""
-    ordinal: int = 0
-    duplicates: dict[int, tuple[int, str]] | None = None
-    """By position: the first message with that transaction id, which is stored already."""
-    repeats: dict[int, int] | None = None
-    """By position: the earlier position in this lane that has the same transaction id."""
-    kept: list[int] | None = None
-    """The positions that are pushed; None is all of them."""
-
-    def pushed(self) -> Columns:
-        return self.columns if self.kept is None else self.columns.take(self.kept)
-
-    def drop(self) -> None:
-        dropped = (self.duplicates or {}).keys() | (self.repeats or {}).keys()
-        self.kept = [i for i in range(len(self.columns)) if i not in dropped]
 
 
 @dataclass(slots=True)
@@ -82,61 +58,122 @@ class Pushed:
 
 def push(batches: Sequence[Batch], names: NameCache, *, key: bytes | None, at: datetime | None) -> Conversation[Pushed]:
     """Push the batches. `key` encrypts what goes to encrypted queues; `at` is the time where it is set."""
-    lanes = _lanes(batches)
-    for lane in lanes:
-        if lane.columns.transaction_ids is not None:
-            _find_repeats(lane)
-    if sum(len(lane.columns) for lane in lanes) > SEGMENT_MESSAGES_MAX:
+    lanes = _Lanes.of(batches)
+    if sum([len(columns.payloads) for columns in lanes.columns]) > SEGMENT_MESSAGES_MAX:
         raise TooLarge(f"one call may push at most {SEGMENT_MESSAGES_MAX} messages")
-    queues = _by_queue(lanes)
     for _ in range(_STALE_ATTEMPTS_MAX):
-        known = yield from _resolve(queues, names, at)
-        attempt = _Attempt.of(queues, known, key)
+        known = yield from _resolve(lanes, names, at)
+        attempt = yield from _attempt(lanes, known, key)
         if not attempt.lanes:
-            return Pushed(_result(batches, lanes, [], (yield from _occupancy(queues, {}))), [])
+            occupancy = yield from _occupancy(lanes.by_queue, {})
+            return Pushed(PushResult(batches, _Placements(batches, lanes, attempt), occupancy=occupancy), [])
         row = (yield Call("push", _PUSH, attempt.arguments(at)))[0]
         match row[0]:
             case "ok":
-                occupancy = yield from _occupancy(queues, attempt.occupancy(row))
-                return attempt.applied(batches, lanes, row, occupancy)
+                occupancy = yield from _occupancy(lanes.by_queue, attempt.occupancy(row))
+                placements = _Placements(batches, lanes, attempt, uuids=row[3], first_seqs=row[4])
+                return Pushed(PushResult(batches, placements, occupancy=occupancy), attempt.segments(row))
             case "duplicates":
                 attempt.note_duplicates(row)
             case "full":
                 raise attempt.full(row)
             case _:
-                for queue in queues:
+                for queue in lanes.by_queue:
                     names.forget(queue)
     raise Unavailable("the queue's names kept changing during the push")
 
 
-def _occupancy(queues: Iterable[str], told: dict[str, Occupancy | None]) -> Conversation[dict[str, Occupancy]]:
-    """How full the queues are; those of which the push did not tell, because it had only duplicates, are asked."""
-    known = {queue: occupancy for queue, occupancy in told.items() if occupancy is not None}
-    untold = [queue for queue in queues if queue not in told]
-    if untold:
-        for name, depth, max_size in (yield Call("occupancy", _OCCUPANCY, (untold,))):
-            known[name] = Occupancy(depth, max(max_size - depth, 0))
-    return known
+def resolve(batches: Sequence[Batch], names: NameCache, *, at: datetime | None) -> Conversation[None]:
+    """Create the queues and partitions of the batches that are missing."""
+    yield from _resolve(_Lanes.of(batches), names, at)
 
 
-def _lanes(batches: Sequence[Batch]) -> list[Lane]:
-    lanes: dict[tuple[str, str], Lane] = {}
-    for index, batch in enumerate(batches):
-        key = (batch.queue, batch.partition)
-        lane = lanes.get(key)
-        if lane is None:
-            lanes[key] = Lane(batch.queue, batch.partition, batch.columns, [index])
-        else:
-            lane.columns = join_columns([lane.columns, batch.columns])
-            lane.batches.append(index)
-    return list(lanes.values())
+def all_known(batches: Sequence[Batch], names: NameCache) -> bool:
+    """Whether the ids of all batches are remembered, so that a push creates nothing."""
+    for batch in batches:
+        known = names.get(batch.queue)
+        if known is None or batch.partition not in known.partitions:
+            return False
+    return True
 
 
-def _by_queue(lanes: list[Lane]) -> dict[str, list[Lane]]:
-    queues: dict[str, list[Lane]] = {}
-    for lane in lanes:
-        queues.setdefault(lane.queue, []).append(lane)
-    return queues
+@dataclass(slots=True)
+class _Dropped:
+    """What of a lane is not pushed, because its transaction id was used before."""
+
+    repeats: dict[int, int]
+    """By position: the earlier position in the lane that has the same transaction id."""
+    kept: list[int]
+    """The positions that are pushed."""
+    stored: dict[int, tuple[int, str]] = field(default_factory=dict)
+    """By position: seq and id of the message with that transaction id that is stored already."""
+
+    def drop(self, found: Iterable[tuple[int, int, str]]) -> None:
+        """Drop messages that turned out to be stored already, by their place among those that were kept."""
+        for offset, seq, identity in found:
+            self.stored[self.kept[offset]] = (seq, identity)
+        self.kept = [position for position in self.kept if position not in self.stored]
+
+
+@dataclass(slots=True)
+class _Lanes:
+    """What a call has for each partition, in the order in which the partitions first appear."""
+
+    partitions: list[str]
+    columns: list[Columns]
+    members: list[list[int]] | None
+    """By lane: the batches in it. None: lane i is batch i."""
+    by_queue: dict[str, list[int]]
+    ids: list[int]
+    """The partitions' ids, once they are resolved."""
+    dropped: dict[int, _Dropped] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, batches: Sequence[Batch]) -> _Lanes:
+        members: dict[tuple[str, str], list[int]] | None = None
+        firsts: Sequence[Batch] = batches
+        if len({(batch.queue, batch.partition) for batch in batches}) < len(batches):
+            members = {}
+            for index, batch in enumerate(batches):
+                members.setdefault((batch.queue, batch.partition), []).append(index)
+            firsts = [batches[indexes[0]] for indexes in members.values()]
+        by_queue: dict[str, list[int]] = {}
+        for lane, batch in enumerate(firsts):
+            by_queue.setdefault(batch.queue, []).append(lane)
+        lanes = cls(
+            partitions=[batch.partition for batch in firsts],
+            columns=_columns(batches, members),
+            members=None if members is None else list(members.values()),
+            by_queue=by_queue,
+            ids=[0] * len(firsts),
+        )
+        lanes._find_repeats()
+        return lanes
+
+    def _find_repeats(self) -> None:
+        for lane, columns in enumerate(self.columns):
+            ids = columns.transaction_ids
+            if ids is None or len(set(ids)) == len(ids):
+                continue
+            first: dict[str, int] = {}
+            repeats = {
+                position: first[transaction_id]
+                for position, transaction_id in enumerate(ids)
+                if transaction_id is not None and first.setdefault(transaction_id, position) != position
+            }
+            if repeats:
+                self.dropped[lane] = _Dropped(repeats, [i for i in range(len(ids)) if i not in repeats])
+
+    def pushed(self, lane: int) -> Columns:
+        """What of the lane is pushed."""
+        dropped = self.dropped.get(lane)
+        return self.columns[lane] if dropped is None else self.columns[lane].take(dropped.kept)
+
+
+def _columns(batches: Sequence[Batch], members: dict[Any, list[int]] | None) -> list[Columns]:
+    if members is None:
+        return [batch.columns for batch in batches]
+    return [join_columns([batches[index].columns for index in indexes]) for indexes in members.values()]
 
 
 def join_columns(parts: Sequence[Columns]) -> Columns:
@@ -154,201 +191,67 @@ def join_columns(parts: Sequence[Columns]) -> Columns:
     return joined
 
 
-def _find_repeats(lane: Lane) -> None:
-    ids = lane.columns.transaction_ids
-    assert ids is not None
-    if len(set(ids)) == len(ids):
-        return
-    first: dict[str, int] = {}
-    repeats: dict[int, int] = {}
-    for position, transaction_id in enumerate(ids):
-        if transaction_id is not None and first.setdefault(transaction_id, position) != position:
-            repeats[position] = first[transaction_id]
-    if repeats:
-        lane.repeats = repeats
-        lane.drop()
-
-
-def all_known(batches: Sequence[Batch], names: NameCache) -> bool:
-    """Whether the ids of all batches are remembered, so that a push creates nothing."""
-    for batch in batches:
-        known = names.get(batch.queue)
-        if known is None or batch.partition not in known.partitions:
-            return False
-    return True
-
-
-def _resolve(
-    queues: dict[str, list[Lane]], names: NameCache, at: datetime | None
-) -> Conversation[dict[str, QueueNames]]:
+def _resolve(lanes: _Lanes, names: NameCache, at: datetime | None) -> Conversation[dict[str, QueueNames]]:
     """The ids of all lanes, from memory or from the database, which creates what is missing."""
-    known: dict[str, QueueNames] = {}
-    for queue, lanes in queues.items():
-        found = names.get(queue)
-        missing = (
-            [lane.partition for lane in lanes if lane.partition not in found.partitions]
-            if found is not None
-            else [lane.partition for lane in lanes]
-        )
-        if missing or found is None:
+    resolved: dict[str, QueueNames] = {}
+    for queue, members in lanes.by_queue.items():
+        wanted = [lanes.partitions[lane] for lane in members]
+        known = names.get(queue)
+        missing = wanted if known is None else [name for name in wanted if name not in known.partitions]
+        if missing:
             row = (yield Call("resolve", _RESOLVE, (queue, missing, at)))[0]
-            found = names.put(queue, QueueNames(row[0], row[1], row[2], row[3]))
+            known = names.put(queue, QueueNames(row[0], row[1], row[2], row[3]))
             names.put_partitions(queue, dict(zip(missing, row[4], strict=True)))
-            if not all(lane.partition in found.partitions for lane in lanes):
+            if not all(name in known.partitions for name in wanted):
                 # The queue is not the one that was known: what was known of its partitions is gone with it.
-                return (yield from _resolve(queues, names, at))
-        ids = found.partitions
-        for lane in lanes:
-            lane.partition_id = ids[lane.partition]
-        known[queue] = found
+                return (yield from _resolve(lanes, names, at))
+        assert known is not None
+        ids = known.partitions
+        for lane, name in zip(members, wanted, strict=True):
+            lanes.ids[lane] = ids[name]
+        resolved[queue] = known
+    return resolved
+
+
+def _occupancy(queues: Iterable[str], told: dict[str, Occupancy | None]) -> Conversation[dict[str, Occupancy]]:
+    """How full the queues are. Those of which the push did not tell, because it had only duplicates, are asked."""
+    known = {queue: occupancy for queue, occupancy in told.items() if occupancy is not None}
+    untold = [queue for queue in queues if queue not in told]
+    if untold:
+        for name, depth, max_size in (yield Call("occupancy", _OCCUPANCY, (untold,))):
+            known[name] = Occupancy(depth, max(max_size - depth, 0))
     return known
 
 
-@dataclass(slots=True)
-class _Attempt:
-    """One call of the procedure: its segments and the lanes in them, in order."""
+def _attempt(lanes: _Lanes, known: dict[str, QueueNames], key: bytes | None) -> Conversation[_Attempt]:
+    """Pack what is to be pushed: a segment per queue."""
+    attempt = _Attempt(lanes)
+    for queue, members in lanes.by_queue.items():
+        wanted = members
+        parts = [lanes.pushed(lane) for lane in members] if lanes.dropped else [lanes.columns[i] for i in members]
+        if lanes.dropped:
+            wanted = [lane for lane, part in zip(members, parts, strict=True) if len(part)]
+            parts = [part for part in parts if len(part)]
+        if wanted:
+            content = attempt.add_segment(queue, known[queue], wanted, parts)
+            yield from _pack(attempt, known[queue], content, key)
+    return attempt
 
-    names: list[QueueNames] = field(default_factory=list)
-    queues: list[str] = field(default_factory=list)
-    codecs: list[int] = field(default_factory=list)
-    bodies: list[bytes | None] = field(default_factory=list)
-    contents: list[Columns] = field(default_factory=list)
-    content_bytes: list[int] = field(default_factory=list)
-    run_counts: list[int] = field(default_factory=list)
-    lanes: list[Lane] = field(default_factory=list)
-    counts: list[int] = field(default_factory=list)
-    ordinals: list[int] = field(default_factory=list)
-    dedup: _Entries = field(default_factory=lambda: _Entries())
-    dedup_texts: _Entries = field(default_factory=lambda: _Entries())
-    traces: _Entries = field(default_factory=lambda: _Entries())
 
-    @classmethod
-    def of(cls, queues: dict[str, list[Lane]], known: dict[str, QueueNames], key: bytes | None) -> _Attempt:
-        attempt = cls()
-        for queue, lanes in queues.items():
-            wanted = [(lane, columns) for lane in lanes if len(columns := lane.pushed())]
-            if wanted:
-                attempt._add_segment(queue, known[queue], wanted, key)
-        return attempt
-
-    def _add_segment(
-        self, queue: str, names: QueueNames, wanted: list[tuple[Lane, Columns]], key: bytes | None
-    ) -> None:
-        first_run = len(self.lanes) + 1
-        counts = [len(columns.payloads) for _, columns in wanted]
-        ordinals = list(accumulate(counts, initial=0))
-        self.lanes.extend(lane for lane, _ in wanted)
-        for (lane, _), ordinal in zip(wanted, ordinals, strict=False):
-            lane.segment, lane.ordinal = len(self.queues), ordinal
-        content = join_columns([columns for _, columns in wanted])
-        self._add_entries(wanted, first_run, content)
-        self.queues.append(queue)
-        self.names.append(names)
-        self.run_counts.append(len(wanted))
-        self.counts += counts
-        self.ordinals += ordinals[:-1]
-        self.contents.append(content)
-        self._add_body(names, content, key)
-
-    def _add_body(self, names: QueueNames, content: Columns, key: bytes | None) -> None:
-        encrypted = names.encryption and key is not None
-        payload_bytes = sum(map(len, content.payloads))
-        if not encrypted and (names.compression == "none" or payload_bytes <= PLAIN_BYTES_MAX):
-            self.codecs.append(Codec.PLAIN.value)
-            self.bodies.append(None)
-            self.content_bytes.append(payload_bytes)
-            return
+def _pack(attempt: _Attempt, names: QueueNames, content: Columns, key: bytes | None) -> Conversation[None]:
+    encrypted = names.encryption and key is not None
+    content_bytes = sum(map(len, content.payloads))
+    body: bytes | None = None
+    codec = Codec.PLAIN
+    if encrypted or (names.compression != "none" and content_bytes > PLAIN_BYTES_MAX):
+        codec = Codec.PACKED | Codec.ENCRYPTED if encrypted else Codec.PACKED
         layout = encode(content)
-        self.codecs.append((Codec.PACKED | Codec.ENCRYPTED if encrypted else Codec.PACKED).value)
-        self.bodies.append(seal(layout, key=key if encrypted else None))
-        self.content_bytes.append(len(layout))
-
-    def _add_entries(self, wanted: list[tuple[Lane, Columns]], first_run: int, content: Columns) -> None:
-        """Which messages go to the dedup tables and the trace index."""
-        if content.transaction_ids is None and content.trace_ids is None:
-            return
-        for run, (_, columns) in enumerate(wanted, first_run):
-            if columns.transaction_ids is not None:
-                self._add_transaction_ids(run, columns.transaction_ids)
-            if columns.trace_ids is not None:
-                self.traces.add(run, [(i, t) for i, t in enumerate(columns.trace_ids) if t is not None])
-
-    def _add_transaction_ids(self, run: int, ids: list[str | None]) -> None:
-        if None not in ids and all_canonical_uuids(ids):  # type: ignore[arg-type]
-            self.dedup.add_all(run, ids)  # type: ignore[arg-type]
-            return
-        given = [(i, t) for i, t in enumerate(ids) if t is not None]
-        self.dedup.add(run, [(i, t) for i, t in given if is_canonical_uuid(t)])
-        self.dedup_texts.add(run, [(i, t) for i, t in given if not is_canonical_uuid(t)])
-
-    def arguments(self, at: datetime | None) -> list[Any]:
-        plain = [content for content, codec in zip(self.contents, self.codecs, strict=True) if codec == Codec.PLAIN]
-        columns: Sequence[list[Any] | None] = join_columns(plain).all() if plain else [None] * len(COLUMN_NAMES)
-        return [
-            [names.id for names in self.names],
-            [names.id for names in self.names if names.limited] or None,
-            self.codecs,
-            self.bodies,
-            self.run_counts,
-            int_array([lane.partition_id for lane in self.lanes]),
-            int_array(self.counts),
-            int_array(self.ordinals),
-            *self.dedup.uuid_arguments(),
-            *self.dedup_texts.text_arguments(),
-            *self.traces.uuid_arguments(),
-            *columns,
-            at,
-        ]
-
-    def note_duplicates(self, row: Any) -> None:
-        """The procedure found transaction ids that are stored already: leave those messages out."""
-        uuids, texts, seqs, ids = row[5] or [], row[6] or [], row[7], row[8]
-        entries = [self.dedup.at(i) for i in uuids] + [self.dedup_texts.at(i) for i in texts]
-        found: dict[int, list[tuple[int, int, str]]] = {}
-        for (run, offset), seq, identity in zip(entries, seqs, ids, strict=True):
-            found.setdefault(run, []).append((offset, seq, str(identity)))
-        for run, duplicates in found.items():
-            lane = self.lanes[run - 1]
-            positions = lane.kept
-            lane.duplicates = lane.duplicates or {}
-            for offset, seq, identity in duplicates:
-                lane.duplicates[offset if positions is None else positions[offset]] = (seq, identity)
-            lane.drop()
-
-    def full(self, row: Any) -> QueueFull:
-        new = [0] * len(self.queues)
-        for lane, count in zip(self.lanes, self.counts, strict=True):
-            new[lane.segment] += count
-        for queue, count, depth, max_size in zip(self.queues, new, row[9], row[10], strict=True):
-            if max_size is not None and depth + count > max_size:
-                return QueueFull(
-                    f"queue {queue!r} holds {depth} of at most {max_size} pending messages; {count} more do not fit",
-                    queue=queue,
-                    depth=depth,
-                    max_size=max_size,
-                )
-        return QueueFull()
-
-    def occupancy(self, row: Any) -> dict[str, Occupancy | None]:
-        """How full each queue of the call is now; None for a queue without a max_size."""
-        if row[9] is None:
-            return dict.fromkeys(self.queues)
-        return {
-            queue: None if max_size is None else Occupancy(depth, max_size - depth)
-            for queue, depth, max_size in zip(self.queues, row[9], row[10], strict=True)
-        }
-
-    def applied(self, batches: Sequence[Batch], lanes: list[Lane], row: Any, occupancy: dict[str, Occupancy]) -> Pushed:
-        created_at, segment_ids, uuids, first_seqs = row[1], row[2], row[3], row[4]
-        for lane, first_seq in zip(self.lanes, first_seqs, strict=True):
-            lane.first_seq = first_seq
-        segments = [
-            (segment_id, Segment(uuid, created_at, content, size))
-            for segment_id, uuid, content, size in zip(
-                segment_ids, uuids, self.contents, self.content_bytes, strict=True
-            )
-        ]
-        return Pushed(_result(batches, lanes, uuids, occupancy), segments)
+        content_bytes = len(layout)
+        sealing = partial(seal, layout, key=key if encrypted else None)
+        body = (yield Work(sealing)) if content_bytes >= SEAL_APART_BYTES_MIN else sealing()
+    attempt.codecs.append(codec.value)
+    attempt.bodies.append(body)
+    attempt.contents.append((content, content_bytes))
 
 
 @dataclass(slots=True)
@@ -387,53 +290,185 @@ def int_array(numbers: Iterable[int]) -> str:
     return f"{{{','.join(map(str, numbers))}}}"
 
 
-def _result(
-    batches: Sequence[Batch],
-    lanes: list[Lane],
-    uuids: Sequence[Any],
-    occupancy: dict[str, Occupancy],
-) -> PushResult:
-    placements: list[Any] = [None] * len(batches)
-    for lane in lanes:
-        uuid = uuids[lane.segment] if uuids else _NO_SEGMENT
-        if lane.kept is not None:
-            _place_with_duplicates(batches, lane, uuid, placements)
-            continue
-        offset = 0
-        for index in lane.batches:
-            placements[index] = Placement(lane.partition_id, lane.first_seq + offset, uuid, lane.ordinal + offset)
-            offset += len(batches[index].columns.payloads)
-    return PushResult(batches, placements, occupancy=occupancy)
+@dataclass(slots=True)
+class _Attempt:
+    """One call of the procedure: its segments, one per queue, and the runs in them, in order."""
+
+    source: _Lanes
+    queues: list[str] = field(default_factory=list)
+    names: list[QueueNames] = field(default_factory=list)
+    codecs: list[int] = field(default_factory=list)
+    bodies: list[bytes | None] = field(default_factory=list)
+    contents: list[tuple[Columns, int]] = field(default_factory=list)
+    """By segment: its messages, and their bytes."""
+    run_counts: list[int] = field(default_factory=list)
+    lanes: list[int] = field(default_factory=list)
+    """By run: its lane."""
+    counts: list[int] = field(default_factory=list)
+    ordinals: list[int] = field(default_factory=list)
+    dedup: _Entries = field(default_factory=_Entries)
+    dedup_texts: _Entries = field(default_factory=_Entries)
+    traces: _Entries = field(default_factory=_Entries)
+
+    def add_segment(self, queue: str, names: QueueNames, lanes: list[int], parts: list[Columns]) -> Columns:
+        """Add the lanes of a queue; returns all their messages together."""
+        first_run = len(self.lanes) + 1
+        counts = [len(part.payloads) for part in parts]
+        self.queues.append(queue)
+        self.names.append(names)
+        self.run_counts.append(len(lanes))
+        self.lanes += lanes
+        self.counts += counts
+        self.ordinals += list(accumulate(counts, initial=0))[:-1]
+        content = join_columns(parts)
+        if content.transaction_ids is not None or content.trace_ids is not None:
+            self._add_entries(first_run, parts)
+        return content
+
+    def _add_entries(self, first_run: int, parts: list[Columns]) -> None:
+        """Which messages go to the dedup tables and the trace index."""
+        for run, part in enumerate(parts, first_run):
+            if part.transaction_ids is not None:
+                self._add_transaction_ids(run, part.transaction_ids)
+            if part.trace_ids is not None:
+                self.traces.add(run, [(i, t) for i, t in enumerate(part.trace_ids) if t is not None])
+
+    def _add_transaction_ids(self, run: int, ids: list[str | None]) -> None:
+        if None not in ids and all_canonical_uuids(ids):  # type: ignore[arg-type]
+            self.dedup.add_all(run, ids)  # type: ignore[arg-type]
+            return
+        given = [(i, t) for i, t in enumerate(ids) if t is not None]
+        self.dedup.add(run, [(i, t) for i, t in given if is_canonical_uuid(t)])
+        self.dedup_texts.add(run, [(i, t) for i, t in given if not is_canonical_uuid(t)])
+
+    def arguments(self, at: datetime | None) -> list[Any]:
+        """The arguments of push_segments, in its order."""
+        limited = [names.id for names in self.names if names.limited]
+        plain = [content for (content, _), codec in zip(self.contents, self.codecs, strict=True) if not codec]
+        columns: Sequence[list[Any] | None] = join_columns(plain).all() if plain else [None] * len(COLUMN_NAMES)
+        ids = self.source.ids
+        return [
+            int_array([names.id for names in self.names]),
+            int_array(limited) if limited else None,
+            int_array(self.codecs),
+            self.bodies,
+            int_array(self.run_counts),
+            int_array([ids[lane] for lane in self.lanes]),
+            int_array(self.counts),
+            int_array(self.ordinals),
+            *self.dedup.uuid_arguments(),
+            *self.dedup_texts.text_arguments(),
+            *self.traces.uuid_arguments(),
+            *columns,
+            at,
+        ]
+
+    def note_duplicates(self, row: Any) -> None:
+        """The procedure found transaction ids that are stored already: leave those messages out."""
+        entries = [self.dedup.at(i) for i in row[5] or ()] + [self.dedup_texts.at(i) for i in row[6] or ()]
+        found: dict[int, list[tuple[int, int, str]]] = {}
+        for (run, offset), seq, identity in zip(entries, row[7], row[8], strict=True):
+            found.setdefault(self.lanes[run - 1], []).append((offset, seq, str(identity)))
+        for lane, duplicates in found.items():
+            everything = range(len(self.source.columns[lane]))
+            self.source.dropped.setdefault(lane, _Dropped({}, list(everything))).drop(duplicates)
+
+    def full(self, row: Any) -> QueueFull:
+        runs = iter(self.counts)
+        new = [sum(next(runs) for _ in range(count)) for count in self.run_counts]
+        for queue, count, depth, max_size in zip(self.queues, new, row[9], row[10], strict=True):
+            if max_size is not None and depth + count > max_size:
+                text = f"queue {queue!r} holds {depth} of at most {max_size} pending messages; {count} more do not fit"
+                return QueueFull(text, queue=queue, depth=depth, max_size=max_size)
+        raise AssertionError("the procedure says that a queue is full")
+
+    def occupancy(self, row: Any) -> dict[str, Occupancy | None]:
+        """How full each queue of the call is now; None for a queue without a max_size."""
+        if row[9] is None:
+            return dict.fromkeys(self.queues)
+        return {
+            queue: None if max_size is None else Occupancy(depth, max_size - depth)
+            for queue, depth, max_size in zip(self.queues, row[9], row[10], strict=True)
+        }
+
+    def segments(self, row: Any) -> list[tuple[int, Segment]]:
+        return [
+            (segment_id, Segment(uuid, row[1], content, size))
+            for segment_id, uuid, (content, size) in zip(row[2], row[3], self.contents, strict=True)
+        ]
 
 
-def _place_with_duplicates(batches: Sequence[Batch], lane: Lane, uuid: Any, placements: list[Any]) -> None:
-    earlier, repeats = lane.duplicates or {}, lane.repeats or {}
-    stored = {
-        position: (lane.first_seq + i, message_id(uuid, lane.ordinal + i))
-        for i, position in enumerate(lane.kept or ())
-        if repeats
-    }
-    start = new_before = 0
-    for index in lane.batches:
-        stop = start + len(batches[index].columns.payloads)
-        duplicates = {}
-        for position in range(start, stop):
-            if position in earlier:
-                duplicates[position - start] = earlier[position]
-            elif position in repeats:
-                first = repeats[position]
-                duplicates[position - start] = earlier.get(first) or stored[first]
-        placements[index] = Placement(
-            lane.partition_id,
-            lane.first_seq + new_before,
-            uuid,
-            lane.ordinal + new_before,
-            duplicates or None,
-        )
-        new_before += stop - start - len(duplicates)
-        start = stop
+class _Placements(Sequence[Placement]):
+    """Where the messages of each batch went, worked out for a batch when somebody asks."""
 
+    def __init__(
+        self,
+        batches: Sequence[Batch],
+        lanes: _Lanes,
+        attempt: _Attempt,
+        *,
+        uuids: Sequence[UUID] = (),
+        first_seqs: Sequence[int] = (),
+    ) -> None:
+        self._batches = batches
+        self._lanes = lanes
+        self._attempt = attempt
+        self._uuids = uuids
+        self._first_seqs = first_seqs
 
-def resolve(batches: Sequence[Batch], names: NameCache, *, at: datetime | None) -> Conversation[None]:
-    """Create the queues and partitions of the batches, before a transaction that pushes to them begins."""
-    yield from _resolve(_by_queue(_lanes(batches)), names, at)
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    @overload
+    def __getitem__(self, index: int) -> Placement: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Placement]: ...
+    def __getitem__(self, index: int | slice) -> Placement | list[Placement]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        lane, start = self._places[range(len(self))[index]]
+        first_seq, uuid, ordinal = self._runs.get(lane, (0, _NO_SEGMENT, 0))
+        dropped = self._lanes.dropped.get(lane)
+        duplicates = None
+        before = start
+        if dropped is not None:
+            before = bisect_left(dropped.kept, start)
+            stop = start + len(self._batches[index].columns.payloads)
+            duplicates = self._duplicates(dropped, range(start, stop), first_seq, uuid, ordinal)
+        return Placement(self._lanes.ids[lane], first_seq + before, uuid, ordinal + before, duplicates)
+
+    @cached_property
+    def _places(self) -> list[tuple[int, int]]:
+        """By batch: its lane, and how many messages of the lane come before it."""
+        if self._lanes.members is None:
+            return [(lane, 0) for lane in range(len(self._batches))]
+        places = [(0, 0)] * len(self._batches)
+        for lane, members in enumerate(self._lanes.members):
+            start = 0
+            for index in members:
+                places[index] = (lane, start)
+                start += len(self._batches[index].columns.payloads)
+        return places
+
+    @cached_property
+    def _runs(self) -> dict[int, tuple[int, UUID, int]]:
+        """By lane: the first seq of its run, and the place of the run in its segment."""
+        attempt = self._attempt
+        uuids = chain.from_iterable(map(repeat, self._uuids, attempt.run_counts))
+        places = zip(self._first_seqs, uuids, attempt.ordinals, strict=True)
+        return dict(zip(attempt.lanes, places, strict=True))
+
+    @staticmethod
+    def _duplicates(
+        dropped: _Dropped, positions: range, first_seq: int, uuid: UUID, ordinal: int
+    ) -> dict[int, tuple[int, str]]:
+        """By position in the batch: the message that has the same transaction id."""
+        found: dict[int, tuple[int, str]] = {}
+        for position in positions:
+            original = dropped.repeats.get(position, position)
+            if original in dropped.stored:
+                found[position - positions.start] = dropped.stored[original]
+            elif original != position:
+                offset = bisect_left(dropped.kept, original)
+                found[position - positions.start] = (first_seq + offset, message_id(uuid, ordinal + offset))
+        return found

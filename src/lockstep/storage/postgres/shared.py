@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
@@ -13,7 +14,7 @@ from lockstep.core.records import Columns, Run
 from lockstep.errors import GroupNotFound, PartitionNotFound, QueueNotFound, Unavailable
 from lockstep.storage.postgres import sql
 from lockstep.storage.postgres.cache import NameCache, QueueNames, Segment, SegmentCache
-from lockstep.storage.postgres.calls import Conversation
+from lockstep.storage.postgres.calls import Conversation, Work
 from lockstep.storage.postgres.failures import StaleName
 from lockstep.storage.postgres.pool import Database
 
@@ -44,15 +45,17 @@ class Shared:
 
     async def _converse(self, conversation: Conversation[T], connection: asyncpg.Connection[Any] | None = None) -> T:
         """Drive a conversation, each call a transaction of its own, or all on a connection that is in one."""
-        rows: list[Any] = []
+        given: Any
         try:
-            call = next(conversation)
+            step = next(conversation)
             while True:
-                if connection is None:
-                    rows = await self.database.fetch(call.name, call.sql, *call.args)
+                if isinstance(step, Work):
+                    given = await asyncio.get_running_loop().run_in_executor(None, step.run)
+                elif connection is None:
+                    given = await self.database.fetch(step.name, step.sql, *step.args)
                 else:
-                    rows = await self.database.on(connection, call.name, call.sql, *call.args)
-                call = conversation.send(rows)
+                    given = await self.database.on(connection, step.name, step.sql, *step.args)
+                step = conversation.send(given)
         except StopIteration as stop:
             result: T = stop.value
             return result

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lockstep.errors import Unavailable
+from lockstep.storage.postgres.calls import Work
 from lockstep.storage.postgres.failures import StaleName, translate
 
 if TYPE_CHECKING:
@@ -22,10 +24,13 @@ def converse(connection: psycopg.Connection[Any], conversation: Conversation[T])
 
     with RawCursor(connection, row_factory=tuple_row) as cursor:
         try:
-            call = next(conversation)
+            step = next(conversation)
             while True:
-                cursor.execute(call.sql, list(call.args))
-                call = conversation.send(cursor.fetchall())
+                if isinstance(step, Work):
+                    step = conversation.send(step.run())
+                    continue
+                cursor.execute(step.sql, list(step.args))
+                step = conversation.send(cursor.fetchall())
         except StopIteration as stop:
             result: T = stop.value
             return result
@@ -40,10 +45,13 @@ async def converse_async(connection: psycopg.AsyncConnection[Any], conversation:
 
     async with AsyncRawCursor(connection, row_factory=tuple_row) as cursor:
         try:
-            call = next(conversation)
+            step = next(conversation)
             while True:
-                await cursor.execute(call.sql, list(call.args))
-                call = conversation.send(await cursor.fetchall())
+                if isinstance(step, Work):
+                    step = conversation.send(await asyncio.to_thread(step.run))
+                    continue
+                await cursor.execute(step.sql, list(step.args))
+                step = conversation.send(await cursor.fetchall())
         except StopIteration as stop:
             result: T = stop.value
             return result

@@ -1,0 +1,443 @@
+"""Queues and groups that appear and vanish while others push, pop and ack; and names that a store remembers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from lockstep.core.names import QUEUE_MODE
+from lockstep.core.records import Ack, PendingRequest, Position, Subscription, SubscriptionMode
+from lockstep.errors import GroupNotFound
+from lockstep.storage.postgres.store import PostgresStore
+from support.builders import ack, batch, configure, lag_of, numbers, partitions_of, pop, pop_all, push_n, seqs
+from support.databases import Databases
+from support.sessions import Actor, Stage
+
+MODES: list[SubscriptionMode] = ["all", "new"]
+
+
+@pytest.fixture
+def dsn(databases: Databases) -> str:
+    return databases.emptied()
+
+
+@pytest_asyncio.fixture
+async def stage(dsn: str) -> AsyncIterator[Stage]:
+    async with Stage(dsn) as stage:
+        yield stage
+        # `cursor_missing`, `due_at_wrong` and what a deleted queue might leave behind.
+        assert await (await stage.actor()).store.verify() == []
+
+
+@pytest_asyncio.fixture
+async def stores(dsn: str) -> AsyncIterator[tuple[PostgresStore, PostgresStore]]:
+    """Two servers: each remembers names on its own."""
+    stores = PostgresStore(dsn), PostgresStore(dsn)
+    yield stores
+    assert await stores[0].verify() == []
+    await asyncio.gather(*(store.close() for store in stores))
+
+
+async def subscribe(actor: Actor, group: str = "g", mode: SubscriptionMode = "all") -> None:
+    await actor.store.subscribe("q", group, Subscription(mode))
+
+
+async def cursors(actor: Actor, group: str = "g") -> list[str]:
+    return [lag.partition for lag in await actor.store.lag("q", group=group)]
+
+
+# --- A new group against a new partition ------------------------------------------------------------------
+
+
+async def test_group_that_waits_for_a_new_partition_gets_a_cursor_there(stage: Stage) -> None:
+    """A creates a partition and holds on; B creates a group and waits; A commits: the group has a cursor."""
+    a, b = await stage.actors(2)
+    await push_n(a.store, "q", partition="old")
+    await a.begin()
+    await push_n(a.store, "q", partition="new", start=2)
+    waiting = await stage.blocked(subscribe(b), b, by=a)
+    await a.commit()
+    await waiting
+    assert await cursors(b) == ["old", "new"]
+    assert sorted(numbers(await pop_all(b.store, "q", group="g"))) == [1, 2]
+
+
+async def test_new_partition_that_waits_for_a_group_has_its_cursor(stage: Stage) -> None:
+    """B creates a group and holds on; A pushes to a new partition and waits; B commits: it has a cursor."""
+    a, b = await stage.actors(2)
+    await push_n(a.store, "q", partition="old")
+    await b.begin()
+    await subscribe(b)
+    waiting = await stage.blocked(push_n(a.store, "q", partition="new", start=2), a, by=b)
+    await b.commit()
+    await waiting
+    assert await cursors(b) == ["old", "new"]
+    assert sorted(numbers(await pop_all(b.store, "q", group="g"))) == [1, 2]
+
+
+async def test_group_that_rolls_back_leaves_no_cursor(stage: Stage) -> None:
+    """B creates a group and holds on; A pushes to a new partition and waits; B rolls back."""
+    a, b = await stage.actors(2)
+    await push_n(a.store, "q", partition="old")
+    await b.begin()
+    await subscribe(b)
+    waiting = await stage.blocked(push_n(a.store, "q", partition="new", start=2), a, by=b)
+    await b.rollback()
+    await waiting
+    with pytest.raises(GroupNotFound):
+        await cursors(b)
+    assert sorted(numbers(await pop_all(b.store, "q", group="g"))) == [1, 2]
+
+
+async def test_groups_and_partitions_created_at_once_all_meet(dsn: str) -> None:
+    """Four stores create groups while four create partitions, some of them the same: every pair has a cursor."""
+    stores = [PostgresStore(dsn) for _ in range(8)]
+    await push_n(stores[0], "q", partition="first")
+
+    async def create_groups(store: PostgresStore, index: int) -> None:
+        for number in range(6):
+            await store.subscribe("q", f"g{(index + number) % 8}", Subscription())
+
+    async def create_partitions(store: PostgresStore, index: int) -> None:
+        for number in range(12):
+            await store.push([batch("q", partition=f"p{(index * 5 + number + more) % 24}") for more in range(2)])
+
+    await asyncio.gather(
+        *(create_groups(store, index) for index, store in enumerate(stores[:4])),
+        *(create_partitions(store, index) for index, store in enumerate(stores[4:])),
+    )
+    assert await stores[0].verify() == []
+    groups = await stores[0].groups(queue="q")
+    assert len(groups) == 8
+    assert {group.partitions for group in groups} == {(await stores[0].queue("q")).partitions}
+    assert {group.lag for group in groups} == {(await stores[0].queue("q")).messages}
+    await asyncio.gather(*(store.close() for store in stores))
+
+
+# --- A new group against a push ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_group_that_waits_for_a_push_in_flight(stage: Stage, mode: SubscriptionMode) -> None:
+    """A pushes and holds on; B subscribes and waits; A commits: to `all` the message is there, to `new` it is
+    old; and the next one reaches both."""
+    a, b = await stage.actors(2)
+    await push_n(a.store, "q")
+    await a.begin()
+    await push_n(a.store, "q", start=2)
+    waiting = await stage.blocked(subscribe(b, mode=mode), b, by=a)
+    await a.commit()
+    await waiting
+    assert numbers(await pop_all(b.store, "q", group="g")) == ([1, 2] if mode == "all" else [])
+    await push_n(a.store, "q", start=3)
+    assert numbers(await pop_all(b.store, "q", group="g")) == [3]
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_push_that_waits_for_a_group_wakes_it(stage: Stage, mode: SubscriptionMode) -> None:
+    """B subscribes and holds on; A pushes and waits; B commits: the group is delivered A's message."""
+    a, b = await stage.actors(2)
+    await push_n(a.store, "q")
+    await b.begin()
+    await subscribe(b, mode=mode)
+    waiting = await stage.blocked(push_n(a.store, "q", start=2), a, by=b)
+    await b.commit()
+    await waiting
+    assert numbers(await pop_all(b.store, "q", group="g")) == ([1, 2] if mode == "all" else [2])
+
+
+async def test_first_pop_of_a_group_by_two_at_once_creates_it_once(stage: Stage) -> None:
+    """A's pop creates the group and holds on; B's pop, of the same group, waits; A commits: B gets the rest."""
+    a, b = await stage.actors(2)
+    await a.store.push([batch("q", partition="p1"), batch("q", partition="p2", start=2)])
+    await a.begin()
+    first = await pop(a.store, "q", group="g")
+    waiting = await stage.blocked(pop(b.store, "q", group="g"), b, by=a)
+    await a.commit()
+    assert sorted(numbers(first) + numbers(await waiting)) == [1, 2]
+    assert [group.name for group in await a.store.groups(queue="q")] == ["g"]
+
+
+async def test_first_push_to_a_queue_by_two_at_once_creates_it_once(stage: Stage) -> None:
+    """A's push creates queue and partition and holds on; B's push waits; A commits: seqs 1 and 2."""
+    a, b = await stage.actors(2)
+    await a.begin()
+    await push_n(a.store, "q")
+    waiting = await stage.blocked(push_n(b.store, "q", start=2), b, by=a)
+    assert not await pop((await stage.actor()).store, "q")
+    await a.commit()
+    assert [receipt.seq for receipt in await waiting] == [2]
+    assert len(await a.store.queues()) == 1
+
+
+async def test_queue_of_a_first_push_that_rolls_back_is_not_there(stage: Stage) -> None:
+    """A's push creates the queue and rolls back: to A's own store it does not exist either; a push makes it anew."""
+    a, b = await stage.actors(2)
+    await a.begin()
+    await push_n(a.store, "q", partition="p")
+    await a.rollback()
+    assert await b.store.queues() == []
+    assert not await pop(a.store, "q")
+    assert await a.store.has_pending([PendingRequest(queue="q"), PendingRequest(queue="q", partition="p")]) == [
+        False,
+        False,
+    ]
+    assert [receipt.seq for receipt in await push_n(a.store, "q", partition="p")] == [1]
+
+
+# --- Deleting a queue -------------------------------------------------------------------------------------
+
+
+async def test_delete_that_waits_for_a_push_in_flight_takes_its_messages_along(stage: Stage) -> None:
+    """A pushes and holds on; B deletes the queue and waits; A commits: all is gone. A pushes again: a new queue."""
+    a, b = await stage.actors(2)
+    await push_n(a.store, "q", transaction_ids=["t"], trace_ids=["0190a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b"])
+    await pop(a.store, "q", group="g")
+    await a.begin()
+    await push_n(a.store, "q", start=2)
+    waiting = await stage.blocked(b.store.delete_queue("q"), b, by=a)
+    await a.commit()
+    assert await waiting
+    assert await b.store.queues() == []
+    [receipt] = await push_n(a.store, "q", start=3, transaction_ids=["t"])
+    assert (receipt.status, receipt.seq) == ("queued", 1)
+    assert numbers(await pop(a.store, "q", group="g")) == [3]
+
+
+async def test_push_that_waits_for_a_delete_starts_afresh(stage: Stage) -> None:
+    """B deletes the queue and holds on; A, who knows its names, pushes and waits; B commits: a new queue."""
+    a, b = await stage.actors(2)
+    await push_n(a.store, "q", 3)
+    await b.begin()
+    assert await b.store.delete_queue("q")
+    waiting = await stage.blocked(push_n(a.store, "q", start=4), a, by=b)
+    await b.commit()
+    assert [receipt.seq for receipt in await waiting] == [1]
+    assert numbers(await pop(b.store, "q", batch=9)) == [4]
+
+
+async def test_first_push_of_a_store_that_waits_for_a_delete_starts_afresh(stage: Stage) -> None:
+    """B deletes the queue and holds on; A, who does not know it yet, pushes and waits; B commits: a new queue."""
+    a, b = await stage.actors(2)
+    await push_n(b.store, "q", 3)
+    await b.begin()
+    assert await b.store.delete_queue("q")
+    waiting = await stage.blocked(push_n(a.store, "q", start=4), a, by=b)
+    await b.commit()
+    assert [receipt.seq for receipt in await waiting] == [1]
+
+
+async def test_push_from_sql_that_waits_for_a_delete_starts_afresh(stage: Stage) -> None:
+    """B deletes the queue and holds on; A pushes in SQL and waits; B commits: a new queue, and no error."""
+    a, b = await stage.actors(2)
+    await push_n(b.store, "q", 3)
+    await b.begin()
+    assert await b.store.delete_queue("q")
+    waiting = await stage.blocked(a.sql("select lockstep.push('q', 'Default', '{\"n\": 4}')"), a, by=b)
+    await b.commit()
+    await waiting
+    assert numbers(await pop(b.store, "q", batch=9)) == [4]
+
+
+async def test_push_that_waits_for_a_delete_that_rolls_back_goes_on(stage: Stage) -> None:
+    """B deletes the queue and holds on; A pushes and waits; B rolls back: A's seq follows the old ones."""
+    a, b = await stage.actors(2)
+    await push_n(a.store, "q", 3)
+    await b.begin()
+    assert await b.store.delete_queue("q")
+    waiting = await stage.blocked(push_n(a.store, "q", start=4), a, by=b)
+    await b.rollback()
+    assert [receipt.seq for receipt in await waiting] == [4]
+
+
+async def test_delete_that_waits_for_a_pop_leaves_nothing_of_its_lease(stage: Stage) -> None:
+    """A pops and holds on; B deletes the queue and waits; A commits: A's ack finds its lease lost."""
+    a, b = await stage.actors(2)
+    await push_n(a.store, "q")
+    await subscribe(a)
+    await a.begin()
+    popped = await pop(a.store, "q", group="g")
+    waiting = await stage.blocked(b.store.delete_queue("q"), b, by=a)
+    await a.commit()
+    assert await waiting
+    assert (await ack(a.store, lease_id=popped.lease_id)).error == "lease_lost"
+
+
+async def test_delete_that_waits_for_an_ack(stage: Stage) -> None:
+    """A acks to a dead letter and holds on; B deletes the queue and waits; A commits: nothing is left."""
+    a, b = await stage.actors(2)
+    await push_n(a.store, "q")
+    popped = await pop(a.store, "q")
+    await a.begin()
+    assert (await ack(a.store, lease_id=popped.lease_id, status="dlq")).dead
+    waiting = await stage.blocked(b.store.delete_queue("q"), b, by=a)
+    await a.commit()
+    assert await waiting
+    for table in ("queue", "partition", "segment", "run", "consumer_group", "cursor", "dead_letter", "depth"):
+        assert await b.sql(f"select count(*) from lockstep.{table}") == 0, table
+
+
+async def test_two_deletes_at_once_delete_once(stage: Stage) -> None:
+    """A deletes and holds on; B deletes and waits; A commits: B found nothing."""
+    a, b = await stage.actors(2)
+    await push_n(a.store, "q")
+    await a.begin()
+    assert await a.store.delete_queue("q")
+    waiting = await stage.blocked(b.store.delete_queue("q"), b, by=a)
+    await a.commit()
+    assert not await waiting
+
+
+# --- Names that are out of date ---------------------------------------------------------------------------
+
+Stores = tuple[PostgresStore, PostgresStore]
+
+
+async def test_push_to_a_queue_that_another_server_deleted(stores: Stores) -> None:
+    here, there = stores
+    await push_n(here, "q", 2, partition="p")
+    assert await there.delete_queue("q")
+    assert [receipt.seq for receipt in await push_n(here, "q", partition="p")] == [1]
+
+
+async def test_push_to_a_queue_that_another_server_deleted_and_made_again(stores: Stores) -> None:
+    """The partition that is remembered is gone, and another of the same name is there."""
+    here, there = stores
+    await here.push([batch("q", 2, partition="p"), batch("q", partition="r")])
+    assert await there.delete_queue("q")
+    await push_n(there, "q", 3, partition="p")
+    receipts = await here.push([batch("q", partition="p", start=4), batch("q", partition="s", start=5)])
+    assert [receipt.seq for receipt in receipts] == [4, 1]
+    assert sorted(numbers(await pop_all(there, "q"))) == [1, 2, 3, 4, 5]
+
+
+async def test_push_to_two_queues_of_which_one_was_deleted(stores: Stores) -> None:
+    here, there = stores
+    both = [batch("kept"), batch("gone")]
+    await here.push(both)
+    assert await there.delete_queue("gone")
+    assert [(receipt.queue, receipt.seq) for receipt in await here.push(both)] == [("kept", 2), ("gone", 1)]
+
+
+async def test_pop_from_a_queue_that_another_server_deleted(stores: Stores) -> None:
+    here, there = stores
+    await push_n(here, "q", 2, partition="p")
+    await pop(here, "q", partition="p", auto_ack=True)
+    assert await there.delete_queue("q")
+    assert not await pop(here, "q")
+    assert not await pop(here, "q", partition="p")
+    await push_n(there, "q", partition="p", start=7)
+    assert numbers(await pop(here, "q", partition="p")) == [7]
+
+
+async def test_pending_of_a_queue_that_another_server_deleted_is_not_falsely_false(stores: Stores) -> None:
+    here, there = stores
+    request = [PendingRequest(queue="q"), PendingRequest(queue="q", partition="p")]
+    await push_n(here, "q", partition="p")
+    await pop_all(here, "q")
+    assert await here.has_pending(request) == [False, False]
+    assert await there.delete_queue("q")
+    await push_n(there, "q", partition="p")
+    await there.subscribe("q", QUEUE_MODE, Subscription())
+    assert await here.has_pending(request) == [True, True]
+    assert len(await pop(here, "q")) == 1
+
+
+async def test_group_that_another_server_deleted_starts_afresh(stores: Stores) -> None:
+    here, there = stores
+    await push_n(here, "q", 2)
+    held = await pop(here, "q", group="g")
+    assert await there.delete_group("g", queue="q") == 1
+    assert (await ack(here, lease_id=held.lease_id)).error == "lease_lost"
+    assert await here.has_pending([PendingRequest(queue="q", group="g")]) == [True]
+    assert seqs(await pop(here, "q", group="g", batch=9)) == [1, 2]
+
+
+async def test_group_that_another_server_deleted_is_sought_and_measured_as_what_it_is(stores: Stores) -> None:
+    here, there = stores
+    await push_n(here, "q", 2)
+    await pop(here, "q", group="g", auto_ack=True)
+    assert await there.delete_group("g") == 1
+    with pytest.raises(GroupNotFound):
+        await here.seek("q", "g", Position("end"))
+    with pytest.raises(GroupNotFound):
+        await here.lag("q", group="g")
+
+
+async def test_pop_of_a_namespace_whose_queue_and_group_another_server_deleted(stores: Stores) -> None:
+    here, there = stores
+    for queue in ("shop.a", "shop.b", "shop.c"):
+        await push_n(here, queue)
+        assert numbers(await pop(here, queue, group="g", auto_ack=True)) == [1]
+    await there.delete_queue("shop.a")
+    await there.delete_group("g", queue="shop.b")
+    await push_n(there, "shop.c", start=2)
+    popped = await pop(here, namespace="shop", group="g", partitions=9, batch=9)
+    assert [(message.queue, message.seq) for message in popped.messages()] == [("shop.b", 1), ("shop.c", 2)]
+
+
+async def test_limit_that_another_server_set_is_obeyed(stores: Stores) -> None:
+    here, there = stores
+    await push_n(here, "q", 2)
+    await configure(there, "q", max_size=10)
+    [receipt] = await push_n(here, "q")
+    assert (receipt.depth, receipt.remaining) == (3, 7)
+    await configure(there, "q")
+    assert [receipt.depth for receipt in await push_n(here, "q")] == [None]
+
+
+async def test_transaction_with_names_that_another_server_made_stale(stores: Stores) -> None:
+    here, there = stores
+    await push_n(here, "in", 2)
+    await push_n(here, "out", 5)
+    popped = await pop(here, "in")
+    assert await there.delete_queue("out")
+    result = await here.transaction([Ack(lease_id=popped.lease_id)], [batch("out", start=6)])
+    assert [receipt.seq for receipt in result.pushed] == [1]
+    assert (await lag_of(here, "in")).acked == 1
+
+
+# --- Deleting a group -------------------------------------------------------------------------------------
+
+
+async def test_delete_group_that_waits_for_an_ack(stage: Stage) -> None:
+    """A acks and holds on; B deletes the group and waits; A commits: the group is gone, and starts afresh."""
+    a, b = await stage.actors(2)
+    await push_n(a.store, "q", 2)
+    popped = await pop(a.store, "q", group="g")
+    await a.begin()
+    assert (await ack(a.store, lease_id=popped.lease_id)).success
+    waiting = await stage.blocked(b.store.delete_group("g", queue="q"), b, by=a)
+    await a.commit()
+    assert await waiting == 1
+    assert seqs(await pop(a.store, "q", group="g", batch=9)) == [1, 2]
+
+
+async def test_push_beside_a_group_being_deleted_and_made_again(stage: Stage) -> None:
+    """B deletes a drained group and holds on; A pushes; B commits; the group is made anew and is delivered all."""
+    a, b = await stage.actors(2)
+    await push_n(a.store, "q")
+    await pop_all(a.store, "q", group="g")
+    await b.begin()
+    assert await b.store.delete_group("g", queue="q") == 1
+    pushing = stage.start(push_n(a.store, "q", start=2))
+    await stage.until_done_or_blocked(pushing, a)
+    await b.commit()
+    await pushing
+    assert numbers(await pop_all(a.store, "q", group="g")) == [1, 2]
+
+
+async def test_pop_does_not_wait_for_a_group_being_deleted(stage: Stage) -> None:
+    """B deletes the group and holds on; A pops and gets nothing, without waiting; B rolls back: A gets all."""
+    a, b = await stage.actors(2)
+    await a.store.push([batch("q", partition="p1"), batch("q", partition="p2")])
+    await subscribe(a)
+    assert not await pop(a.store, "q", group="g", partition="nowhere")
+    await b.begin()
+    assert await b.store.delete_group("g", queue="q") == 2
+    assert not await pop(a.store, "q", group="g", partitions=2, batch=2)
+    await b.rollback()
+    assert sorted(partitions_of(await pop(a.store, "q", group="g", partitions=2, batch=2))) == ["p1", "p2"]

@@ -1,0 +1,77 @@
+"""The load of the kill -9 tests: the queues and groups, what is pushed, and what each client is told to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+from uuid import NAMESPACE_URL, uuid5
+
+import msgspec
+
+from support.history import Lane
+
+NAMESPACE = "chaos"
+QUEUES = (f"{NAMESPACE}.orders", f"{NAMESPACE}.bills")
+RELAYED = "relayed"
+"""Where the group `relay` puts everything that it completes."""
+
+AUDIT, RELAY = "audit", "relay"
+GROUPS = (AUDIT, RELAY)
+
+TransactionIds = Literal["uuid", "text"]
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What every client is told. Each start of it is a life, with a log of its own."""
+
+    name: str
+    dsn: str
+    folder: str
+    life: int = 0
+
+    @property
+    def log(self) -> Path:
+        return Path(self.folder, f"{self.name}.{self.life}.jsonl")
+
+    def logs(self) -> list[Path]:
+        """The logs of all lives so far."""
+        return sorted(Path(self.folder).glob(f"{self.name}.*.jsonl"))
+
+
+class ProducerPlan(Plan, frozen=True, kw_only=True):
+    transaction_ids: TransactionIds | None = None
+    queues: tuple[str, ...] = QUEUES
+    partitions_max: int = 24
+    pause_seconds_max: float = 0
+    messages_max: int = 100_000
+
+
+class ConsumerPlan(Plan, frozen=True, kw_only=True):
+    group: str
+    lease_seconds: float = 1.0
+    work_seconds_max: float = 0.02
+    holds: bool = False
+    """It takes messages once and then does nothing more, under its lease."""
+
+
+class Content(msgspec.Struct, frozen=True, kw_only=True):
+    """A payload."""
+
+    by: str
+    """A producer; without transaction ids, one life of it, because only that knows what it has sent."""
+    n: int
+    """The producer's messages in one partition: 1, 2, 3, …"""
+    push: int
+    push_size: int
+    """Messages of the whole push, over all its partitions."""
+    padding: str
+    """Some segments are large enough to be packed."""
+
+
+def transaction_id(kind: TransactionIds, by: str, lane: Lane, n: int) -> str:
+    text = f"{by}/{lane.queue}/{lane.partition}/{n}"
+    return text if kind == "text" else str(uuid5(NAMESPACE_URL, text))
+
+
+def relayed_partition(lane: Lane) -> str:
+    return f"{lane.queue}/{lane.partition}"
