@@ -51,7 +51,8 @@ RUN_SECONDS_MAX = 1200
 
 def main() -> int:
     arguments = _arguments()
-    # Ended from outside, we clean up as after Ctrl-C.
+    # Ended from outside, we clean up as after Ctrl-C, also where a shell made us ignore that one.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
         with running_server(arguments.dsn) as dsn, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -80,7 +81,7 @@ async def _run(dsn: str, arguments: argparse.Namespace) -> int:
             server=server,
             messages=Messages(),
             rounds=arguments.rounds or (3 if short else 5),
-            seconds=arguments.seconds or (0.2 if short else 1.2),
+            seconds=arguments.seconds or (0.15 if short else 1.2),
             partitions_many=100_000 if short else 1_000_000,
         )
         for name in [arguments.only] if arguments.only else SCENARIOS:

@@ -23,15 +23,6 @@ _TRANSACTION_IDS_PER_SECOND = 400_000
 GROUPED_QUEUE = "bench.grouped"
 
 
-@asynccontextmanager
-async def prepared_engine(dsn: str, messages: Messages, queue: str = QUEUE) -> AsyncIterator[Engine]:
-    """An engine that knows all partitions of the queue, on a database that has statistics."""
-    async with opened_engine(dsn, pool_connections_max=CALLERS) as engine:
-        await create_partitions(engine, messages, queue)
-        await analyze(dsn)
-        yield engine
-
-
 async def create_partitions(engine: Engine, messages: Messages, queue: str = QUEUE) -> None:
     """One message to each, with a transaction id, so that no table that we push to is empty when it is analyzed."""
     for start in range(0, PARTITIONS, _CREATE_AT_ONCE):
@@ -108,19 +99,22 @@ class _Deduplicated:
 
 async def push_small(setting: Setting) -> Outcome:
     tables = []
-    for size, partitions in ((1, (1,)), (10, (1, 10))):
-        measured = await _measure(setting, size, partitions)
-        tables.append(table(f"Push, batch {size}", measured))
+    async with _prepared(setting) as (plain, engine):
+        for size, partitions in ((1, (1,)), (10, (1, 10))):
+            measured = await _measure(setting, plain, engine, size, partitions)
+            tables.append(table(f"Push, batch {size}", measured))
     return Outcome(tables)
 
 
 async def push_100(setting: Setting) -> Outcome:
-    measured = await _measure(setting, 100, (1, 10, 100))
+    async with _prepared(setting) as (plain, engine):
+        measured = await _measure(setting, plain, engine, 100, (1, 10, 100))
     return Outcome([table("Push, batch 100", measured)], [_bar(measured[1], 1.8)])
 
 
 async def push_1000(setting: Setting) -> Outcome:
-    measured = await _measure(setting, 1000, (1, 10, 1000))
+    async with _prepared(setting) as (plain, engine):
+        measured = await _measure(setting, plain, engine, 1000, (1, 10, 1000))
     one, thousand = measured[1], measured[3]
     wal = Bar.at_most(f"{one.name}: WAL bytes per message", one.wal_bytes_per_message, 80)
     return Outcome([table("Push, batch 1000", measured)], [_bar(one, 5), wal, _bar(thousand, 0.45)])
@@ -129,30 +123,38 @@ async def push_1000(setting: Setting) -> Outcome:
 async def push_more(setting: Setting) -> Outcome:
     """What costs extra: deduplication, and groups that a push has to look after."""
     size = 1000
-    async with (
-        setting.server.database() as dsn,
-        Plain.opened(dsn) as plain,
-        prepared_engine(dsn, setting.messages) as engine,
-    ):
-        await create_partitions(engine, setting.messages, GROUPED_QUEUE)
+    messages = setting.messages
+    async with _prepared(setting, GROUPED_QUEUE) as (plain, engine):
         for number in range(3):
             await engine.subscribe(GROUPED_QUEUE, f"group-{number}")
-        await analyze(dsn)
-        deduplicated = _Deduplicated(engine, setting.messages, size, [])
-        grouped = push_side(engine, setting.messages, size, size, queue=GROUPED_QUEUE)
-        others = [deduplicated.side(), Side(f"{grouped.name}, 3 groups", grouped.work)]
-        measured = await setting.compare(plain.side(setting.messages, size), others)
+        grouped = push_side(engine, messages, size, size, queue=GROUPED_QUEUE)
+        others = [
+            _Deduplicated(engine, messages, size, []).side(),
+            Side(f"{grouped.name}, 3 groups", grouped.work),
+        ]
+        measured = await setting.compare(plain.side(messages, size), others)
     return Outcome([table("Push, batch 1000, with more to do", measured)], [_bar(measured[1], 0.7)])
 
 
-async def _measure(setting: Setting, size: int, partitions: tuple[int, ...]) -> list[Measurement]:
+@asynccontextmanager
+async def _prepared(setting: Setting, *more_queues: str) -> AsyncIterator[tuple[Plain, Engine]]:
+    """Both sides in one database, with all partitions there and statistics that know of them."""
     async with (
         setting.server.database() as dsn,
         Plain.opened(dsn) as plain,
-        prepared_engine(dsn, setting.messages) as engine,
+        opened_engine(dsn, pool_connections_max=CALLERS) as engine,
     ):
-        others = [push_side(engine, setting.messages, size, count) for count in partitions]
-        return await setting.compare(plain.side(setting.messages, size), others)
+        for queue in (QUEUE, *more_queues):
+            await create_partitions(engine, setting.messages, queue)
+        await analyze(dsn)
+        yield plain, engine
+
+
+async def _measure(
+    setting: Setting, plain: Plain, engine: Engine, size: int, partitions: tuple[int, ...]
+) -> list[Measurement]:
+    others = [push_side(engine, setting.messages, size, count) for count in partitions]
+    return await setting.compare(plain.side(setting.messages, size), others)
 
 
 def _bar(measured: Measurement, target: float) -> Bar:

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from lockstep.core.names import QUEUE_MODE
 from lockstep.core.policy import QueueOptions
@@ -47,9 +47,12 @@ TRACES = [None, None, "0190a1b2-c3d4-7e5f-8a6b-00000000000a", "0190a1b2-c3d4-7e5
 GARBAGE = "garbage"
 NO_PARTITION = 2**40
 
-queues = st.sampled_from(QUEUES)
-partitions = st.sampled_from(PARTITIONS)
-groups = st.sampled_from(GROUPS)
+# The first of each comes more often: operations must meet to have something to disagree about.
+queues = st.sampled_from([QUEUES[0], *QUEUES])
+partitions = st.sampled_from([PARTITIONS[0], *PARTITIONS])
+groups = st.sampled_from([GROUPS[0], *GROUPS])
+seldom = st.sampled_from([False, False, False, True])
+waits = st.sampled_from([0, 1, 0.001, 2.5, 5, 10, 30, 31, 400])
 back = st.integers(0, 6)
 """How many to count back from the newest."""
 statuses = st.sampled_from(["completed", "completed", "failed", "failed", "retry", "dlq"])
@@ -115,7 +118,7 @@ pops = st.builds(
     batch=st.integers(1, 6),
     partitions=st.integers(1, 3),
     lease_seconds=st.sampled_from([None, 1, 60]),
-    auto_ack=st.sampled_from([False, False, True]),
+    auto_ack=seldom,
     mode=st.sampled_from(["all", "new", "from"]),
 )
 
@@ -195,22 +198,30 @@ class Operations(RuleBasedStateMachine):
 
     # --- Queues
 
-    @rule(
-        queue=queues, options=options, names=st.sampled_from([{}, {}, {"namespace": "shop"}, {"task": "a"}])
-    )
+    @initialize(first=options, second=options, plans=batches)
+    def begin(self, first: QueueOptions, second: QueueOptions, plans: list[BatchPlan]) -> None:
+        self.call("configure", QUEUES[0], first)
+        self.call("configure", QUEUES[1], second)
+        self.push(plans)
+
+    @rule(queue=queues, options=options, names=st.sampled_from([{}, {}, {"namespace": "shop"}, {"task": "a"}]))
     def configure(self, queue: str, options: QueueOptions, names: dict[str, str]) -> None:
         self.call("configure", queue, options, **names)
 
-    @rule(queue=queues, sure=st.integers(0, 3))
-    def delete_queue(self, queue: str, sure: int) -> None:
-        if sure == 0:
+    @rule(queue=queues, sure=seldom)
+    def delete_queue(self, queue: str, sure: bool) -> None:
+        if sure:
             self.call("delete_queue", queue)
 
     @rule(
-        queue=queues, partition=st.one_of(st.none(), partitions), scope=st.sampled_from(["unleased", "all"])
+        queue=queues,
+        partition=st.one_of(st.none(), partitions),
+        scope=st.sampled_from(["unleased", "unleased", "all"]),
+        sure=st.booleans(),
     )
-    def clear(self, queue: str, partition: str | None, scope: str) -> None:
-        self.call("clear", queue, partition=partition, scope=scope)
+    def clear(self, queue: str, partition: str | None, scope: str, sure: bool) -> None:
+        if sure:
+            self.call("clear", queue, partition=partition, scope=scope)
 
     # --- Messages in and out
 
@@ -222,14 +233,22 @@ class Operations(RuleBasedStateMachine):
     def push_more(self, plans: list[BatchPlan]) -> None:
         self._note_pushed(self.call("push", self._batches(plans)))
 
-    @rule(plans=st.lists(pops, min_size=1, max_size=2))
-    def pop(self, plans: list[PopPlan]) -> None:
+    @rule(plans=st.lists(pops, min_size=1, max_size=2), wait=waits)
+    def pop(self, plans: list[PopPlan], wait: float) -> None:
+        self.clock.advance(wait)
         requests = [self._request(plan) for plan in plans]
         for popped in self.call("pop", requests):
             self._note_popped(popped)
 
-    @rule(plan=pops, status=statuses)
-    def pop_and_settle(self, plan: PopPlan, status: AckStatus) -> None:
+    @rule(plan=pops, wait=waits, times=st.integers(2, 3))
+    def pop_again(self, plan: PopPlan, wait: float, times: int) -> None:
+        """The same consumer comes back without having said anything."""
+        for _ in range(times):
+            self.pop([plan], wait)
+
+    @rule(plan=pops, wait=waits, status=statuses)
+    def pop_and_settle(self, plan: PopPlan, wait: float, status: AckStatus) -> None:
+        self.clock.advance(wait)
         [popped] = self.call("pop", [self._request(plan)])
         self._note_popped(popped)
         if popped.lease_id is not None:
@@ -249,23 +268,22 @@ class Operations(RuleBasedStateMachine):
     def renew(self, which: int, seconds: float | None) -> None:
         self.call("renew", [Renewal(lease_id=_newest(self._leases, which), seconds=seconds)])
 
-    @rule(seconds=st.sampled_from([1, 0.001, 2.5, 5, 10, 31, 400]))
-    def advance(self, seconds: float) -> None:
-        self.clock.advance(seconds)
+    @rule(wait=waits)
+    def advance(self, wait: float) -> None:
+        self.clock.advance(wait)
 
     # --- Groups
 
-    @rule(
-        queue=queues, group=groups, position=positions, partition=st.one_of(st.none(), partitions), ago=back
-    )
+    @rule(queue=queues, group=groups, position=positions, partition=st.one_of(st.none(), partitions), ago=back)
     def seek(self, queue: str, group: str, position: Position, partition: str | None, ago: int) -> None:
         if position.kind == "time":
             position = Position("time", at=self.clock.ago(ago * 5))
         self.call("seek", queue, group, position, partition=partition)
 
-    @rule(group=groups, queue=st.one_of(st.none(), queues, queues), forget=st.booleans())
-    def delete_group(self, group: str, queue: str | None, forget: bool) -> None:
-        self.call("delete_group", group, queue=queue, forget_subscription=forget)
+    @rule(group=groups, queue=st.one_of(st.none(), queues, queues), forget=st.booleans(), sure=seldom)
+    def delete_group(self, group: str, queue: str | None, forget: bool, sure: bool) -> None:
+        if sure:
+            self.call("delete_group", group, queue=queue, forget_subscription=forget)
 
     @rule(group=groups, queue=queues, mode=st.sampled_from(["all", "new", "from"]))
     def subscribe(self, group: str, queue: str, mode: str) -> None:
@@ -282,9 +300,7 @@ class Operations(RuleBasedStateMachine):
 
     # --- Dead letters
 
-    @rule(
-        which=st.one_of(st.none(), back), queue=st.one_of(st.none(), queues), limit=st.sampled_from([1, 1000])
-    )
+    @rule(which=st.one_of(st.none(), back), queue=st.one_of(st.none(), queues), limit=st.sampled_from([1, 1000]))
     def redrive(self, which: int | None, queue: str | None, limit: int) -> None:
         self.call("redrive", self._dead_letters(which, queue), limit=limit)
 

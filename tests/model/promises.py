@@ -35,9 +35,6 @@ from lockstep.core.records import (
 )
 from support.clock import START
 
-UNKNOWN = -1
-"""Attempts after the head was removed: until the cursor is used again they may be counted either way."""
-
 
 class Broken(AssertionError):
     """A promise was broken."""
@@ -118,10 +115,7 @@ class Queue:
     def pending(self) -> int:
         if not self.groups:
             return sum(len(partition.messages) for partition in self.partitions.values())
-        return max(
-            sum(len(p.after(p.cursors[group].acked)) for p in self.partitions.values())
-            for group in self.groups
-        )
+        return max(sum(len(p.after(p.cursors[group].acked)) for p in self.partitions.values()) for group in self.groups)
 
 
 Death = tuple[str, str, int, str, int, str | None]
@@ -151,13 +145,17 @@ class Promises:
     def cleared(self, name: str, partition: str | None, scope: str, removed: int) -> None:
         gone = 0
         for part in self._parts(name, partition):
+            heads = {group: part.head(cursor.acked) for group, cursor in part.cursors.items()}
             kept = self._kept(part) if scope == "unleased" else {}
             removed_seqs = part.messages.keys() - kept.keys()
             gone += len(removed_seqs)
             part.messages = kept
             self.dead = [d for d in self.dead if d[:2] != (name, part.name) or d[2] not in removed_seqs]
-            for cursor in part.cursors.values():
-                self._clear_cursor(part, cursor, scope, removed_seqs)
+            for group, cursor in part.cursors.items():
+                # A cursor whose head was removed starts anew with what is left.
+                if scope == "all" or (heads[group] in removed_seqs and not cursor.leased(self.now)):
+                    part.cursors[group] = Cursor(acked=part.last_seq if scope == "all" else cursor.acked)
+                    self._due_again(self.queues[name], part, part.cursors[group])
         promise(removed == gone, f"clear({name}, {partition}, {scope}) removed {removed}, not {gone}")
 
     def _kept(self, part: Partition) -> dict[int, Stored]:
@@ -169,15 +167,6 @@ class Promises:
                 for cursor in part.cursors.values()
             )
         }
-
-    def _clear_cursor(self, part: Partition, cursor: Cursor, scope: str, removed: set[int]) -> None:
-        if scope == "all":
-            part.cursors.update(
-                {g: Cursor(acked=part.last_seq) for g, c in part.cursors.items() if c is cursor}
-            )
-        elif not cursor.leased(self.now) and any(seq > cursor.acked for seq in removed):
-            cursor.attempts = UNKNOWN if cursor.attempts or cursor.lease else 0
-            cursor.not_before = None
 
     # --- Messages in
 
@@ -209,17 +198,13 @@ class Promises:
         expected = (queue.pending(), max(limit - queue.pending(), 0)) if limit else (None, None)
         promise((receipt.depth, receipt.remaining) == expected, f"{receipt}: not {expected}")
 
-    def _push_one(
-        self, queue: Queue, part: Partition, payload: bytes, given: str | None, receipt: Receipt
-    ) -> bool:
+    def _push_one(self, queue: Queue, part: Partition, payload: bytes, given: str | None, receipt: Receipt) -> bool:
         part.id = part.id or receipt.partition_id
         promise(part.id == receipt.partition_id, f"{part.name} has two ids")
         first = next((m for m in part.messages.values() if given and m.transaction_id == given), None)
         if first is not None:
             expected = ("duplicate", first.seq, first.id)
-            promise(
-                (receipt.status, receipt.seq, receipt.message_id) == expected, f"{receipt}: not {expected}"
-            )
+            promise((receipt.status, receipt.seq, receipt.message_id) == expected, f"{receipt}: not {expected}")
             return False
         promise((receipt.status, receipt.seq) == ("queued", part.last_seq + 1), f"{receipt}: {part.last_seq}")
         promise(receipt.transaction_id == (given or receipt.message_id), f"{receipt}: transaction id")
@@ -256,9 +241,7 @@ class Promises:
                     fresh.add((part.name, given))
         expected = {"queue": queue.name, "depth": queue.pending(), "max_size": queue.options.max_size}
         promise(details == expected, f"QueueFull says {details}, not {expected}")
-        promise(
-            queue.pending() + len(fresh) > queue.options.max_size, f"QueueFull, but {len(fresh)} would fit"
-        )
+        promise(queue.pending() + len(fresh) > queue.options.max_size, f"QueueFull, but {len(fresh)} would fit")
 
     # --- Messages out
 
@@ -320,15 +303,12 @@ class Promises:
         expected = visible[: min(room, len(visible))]
         found, wanted = [m.seq for m in messages], [m.seq for m in expected]
         promise(found == wanted, f"{where}: delivered {found}, not {wanted}")
-        promise(
-            ahead[-1].created_at + queue.options.window <= self.now, f"{where}: delivered in an open window"
-        )
+        promise(ahead[-1].created_at + queue.options.window <= self.now, f"{where}: delivered in an open window")
         for message, stored in zip(messages, expected, strict=True):
             stored.id = stored.id or message.id
             promise((message.id, message.payload) == (stored.id, stored.payload), f"{where}: other content")
             promise(message.created_at == stored.created_at, f"{where}: another time")
-            if cursor.attempts != UNKNOWN:
-                promise(message.attempt == cursor.attempts + 1, f"{where}: attempt {message.attempt}")
+            promise(message.attempt == cursor.attempts + 1, f"{where}: attempt {message.attempt}")
         cursor.not_before = None
         cursor.due_by = self.now
         last = messages[-1].seq
@@ -351,7 +331,7 @@ class Promises:
             cursor.release()
             cursor.due_by = self.now
             if head is not None:
-                attempts = max(cursor.attempts, 0) + 1
+                attempts = cursor.attempts + 1
                 self._charge(queue, part, group, cursor, head, attempts, "lease expired")
         if cursor.stopped or options.max_wait is None:
             return
@@ -410,12 +390,10 @@ class Promises:
         return (
             part.head(seen.acked) == part.head(cursor.acked)
             and seen.stopped == cursor.stopped
-            and cursor.attempts in (UNKNOWN, seen.attempts)
+            and seen.attempts == cursor.attempts
         )
 
-    def _due_again(
-        self, queue: Queue, part: Partition, cursor: Cursor, *, not_before: datetime | None = None
-    ) -> None:
+    def _due_again(self, queue: Queue, part: Partition, cursor: Cursor, *, not_before: datetime | None = None) -> None:
         """The cursor has no lease, and its due time is set anew."""
         ahead = part.after(cursor.acked)
         cursor.not_before = not_before
@@ -505,9 +483,7 @@ class Promises:
         found = []
         for queue, part in every:
             for group, cursor in part.cursors.items():
-                held = (
-                    cursor.leased(self.now) and cursor.lease is not None and cursor.lease.id == ack.lease_id
-                )
+                held = cursor.leased(self.now) and cursor.lease is not None and cursor.lease.id == ack.lease_id
                 if not held or ack.partition_id not in (None, part.id):
                     continue
                 assert cursor.lease is not None
@@ -523,6 +499,7 @@ class Promises:
         self, queue: Queue, part: Partition, group: str, items: list[tuple[int, int, Ack]]
     ) -> list[tuple[int, tuple[str | None, bool, bool]]]:
         cursor = part.cursors[group]
+        stopped_before, cursor.stopped = cursor.stopped, False
         results = []
         clamped = released = changed = False
         not_before = None
@@ -540,7 +517,7 @@ class Promises:
                 released = clamped = True
             else:
                 released = True
-                attempts = max(cursor.attempts, 0) + 1
+                attempts = cursor.attempts + 1
                 if ack.status == "dlq":
                     self.dead.append((queue.name, part.name, seq, group, attempts, ack.error))
                     cursor.acked, cursor.attempts, dead = seq, 0, True
@@ -556,7 +533,10 @@ class Promises:
         if released:
             cursor.release()
         if released or (changed and cursor.lease is None):
+            # A stopped partition goes on: what stopped it is retried, or passed.
             self._due_again(queue, part, cursor, not_before=not_before)
+        else:
+            cursor.stopped = stopped_before
         return results
 
     def renewed(self, renewals: Sequence[Renewal], answers: Sequence[Renewed]) -> None:
@@ -638,9 +618,7 @@ class Promises:
             chosen = [self.queues[name]]
         else:
             chosen = [q for q in self.queues.values() if group in q.groups or group in q.subscriptions]
-        promise(
-            answer == len(chosen), f"set_subscription({group}, {name}) answered {answer}, not {len(chosen)}"
-        )
+        promise(answer == len(chosen), f"set_subscription({group}, {name}) answered {answer}, not {len(chosen)}")
         for queue in chosen:
             queue.subscriptions[group] = (subscription, self.now)
 
@@ -663,9 +641,7 @@ class Promises:
 
     # --- What must hold at any time
 
-    def check(
-        self, lags: dict[str, list[PartitionLag]], leases: list[LeaseInfo], letters: list[DeadLetter]
-    ) -> None:
+    def check(self, lags: dict[str, list[PartitionLag]], leases: list[LeaseInfo], letters: list[DeadLetter]) -> None:
         promise(lags.keys() == self.queues.keys(), f"queues: {sorted(lags)}, not {sorted(self.queues)}")
         for name, found in lags.items():
             queue = self.queues[name]
@@ -678,15 +654,11 @@ class Promises:
             for lease in leases
         }
         promise(held == self._live_leases(), f"leases: {held}, not {self._live_leases()}")
-        promise(
-            Counter(map(_death, letters)) == Counter(self.dead), f"dead letters: {letters} not {self.dead}"
-        )
+        promise(Counter(map(_death, letters)) == Counter(self.dead), f"dead letters: {letters} not {self.dead}")
 
     def _check_lag(self, part: Partition, lag: PartitionLag) -> None:
         cursor = part.cursors[lag.group]
         ahead = part.after(cursor.acked)
-        if cursor.attempts == UNKNOWN:
-            cursor.attempts = lag.attempts
         found = (
             lag.last_seq,
             lag.lag,

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
-from hypothesis.stateful import invariant, precondition, run_state_machine_as_test
+from hypothesis.stateful import invariant, rule, run_state_machine_as_test
 
 from lockstep.core.policy import QueueOptions
 from lockstep.core.records import (
@@ -170,11 +170,7 @@ class PromiseMachine(Operations):
     def _call_seek(self, queue: str, group: str, position: Position, *, partition: str | None = None) -> None:
         answer = self.run("seek", queue, group, position, partition=partition)
         known = self.promises.queues.get(queue)
-        exists = (
-            known is not None
-            and group in known.groups
-            and (partition is None or partition in known.partitions)
-        )
+        exists = known is not None and group in known.groups and (partition is None or partition in known.partitions)
         assert isinstance(answer, LockstepError) != exists
         if exists:
             self.promises.sought(queue, group, position, partition, answer)
@@ -279,9 +275,8 @@ class AgreementMachine(Operations):
         assert await self.postgres.verify() == []
         assert await self.memory.verify() == []
 
-    @precondition(lambda self: len(self._pushed) > 0)
-    @invariant()
-    def agrees(self) -> None:
+    @rule()
+    def look(self) -> None:
         with self.breaking():
             self.runner.run(self._look())
 
@@ -298,8 +293,6 @@ def test_postgres_store_agrees_with_memory_store(runner: asyncio.Runner, databas
     postgres = PostgresStore(database_dsn, clock=clock)
     runner.run(postgres.open())
     try:
-        run_state_machine_as_test(
-            lambda: AgreementMachine(runner, postgres, clock), settings=bounds("agreement")
-        )
+        run_state_machine_as_test(lambda: AgreementMachine(runner, postgres, clock), settings=bounds("agreement"))
     finally:
         runner.run(postgres.close())

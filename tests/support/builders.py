@@ -38,9 +38,7 @@ def binary_payload(size: int) -> bytes:
     return (bytes(range(256)) * (size // 256 + 1))[:size]
 
 
-def batch(
-    queue: str, count: int = 1, *, partition: str = DEFAULT_PARTITION, start: int = 1, **columns: Any
-) -> Batch:
+def batch(queue: str, count: int = 1, *, partition: str = DEFAULT_PARTITION, start: int = 1, **columns: Any) -> Batch:
     """`count` numbered messages, counted from `start`; other columns by name."""
     return Batch(queue, partition, Columns(payloads(count, start=start), **columns))
 
@@ -78,9 +76,7 @@ async def pop(store: Store, queue: str | None = None, **request: Any) -> Popped:
 async def pop_all(store: Store, queue: str, *, group: str = QUEUE_MODE, **request: Any) -> list[Message]:
     """Pop and acknowledge until nothing is due."""
     found: list[Message] = []
-    while popped := await pop(
-        store, queue, group=group, batch=1000, partitions=100, auto_ack=True, **request
-    ):
+    while popped := await pop(store, queue, group=group, batch=1000, partitions=100, auto_ack=True, **request):
         found += popped.messages()
     return found
 
@@ -159,9 +155,7 @@ async def pages(store: Store, where: MessageFilter, *, limit: int) -> list[list[
 
 async def listed(store: Store, queue: str, *, limit: int = 100, **where: Any) -> list[MessageView]:
     """All messages that a listing finds."""
-    return [
-        view for page in await pages(store, MessageFilter(queue=queue, **where), limit=limit) for view in page
-    ]
+    return [view for page in await pages(store, MessageFilter(queue=queue, **where), limit=limit) for view in page]
 
 
 async def dead_letter_by_dlq(

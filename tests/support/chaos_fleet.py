@@ -57,8 +57,8 @@ class Scale(msgspec.Struct, frozen=True, kw_only=True):
             number += 1
 
 
-SHORT = Scale(kills_min=3, seconds=0, delay_seconds_max=0.3, pause_seconds_max=0)
-SOAK = Scale(kills_min=20, seconds=150, delay_seconds_max=4, pause_seconds_max=0.02)
+SHORT = Scale(kills_min=2, seconds=0, delay_seconds_max=0.3, pause_seconds_max=0.01)
+SOAK = Scale(kills_min=20, seconds=120, delay_seconds_max=4, pause_seconds_max=0.02)
 
 
 class Server:
@@ -151,15 +151,16 @@ class Client:
         process.kill()
         self._end(process)
 
-    def stop(self) -> None:
-        """Let it end by itself."""
+    def ask_to_end(self) -> None:
         process = self._running()
         assert process.stdin is not None
         process.stdin.close()
-        try:
-            assert process.wait(PATIENCE_SECONDS) == 0, self._last_words()
-        finally:
-            self._end(process)
+
+    def wait_ended(self) -> None:
+        process = self._process
+        assert process is not None
+        assert process.wait(PATIENCE_SECONDS) == 0, self._last_words()
+        self._end(process)
 
     def discard(self) -> None:
         """At the end of a test, however it went."""
@@ -252,11 +253,9 @@ class Fleet:
 
     def finish(self) -> list[str]:
         """Let the consumers take all there is, and say what is wrong then."""
-        for producer in self.producers:
-            producer.stop()
+        _end(self.producers)
         asyncio.run(self._drain())
-        for consumer in self.consumers:
-            consumer.stop()
+        _end(self.consumers)
         return asyncio.run(self._problems())
 
     def logs(self) -> list[Path]:
@@ -285,6 +284,13 @@ class Fleet:
         plans: Sequence[ProducerPlan] = [client.plan for client in self.producers]  # type: ignore[misc]
         async with open_engine(self.server.dsn) as engine:
             return await chaos_checks.problems(engine, self.logs(), plans)
+
+
+def _end(clients: Iterable[Client]) -> None:
+    for client in clients:
+        client.ask_to_end()
+    for client in clients:
+        client.wait_ended()
 
 
 async def _prepare(dsn: str) -> None:

@@ -49,7 +49,7 @@ class ProducerPlan(Plan, frozen=True, kw_only=True):
 class ConsumerPlan(Plan, frozen=True, kw_only=True):
     group: str
     lease_seconds: float = 1.0
-    work_seconds_max: float = 0.02
+    work_seconds_max: float = 0.05
     holds: bool = False
     """It takes messages once and then does nothing more, under its lease."""
 

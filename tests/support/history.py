@@ -123,9 +123,7 @@ class Recorder:
                 seq=receipt.seq,
                 message_id=receipt.message_id,
                 payload=payload,
-                transaction_id=None
-                if receipt.transaction_id == receipt.message_id
-                else receipt.transaction_id,
+                transaction_id=None if receipt.transaction_id == receipt.message_id else receipt.transaction_id,
                 duplicate=receipt.status == "duplicate",
             )
             for receipt, payload in zip(receipts, payloads, strict=True)
@@ -175,9 +173,7 @@ class Recorder:
 
     def extended(self, renewed: Renewed, *, seconds: float, sent_at: float) -> None:
         if renewed.partitions:
-            self._keep(
-                [Extension(sent_at=sent_at, at=self.now(), lease_id=renewed.lease_id, seconds=seconds)]
-            )
+            self._keep([Extension(sent_at=sent_at, at=self.now(), lease_id=renewed.lease_id, seconds=seconds)])
 
     def _keep(self, events: Iterable[AnyEvent]) -> None:
         events = list(events)
@@ -269,9 +265,7 @@ def _check_stored(lanes: dict[Lane, list[Message]]) -> Iterator[Violation]:
         for message in messages:
             first = transactions.setdefault(message.transaction_id, message)
             if first is not message:
-                yield Violation(
-                    "stored_twice", f"{lane}: {message.transaction_id} at {first.seq} and {message.seq}"
-                )
+                yield Violation("stored_twice", f"{lane}: {message.transaction_id} at {first.seq} and {message.seq}")
             first = places.setdefault(message.id, message)
             if first is not message:
                 yield Violation("stored_twice", f"message id {message.id} at {first} and {message}")
@@ -307,9 +301,7 @@ def _check_push_order(lane: Lane, pushes: list[Push]) -> Iterator[Violation]:
             highest = max(highest, answered[position].seq)
             position += 1
         if push.seq < highest:
-            yield Violation(
-                "reordered", f"{lane}: seq {push.seq} was pushed after {highest} was acknowledged"
-            )
+            yield Violation("reordered", f"{lane}: seq {push.seq} was pushed after {highest} was acknowledged")
 
 
 def _check_deliveries(
@@ -338,9 +330,7 @@ def _check_contents(lane: Lane, deliveries: list[Delivery], stored: dict[int, st
     for delivery in deliveries:
         for seq, message_id in zip(delivery.seqs, delivery.message_ids, strict=True):
             if stored.get(seq) != message_id:
-                yield Violation(
-                    "phantom", f"{lane}: {message_id} was delivered as {seq} and is not stored there"
-                )
+                yield Violation("phantom", f"{lane}: {message_id} was delivered as {seq} and is not stored there")
         if delivery.seqs != list(range(delivery.seqs[0], delivery.seqs[0] + len(delivery.seqs))):
             yield Violation("reordered", f"{lane}: delivered {_short(delivery.seqs)}")
 
@@ -403,9 +393,7 @@ def _check_leases(
         own = by_lease[first.lease_id]
         until = _certainly_live_until(first, [*own, *by_lease[None]], extensions[first.lease_id])
         if successor.at < until:
-            yield Violation(
-                "two_leases", f"{lane}: {successor.lease_id} was given while {first.lease_id} lived"
-            )
+            yield Violation("two_leases", f"{lane}: {successor.lease_id} was given while {first.lease_id} lived")
         for attempt in own:
             if attempt.answer and attempt.answer.success and attempt.sent.at > successor.at:
                 yield Violation("stale_lease", f"{lane}: {first.lease_id} acknowledged after it was lost")

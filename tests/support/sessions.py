@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime
 from types import TracebackType
 from typing import Any, TypeVar
@@ -21,12 +21,6 @@ from lockstep.storage.postgres.store import PostgresStore
 
 T = TypeVar("T")
 
-_SETTINGS = {
-    "application_name": "lockstep-test",
-    "statement_timeout": "15000",
-    "jit": "off",
-    "plan_cache_mode": "force_generic_plan",
-}
 _WAIT_SECONDS_MAX = 10
 
 _WAITING = "select pg_blocking_pids(pid) from pg_stat_activity where pid = $1 and wait_event_type = 'Lock'"
@@ -50,9 +44,7 @@ class OneConnection(Database):
 class Actor:
     """One session: a store on a connection that the test knows."""
 
-    def __init__(
-        self, dsn: str, connection: asyncpg.Connection[Any], clock: Callable[[], datetime] | None
-    ) -> None:
+    def __init__(self, dsn: str, connection: asyncpg.Connection[Any], clock: Callable[[], datetime] | None) -> None:
         self.connection = connection
         self.pid: int = connection.get_server_pid()
         self.store = PostgresStore(dsn, clock=clock)
@@ -80,10 +72,13 @@ class Stage:
     def __init__(self, dsn: str, *, clock: Callable[[], datetime] | None = None) -> None:
         self.dsn = dsn
         self._clock = clock
-        self._connections: list[asyncpg.Connection[Any]] = []
+        # Connections as production makes them, with their settings for the planner.
+        self._database = Database(dsn, PoolSettings(connections_max=64, statement_timeout_seconds=15))
+        self._open = AsyncExitStack()
         self._tasks: list[asyncio.Task[Any]] = []
 
     async def __aenter__(self) -> Stage:
+        self._open.push_async_callback(self._database.close)
         self.observer = await self._connect()
         return self
 
@@ -93,8 +88,7 @@ class Stage:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for connection in self._connections:
-            connection.terminate()
+        await self._open.aclose()
 
     async def actor(self, *, clock: Callable[[], datetime] | None = None) -> Actor:
         return Actor(self.dsn, await self._connect(), clock or self._clock)
@@ -136,6 +130,4 @@ class Stage:
                 pass
 
     async def _connect(self) -> asyncpg.Connection[Any]:
-        connection = await asyncpg.connect(self.dsn, server_settings=_SETTINGS)
-        self._connections.append(connection)
-        return connection
+        return await self._open.enter_async_context(self._database.connection())

@@ -6,6 +6,7 @@ lists and never look at a single message; `Message` and `Receipt` are made only 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -259,11 +260,17 @@ class PushResult(Sequence[Receipt]):
         self.placements = placements
         self.occupancy = occupancy or {}
         self._order = order
-        self._recent: tuple[int, Placement] | None = None
-        """The placement that was last looked at: its batch usually has the next receipt, too."""
+        self._recent: tuple[int, Placement, list[int]] | None = None
+        """The batch that was last looked at, which usually has the next receipt, too; and where its duplicates are."""
 
     def __len__(self) -> int:
         return sum(len(batch.columns.payloads) for batch in self.batches)
+
+    def in_order(self, order: Sequence[tuple[int, int]] | None) -> PushResult:
+        """The same receipts in another order: for each, its batch and its position there."""
+        return (
+            self if order is None else PushResult(self.batches, self.placements, occupancy=self.occupancy, order=order)
+        )
 
     @property
     def duplicates(self) -> int:
@@ -305,8 +312,10 @@ class PushResult(Sequence[Receipt]):
 
     def _receipt(self, index: int, batch_index: int, position: int) -> Receipt:
         if self._recent is None or self._recent[0] != batch_index:
-            self._recent = (batch_index, self.placements[batch_index])
-        batch, placement = self.batches[batch_index], self._recent[1]
+            placement = self.placements[batch_index]
+            self._recent = (batch_index, placement, sorted(placement.duplicates or ()))
+        _, placement, duplicated = self._recent
+        batch = self.batches[batch_index]
         earlier = placement.duplicates or {}
         occupancy = self.occupancy.get(batch.queue)
         if position in earlier:
@@ -314,7 +323,7 @@ class PushResult(Sequence[Receipt]):
             seq, identity = earlier[position]
         else:
             status = "queued"
-            offset = position - sum(1 for p in earlier if p < position) if earlier else position
+            offset = position - bisect_left(duplicated, position)
             seq = placement.first_seq + offset
             identity = message_id(placement.segment, placement.ordinal + offset)
         return Receipt(
@@ -628,6 +637,20 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int
     error: str | None
     failed_at: datetime
+
+
+REDRIVEN_FROM = "lockstep-redriven-from"
+"""The header that names the message whose dead letter was pushed again."""
+
+
+def redriven(message: Message) -> Batch:
+    """A dead message as it is pushed again: without a transaction id, because the old one is used up."""
+    headers = msgspec.json.encode({**(message.headers or {}), REDRIVEN_FROM: message.id})
+    columns = Columns([message.payload], headers=[headers])
+    for name in ("trace_id", "kind", "reference", "encoding", "producer_sub"):
+        if getattr(message, name) is not None:
+            setattr(columns, f"{name}s", [getattr(message, name)])
+    return Batch(message.queue, message.partition, columns)
 
 
 class DeadLetterFilter(msgspec.Struct, frozen=True, kw_only=True):

@@ -46,7 +46,7 @@ from lockstep.core.records import (
     Utilisation,
 )
 from lockstep.engine import checks
-from lockstep.engine.incoming import Order, check_push
+from lockstep.engine.incoming import check_push
 from lockstep.storage.base import Store
 
 
@@ -133,7 +133,7 @@ class Engine:
     async def push(self, messages: Sequence[Batch] | Sequence[NewMessage]) -> PushResult:
         """Push batches, or single messages; the receipts are in the order of the input either way."""
         batches, order = check_push(messages, self._config)
-        return _in_order(await self._store.push(batches), order)
+        return (await self._store.push(batches)).in_order(order)
 
     async def pop(self, requests: Sequence[PopRequest]) -> list[Popped]:
         return await self._store.pop([checks.check_pop(request, self._config) for request in requests])
@@ -158,7 +158,7 @@ class Engine:
         acks = checks.check_acks(acks, self._config)
         batches, order = check_push(messages, self._config)
         result = await self._store.transaction(acks, batches)
-        return TransactionResult(result.acks, _in_order(result.pushed, order))
+        return TransactionResult(result.acks, result.pushed.in_order(order))
 
     # Groups
 
@@ -276,9 +276,3 @@ class Engine:
     async def repair(self, *, queue: str | None = None) -> list[Problem]:
         checks.check_names(queue=queue)
         return await self._store.repair(queue=queue)
-
-
-def _in_order(pushed: PushResult, order: Order | None) -> PushResult:
-    if order is None:
-        return pushed
-    return PushResult(pushed.batches, pushed.placements, occupancy=pushed.occupancy, order=order)

@@ -34,7 +34,7 @@ def push_within(
     after an error the transaction can only be rolled back. Errors of the connection itself are psycopg's own.
     """
     conversation, order = _prepare(messages, config)
-    return _ordered(within.converse(connection, conversation), order)
+    return within.converse(connection, conversation).result.in_order(order)
 
 
 async def push_within_async(
@@ -45,7 +45,7 @@ async def push_within_async(
 ) -> PushResult:
     """The same for an async connection."""
     conversation, order = _prepare(messages, config)
-    return _ordered(await within.converse_async(connection, conversation), order)
+    return (await within.converse_async(connection, conversation)).result.in_order(order)
 
 
 def _prepare(
@@ -57,10 +57,3 @@ def _prepare(
     # What this transaction creates may be rolled back, so the names are remembered for this call only.
     names = NameCache(config.partition_cache_entries_max)
     return pushing.push(batches, names, key=key, at=None), order
-
-
-def _ordered(pushed: pushing.Pushed, order: Order | None) -> PushResult:
-    result = pushed.result
-    if order is None:
-        return result
-    return PushResult(result.batches, result.placements, occupancy=result.occupancy, order=order)

@@ -238,7 +238,7 @@ class Store(Protocol):
         """Push the messages of matching dead letters, oldest first (id), to the end of their partitions again and
         remove the dead letters, in one transaction; returns how many.
 
-        The new message has the old payload, trace id, kind, reference, encoding and headers, and in its headers
+        The new message has the old payload, trace id, kind, reference, encoding, producer_sub and headers, and there
         `lockstep-redriven-from` with the old message id. It has no transaction id of its own: the old one is used
         up. Every group sees it.
         """

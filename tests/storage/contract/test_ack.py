@@ -285,17 +285,13 @@ async def test_clamp_stays_within_its_partition_and_group(store: Store) -> None:
 @garbage_ids
 async def test_lease_that_never_was_is_lost(store: Store, status: AckStatus, garbage: str) -> None:
     popped, [message, *_] = await popped_of(store, 2)
-    outcomes = await store.ack(
-        [ack_of(message, status, lease_id=garbage), Ack(lease_id=garbage, status=status)]
-    )
+    outcomes = await store.ack([ack_of(message, status, lease_id=garbage), Ack(lease_id=garbage, status=status)])
     assert [(o.success, o.error) for o in outcomes] == [(False, "lease_lost")] * 2
     await assert_lease_still_counts(store, popped)
 
 
 @pytest.mark.parametrize("status", ["completed", *NACKS])
-async def test_stale_lease_changes_nothing_for_its_successor(
-    store: Store, clock: SetClock, status: AckStatus
-) -> None:
+async def test_stale_lease_changes_nothing_for_its_successor(store: Store, clock: SetClock, status: AckStatus) -> None:
     await configure(store, "q", lease_seconds=30)
     stale, [message, *_] = await popped_of(store, 2)
     clock.advance(30)
@@ -416,9 +412,7 @@ async def test_ack_without_lease_id_counts_after_the_deadline(store: Store, cloc
 async def test_ack_without_lease_id_may_pass_the_lease(store: Store) -> None:
     receipts = await push_n(store, "q", 4)
     popped = await pop(store, "q", batch=2)
-    outcome = await ack(
-        store, partition_id=receipts[2].partition_id, transaction_id=receipts[2].transaction_id
-    )
+    outcome = await ack(store, partition_id=receipts[2].partition_id, transaction_id=receipts[2].transaction_id)
     assert (outcome.success, outcome.messages, outcome.released) == (True, 3, True)
     assert (await ack(store, lease_id=popped.lease_id)).error == "lease_lost"
     assert seqs(await pop(store, "q", batch=10)) == [4]
@@ -428,9 +422,7 @@ async def test_ack_of_message_that_was_never_popped(store: Store) -> None:
     await configure(store, "q")
     await pop(store, "q")
     receipts = await push_n(store, "q", 3)
-    outcome = await ack(
-        store, partition_id=receipts[1].partition_id, transaction_id=receipts[1].transaction_id
-    )
+    outcome = await ack(store, partition_id=receipts[1].partition_id, transaction_id=receipts[1].transaction_id)
     assert (outcome.success, outcome.messages) == (True, 2)
     assert seqs(await pop(store, "q", batch=10)) == [3]
 
@@ -451,15 +443,11 @@ async def test_failure_without_lease_id_ends_the_delivery(store: Store) -> None:
 async def test_ack_by_lease_completes_all_it_holds(store: Store) -> None:
     popped, _ = await popped_of(store, 4)
     outcome = await ack(store, lease_id=popped.lease_id)
-    assert outcome == AckOutcome(
-        index=0, success=True, released=True, messages=4, queue="q", partition="Default"
-    )
+    assert outcome == AckOutcome(index=0, success=True, released=True, messages=4, queue="q", partition="Default")
 
 
 async def test_ack_by_lease_over_several_partitions(store: Store) -> None:
-    await store.push(
-        [batch("q", 2, partition="a"), batch("q", 3, partition="b"), batch("q", 1, partition="c")]
-    )
+    await store.push([batch("q", 2, partition="a"), batch("q", 3, partition="b"), batch("q", 1, partition="c")])
     popped = await pop(store, "q", batch=10, partitions=3)
     outcome = await ack(store, lease_id=popped.lease_id)
     assert outcome == AckOutcome(index=0, success=True, released=True, messages=6, queue="q", partition="a")

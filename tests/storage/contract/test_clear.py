@@ -175,6 +175,18 @@ async def test_clear_unleased_takes_expired_leases_for_none(store: Store, clock:
     assert not await pop(store, "q")
 
 
+async def test_clear_unleased_of_the_head_frees_a_stopped_partition(store: Store) -> None:
+    await configure(store, "q", retry_limit=0, on_exhausted="stop")
+    await push_n(store, "q", 2)
+    popped = await pop(store, "q", batch=2)
+    await ack(store, lease_id=popped.lease_id, status="failed")
+    await store.clear("q", scope="unleased")
+    lag = await lag_of(store, "q")
+    assert (lag.lag, lag.stopped, lag.attempts) == (0, False, 0)
+    await push_n(store, "q")
+    assert seqs(await pop(store, "q")) == [3]
+
+
 async def test_clear_unleased_keeps_leases_of_every_group(store: Store) -> None:
     await push_n(store, "q", 6)
     await pop(store, "q", group="g", batch=2, auto_ack=True)

@@ -66,9 +66,7 @@ async def test_push_result_counts_duplicates(store: Store) -> None:
 
 async def test_duplicate_across_batches_of_one_call(store: Store) -> None:
     receipts = list(
-        await store.push(
-            [tagged("q", ["a", "b"]), tagged("q", ["x"], partition="p"), tagged("q", ["b", "c"])]
-        )
+        await store.push([tagged("q", ["a", "b"]), tagged("q", ["x"], partition="p"), tagged("q", ["b", "c"])])
     )
     assert [(r.partition, r.status, r.seq) for r in receipts] == [
         ("Default", "queued", 1),

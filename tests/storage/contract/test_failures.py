@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lockstep.core.records import Ack, AckOutcome, DeadLetterFilter, Popped, Position
+from lockstep.core.records import Ack, AckOutcome, AckStatus, DeadLetterFilter, Popped, Position
 from lockstep.core.rules import LEASE_EXPIRED
 from lockstep.storage.base import Store
 from support.builders import (
@@ -88,9 +88,7 @@ async def test_push_does_not_shorten_the_retry_delay(store: Store, clock: SetClo
 async def test_backoff_lengthens_the_retry_delay(
     store: Store, clock: SetClock, backoff: float, longest: int, expected: list[float]
 ) -> None:
-    await configure(
-        store, "q", retry_limit=10, retry_delay_ms=1000, retry_backoff=backoff, retry_delay_ms_max=longest
-    )
+    await configure(store, "q", retry_limit=10, retry_delay_ms=1000, retry_backoff=backoff, retry_delay_ms_max=longest)
     await push_n(store, "q")
     for seconds in expected:
         await fail(store, await pop(store, "q"))
@@ -213,6 +211,21 @@ async def test_seek_past_the_failure_frees_a_stopped_partition(store: Store) -> 
     await store.seek("q", "__QUEUE_MODE__", Position("seq", seq=2))
     assert not (await lag_of(store, "q")).stopped
     assert seqs(await pop(store, "q", batch=2)) == [2]
+
+
+@pytest.mark.parametrize(("status", "expected"), [("completed", [2, 3]), ("retry", [1, 2, 3]), ("dlq", [2, 3])])
+async def test_ack_of_what_stopped_a_partition_lets_it_go_on(
+    store: Store, status: AckStatus, expected: list[int]
+) -> None:
+    await configure(store, "q", retry_limit=0, on_exhausted="stop")
+    await push_n(store, "q", 3)
+    popped = await pop(store, "q", batch=3)
+    [first, *_] = popped.messages()
+    await fail(store, popped)
+    [outcome] = await store.ack([ack_of(first, status)])
+    assert outcome.success
+    assert not (await lag_of(store, "q")).stopped
+    assert seqs(await pop(store, "q", batch=5)) == expected
 
 
 @pytest.mark.parametrize("on_exhausted", ["dead", "drop"])

@@ -55,14 +55,10 @@ async def pushed_at_0_10_20(store: Store, clock: SetClock, *, partition: str = "
         (Position("time", at=START + timedelta(days=9)), []),
     ],
     ids=lambda value: (
-        f"{value.kind}-{value.seq if value.seq is not None else value.at}"
-        if isinstance(value, Position)
-        else ""
+        f"{value.kind}-{value.seq if value.seq is not None else value.at}" if isinstance(value, Position) else ""
     ),
 )
-async def test_seek_moves_the_cursor(
-    store: Store, clock: SetClock, position: Position, expected: list[int]
-) -> None:
+async def test_seek_moves_the_cursor(store: Store, clock: SetClock, position: Position, expected: list[int]) -> None:
     await pushed_at_0_10_20(store, clock)
     await pop(store, "q", group="g", batch=3, auto_ack=True)
     assert await store.seek("q", "g", position) == 1
@@ -169,15 +165,11 @@ async def test_deleted_group_loses_its_leases(store: Store) -> None:
     await store.delete_group("g", queue="q")
     assert await store.leases() == []
     assert (await ack(store, lease_id=popped.lease_id)).error == "lease_lost"
-    outcome = await ack(
-        store, partition_id=message.partition_id, transaction_id=message.transaction_id, group="g"
-    )
+    outcome = await ack(store, partition_id=message.partition_id, transaction_id=message.transaction_id, group="g")
     assert outcome.error == "unresolvable"
 
 
-async def test_deleted_group_remembers_where_it_begins_unless_told_to_forget(
-    store: Store, clock: SetClock
-) -> None:
+async def test_deleted_group_remembers_where_it_begins_unless_told_to_forget(store: Store, clock: SetClock) -> None:
     await push_n(store, "q", 2)
     clock.advance(1)
     await pop(store, "q", group="g", subscription=Subscription("new"))

@@ -8,9 +8,7 @@ from support.builders import ack, batch, configure, pop, push_n
 from support.clock import SetClock
 
 
-async def pending(
-    store: Store, queue: str, *, partition: str | None = None, group: str = "__QUEUE_MODE__"
-) -> bool:
+async def pending(store: Store, queue: str, *, partition: str | None = None, group: str = "__QUEUE_MODE__") -> bool:
     [answer] = await store.has_pending([PendingRequest(queue=queue, partition=partition, group=group)])
     return answer
 

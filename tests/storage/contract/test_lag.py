@@ -133,9 +133,7 @@ async def test_lag_of_what_is_not_there(store: Store) -> None:
 
 
 async def test_depth_sums_over_partitions(store: Store) -> None:
-    await store.push(
-        [batch("q", 3, partition="a"), batch("q", 2, partition="b"), batch("q", 1, partition="c")]
-    )
+    await store.push([batch("q", 3, partition="a"), batch("q", 2, partition="b"), batch("q", 1, partition="c")])
     await pop(store, "q", partition="c", auto_ack=True)
     popped = await pop(store, "q", partition="a", batch=3)
     await ack(store, lease_id=popped.lease_id, seq=1)

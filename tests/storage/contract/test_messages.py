@@ -51,9 +51,7 @@ async def test_listing_a_queue_goes_by_partition_id_and_seq(store: Store, limit:
 
 @pytest.mark.parametrize("limit", [1, 2, 100])
 async def test_listing_one_partition(store: Store, limit: int) -> None:
-    await store.push(
-        [batch("q", 3, partition="a"), batch("q", 5, partition="b"), batch("q", 1, partition="c")]
-    )
+    await store.push([batch("q", 3, partition="a"), batch("q", 5, partition="b"), batch("q", 1, partition="c")])
     found = await listed(store, "q", partition="b", limit=limit)
     assert places(found) == [("b", seq) for seq in range(1, 6)]
 
@@ -74,9 +72,7 @@ async def test_listing_goes_on_where_it_was_though_more_is_pushed(store: Store) 
 
 
 async def test_listed_message_is_the_popped_one(store: Store) -> None:
-    await push_n(
-        store, "q", 1, transaction_ids=["t"], trace_ids=[TRACE_A], kinds=["k"], headers=[b'{"a":"b"}']
-    )
+    await push_n(store, "q", 1, transaction_ids=["t"], trace_ids=[TRACE_A], kinds=["k"], headers=[b'{"a":"b"}'])
     [popped] = (await pop(store, "q")).messages()
     [view] = await listed(store, "q")
     assert view.message.attempt == 0
@@ -152,9 +148,7 @@ async def test_filter_by_time(
         ("dead_letter", [("a", 2), ("b", 2)]),
     ],
 )
-async def test_filter_by_status(
-    store: Store, status: MessageStatus, expected: list[object], limit: int
-) -> None:
+async def test_filter_by_status(store: Store, status: MessageStatus, expected: list[object], limit: int) -> None:
     await store.push([batch("q", 5, partition="a"), batch("q", 3, partition="b")])
     for name in "ab":
         popped = await pop(store, "q", partition=name, batch=2)

@@ -37,9 +37,7 @@ async def test_new_begins_with_what_is_pushed_afterwards(store: Store) -> None:
 async def test_new_holds_for_all_partitions_at_once(store: Store) -> None:
     await store.push([batch("q", 2, partition="a"), batch("q", 2, partition="b")])
     assert not await pop(store, "q", group="g", partition="a", subscription=NEW)
-    await store.push(
-        [batch("q", 1, partition="a"), batch("q", 1, partition="b"), batch("q", 1, partition="c")]
-    )
+    await store.push([batch("q", 1, partition="a"), batch("q", 1, partition="b"), batch("q", 1, partition="c")])
     found = await pop_all(store, "q", group="g")
     assert [(m.partition, m.seq) for m in found] == [("a", 3), ("b", 3), ("c", 1)]
 

@@ -101,9 +101,7 @@ async def test_noop_is_no_failure(store: Store) -> None:
 
 
 @pytest.mark.parametrize(("status", "expected"), [("failed", [1, 2]), ("retry", [1, 2]), ("dlq", [2])])
-async def test_nack_may_be_part_of_a_transaction(
-    store: Store, status: AckStatus, expected: list[int]
-) -> None:
+async def test_nack_may_be_part_of_a_transaction(store: Store, status: AckStatus, expected: list[int]) -> None:
     await configure(store, "in", retry_delay_ms=0)
     await push_n(store, "in", 2)
     popped = await pop(store, "in", batch=2)

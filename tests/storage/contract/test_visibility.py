@@ -92,9 +92,7 @@ async def test_lag_tells_when_delayed_partition_is_due(store: Store, clock: SetC
     assert (lag.lag, lag.due_at) == (1, clock.ahead(10))
 
 
-async def test_window_hides_partition_until_its_newest_message_is_old_enough(
-    store: Store, clock: SetClock
-) -> None:
+async def test_window_hides_partition_until_its_newest_message_is_old_enough(store: Store, clock: SetClock) -> None:
     await configure(store, "q", window_seconds=5)
     await push_n(store, "q", 2)
     assert not await pop(store, "q", batch=10)

@@ -6,14 +6,10 @@ from collections.abc import Iterator
 from datetime import datetime
 from itertools import islice
 
-import msgspec
-
-from lockstep.core.records import Batch, DeadLetter, DeadLetterFilter, DeadLetterPage
+from lockstep.core.records import DeadLetter, DeadLetterFilter, DeadLetterPage, redriven
 from lockstep.errors import DeadLetterNotFound
 from lockstep.storage.memory.push import push
 from lockstep.storage.memory.state import DeadEntry, State
-
-REDRIVEN_FROM = "lockstep-redriven-from"
 
 
 def dead_letters(state: State, where: DeadLetterFilter, *, limit: int, offset: int) -> DeadLetterPage:
@@ -29,7 +25,7 @@ def dead_letter(state: State, dead_letter_id: int) -> DeadLetter:
 
 def redrive(state: State, where: DeadLetterFilter, *, limit: int, now: datetime) -> int:
     entries = list(islice(_matching(state, where), limit))
-    push(state, [_again(entry) for entry in entries], now)
+    push(state, [redriven(entry.partition.message(entry.seq)) for entry in entries], now)
     for entry in entries:
         state.remove_dead_letter(entry.id)
     return len(entries)
@@ -66,20 +62,4 @@ def _shown(entry: DeadEntry) -> DeadLetter:
         attempts=entry.attempts,
         error=entry.error,
         failed_at=entry.failed_at,
-    )
-
-
-def _again(entry: DeadEntry) -> Batch:
-    """The dead message, to be pushed once more. Its transaction id is used up."""
-    message = entry.partition.message(entry.seq)
-    headers = {**(message.headers or {}), REDRIVEN_FROM: message.id}
-    return Batch.of(
-        message.queue,
-        [message.payload],
-        partition=message.partition,
-        trace_ids=[message.trace_id],
-        kinds=[message.kind],
-        references=[message.reference],
-        encodings=[message.encoding],
-        headers=[msgspec.json.encode(headers)],
     )

@@ -6,22 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import asyncpg
-import msgspec
 
-from lockstep.core.records import (
-    Batch,
-    DeadLetter,
-    DeadLetterFilter,
-    DeadLetterPage,
-    Message,
-    Run,
-)
+from lockstep.core.records import DeadLetter, DeadLetterFilter, DeadLetterPage, Run, redriven
 from lockstep.errors import DeadLetterNotFound
 from lockstep.storage.postgres import pushing, sql
 from lockstep.storage.postgres.shared import Shared
-
-REDRIVEN_FROM = "lockstep-redriven-from"
-"""The header that names the message whose dead letter was pushed again."""
 
 _DELETE = "delete from lockstep.dead_letter where id = any ($1::bigint[])"
 
@@ -47,7 +36,7 @@ class DeadLetters(Shared):
             if not rows:
                 return 0, None
             letters = _letters(rows, await self._load_single([row[5:] for row in rows], connection))
-            batches = [_again(letter.message) for letter in letters]
+            batches = [redriven(letter.message) for letter in letters]
             conversation = pushing.push(batches, self.names, key=self.encryption_key, at=self.now())
             pushed = await self._converse(conversation, connection)
             await self.database.on(connection, "dead_letter_delete", _DELETE, [row[0] for row in rows])
@@ -81,19 +70,3 @@ def _letters(rows: Sequence[Any], runs: Sequence[Run]) -> list[DeadLetter]:
         for row in rows
         if (row[7], row[8]) in messages
     ]
-
-
-def _again(message: Message) -> Batch:
-    """The message as it is pushed again: without a transaction id, for the old one is used up."""
-    headers = msgspec.json.encode({**(message.headers or {}), REDRIVEN_FROM: message.id})
-    return Batch.of(
-        message.queue,
-        [message.payload],
-        partition=message.partition,
-        headers=[headers],
-        trace_ids=None if message.trace_id is None else [message.trace_id],
-        kinds=None if message.kind is None else [message.kind],
-        references=None if message.reference is None else [message.reference],
-        encodings=None if message.encoding is None else [message.encoding],
-        producer_subs=None if message.producer_sub is None else [message.producer_sub],
-    )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import asyncpg
@@ -31,10 +33,9 @@ from lockstep.storage.postgres.shared import Shared
 T = TypeVar("T")
 
 _POP = (
-    "select * from lockstep.pop($1::int[], $2::bigint[], $3::int[], $4::int[], $5::bigint[], $6::uuid[], "
-    "$7::boolean[], $8::timestamptz)"
+    "select * from lockstep.pop($1::int[], $2::int[], $3::bigint[], $4::int[], $5::int[], $6::bigint[], $7::uuid[], "
+    "$8::boolean[], $9::timestamptz)"
 )
-_POP_OVER = "select * from lockstep.pop_over($1::int[], $2, $3, $4::bigint, $5::uuid, $6, $7::timestamptz)"
 _QUEUES_BY_PRIORITY = (
     "select name from lockstep.queue where ($1::text is null or namespace = $1) and ($2::text is null or task = $2) "
     "order by priority desc, name"
@@ -49,6 +50,17 @@ _ACK_ITEMS = (
 _RENEW = "select * from lockstep.renew($1::uuid[], $2::bigint[], $3::timestamptz)"
 _NO_LEASE = "00000000-0000-0000-0000-000000000000"
 _LOCK = "select lockstep.lock_for_transaction($1::int[], $2::bigint[], $3::uuid[])"
+
+
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """A place that a pop request may be served from."""
+
+    request: int
+    queue: str
+    queue_id: int
+    group_id: int
+    partition_id: int | None
 
 
 class Delivery(Shared):
@@ -80,53 +92,54 @@ class Delivery(Shared):
             self.segments.put(segment_id, segment)
 
     async def pop(self, requests: Sequence[PopRequest]) -> list[Popped]:
+        queues: set[str] = set()
+        return await self._with_names(queues, lambda: self._pop(requests, queues))
+
+    async def _pop(self, requests: Sequence[PopRequest], queues: set[str]) -> list[Popped]:
+        """Pop; `queues` is told the names of those from which."""
+        queues.update(request.queue for request in requests if request.queue is not None)
+        claims = [claim for i, request in enumerate(requests) for claim in await self._claims(i, request)]
+        queues.update(claim.queue for claim in claims)
         popped = [Popped(request.group) for request in requests]
-        single = [i for i, request in enumerate(requests) if request.queue is not None]
-        if single:
-            queues = {requests[i].queue or "" for i in single}
-            rows = await self._with_names(queues, lambda: self._pop_single(requests, single))
-            await self._fill(popped, rows)
-        for i, request in enumerate(requests):
-            if request.queue is None:
-                await self._fill(popped, await self._pop_over(i, request))
+        if claims:
+            asked = [requests[claim.request] for claim in claims]
+            leases = [uuid7(time.time_ns()) for _ in requests]
+            rows = await self.database.fetch(
+                "pop",
+                _POP,
+                [claim.request for claim in claims],
+                [claim.group_id for claim in claims],
+                [claim.partition_id for claim in claims],
+                [request.partitions for request in asked],
+                [request.batch for request in asked],
+                [_milliseconds(request.lease_seconds) for request in asked],
+                [leases[claim.request] for claim in claims],
+                [request.auto_ack for request in asked],
+                self.now(),
+            )
+            await self._fill(popped, rows, {claim.queue_id: claim.queue for claim in claims})
         return popped
 
-    async def _pop_single(self, requests: Sequence[PopRequest], wanted: list[int]) -> list[tuple[int, str, Any]]:
-        """The rows of all requests that name a queue, in one call."""
-        claims: list[tuple[int, int, int | None]] = []
-        for i in wanted:
-            found = await self._find_cursor(requests[i])
-            if found is not None:
-                claims.append((i, *found))
-        if not claims:
-            return []
-        asked = [requests[i] for i, _, _ in claims]
-        rows = await self.database.fetch(
-            "pop",
-            _POP,
-            [group_id for _, group_id, _ in claims],
-            [partition_id for _, _, partition_id in claims],
-            [request.partitions for request in asked],
-            [request.batch for request in asked],
-            [_milliseconds(request.lease_seconds) for request in asked],
-            [uuid7(time.time_ns()) for _ in asked],
-            [request.auto_ack for request in asked],
-            self.now(),
-        )
-        return [(claims[row[0] - 1][0], asked[row[0] - 1].queue or "", row) for row in rows]
+    async def _claims(self, index: int, request: PopRequest) -> list[_Claim]:
+        """What a request may be served from; nothing if its queue or partition does not exist."""
+        if request.queue is not None:
+            return await self._claims_on(index, request, request.queue)
+        found = await self.database.fetch("queue_priority", _QUEUES_BY_PRIORITY, request.namespace, request.task)
+        queues = [row[0] for row in found]
+        work = [await self._with_names([queue], partial(self._claims_on, index, request, queue)) for queue in queues]
+        return [claim for claims in work for claim in claims]
 
-    async def _find_cursor(self, request: PopRequest) -> tuple[int, int | None] | None:
-        """Group id and partition id of a request; None if there is nothing to pop from."""
-        assert request.queue is not None
-        names = await self._find_queue(request.queue)
+    async def _claims_on(self, index: int, request: PopRequest, queue: str) -> list[_Claim]:
+        names = await self._find_queue(queue)
         if names is None:
-            return None
+            return []
         partition_id = None
         if request.partition is not None:
-            partition_id = await self._find_partition(request.queue, names, request.partition)
+            partition_id = await self._find_partition(queue, names, request.partition)
             if partition_id is None:
-                return None
-        return await self._find_or_create_group(names, request), partition_id
+                return []
+        group_id = await self._find_or_create_group(names, request)
+        return [_Claim(index, queue, names.id, group_id, partition_id)]
 
     async def _find_or_create_group(self, names: QueueNames, request: PopRequest) -> int:
         group_id = names.groups.get(request.group)
@@ -144,42 +157,15 @@ class Delivery(Shared):
             group_id = names.groups[request.group] = rows[0][0]
         return group_id
 
-    async def _pop_over(self, index: int, request: PopRequest) -> list[tuple[int, str, Any]]:
-        """The rows of a request over all queues of a namespace and/or task."""
-        found = await self.database.fetch("queue_priority", _QUEUES_BY_PRIORITY, request.namespace, request.task)
-        queues = [row[0] for row in found]
-
-        async def work() -> list[tuple[int, str, Any]]:
-            group_ids, queue_names = [], {}
-            for queue in queues:
-                names = await self._find_queue(queue)
-                if names is not None:
-                    group_ids.append(await self._find_or_create_group(names, request))
-                    queue_names[names.id] = queue
-            rows = await self.database.fetch(
-                "pop_over",
-                _POP_OVER,
-                group_ids,
-                request.partitions,
-                request.batch,
-                _milliseconds(request.lease_seconds),
-                uuid7(time.time_ns()),
-                request.auto_ack,
-                self.now(),
-            )
-            return [(index, queue_names[row[1]], row) for row in rows]
-
-        return await self._with_names(queues, work) if queues else []
-
-    async def _fill(self, popped: list[Popped], rows: list[tuple[int, str, Any]]) -> None:
+    async def _fill(self, popped: list[Popped], rows: list[Any], queues: dict[int, str]) -> None:
         """Put the runs that were leased, with their messages, where they were asked for."""
-        segments = await self._load_segments(row[7] for _, _, row in rows)
-        for index, queue, row in rows:
+        segments = await self._load_segments(row[7] for row in rows)
+        for row in rows:
             segment = segments.get(row[7])
             if segment is None:
                 continue  # removed since: the lease on it runs out by itself
-            answer = popped[index]
-            answer.runs.append(_run(queue, row, segment))
+            answer = popped[row[0]]
+            answer.runs.append(_run(queues[row[1]], row, segment))
             if row[9] is not None:
                 answer.lease_id = str(row[10])
                 answer.expires_at = min(answer.expires_at or row[9], row[9])

@@ -1,0 +1,76 @@
+"""What the documents point at exists, and the Python in them is Python."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from blocks import DOCUMENTS, GUIDES, ROOT, USES, Block, blocks_of, name_of
+
+import lockstep
+from lockstep import Engine
+
+BLOCKS = [block for path in (ROOT / "README.md", *GUIDES) for block in blocks_of(path)]
+VERBS = [name for name, _ in inspect.getmembers(Engine, inspect.isfunction) if not name.startswith("_")]
+
+_FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\]\(([^()\s]+)\)")
+_HEADING = re.compile(r"^#+ +(.*)$", re.MULTILINE)
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
+def test_relative_links_resolve(path: Path) -> None:
+    links = [link for link in _LINK.findall(_prose(path)) if "://" not in link]
+    assert [link for link in links if not _resolves(path, link)] == []
+
+
+def _prose(path: Path) -> str:
+    return _FENCED.sub("", path.read_text(encoding="utf-8"))
+
+
+def _resolves(path: Path, link: str) -> bool:
+    place, _, anchor = link.partition("#")
+    target = (path.parent / place).resolve() if place else path
+    return target.exists() and (not anchor or anchor in _anchors(target))
+
+
+def _anchors(path: Path) -> set[str]:
+    """The headings as GitHub names them."""
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in _HEADING.findall(_prose(path))}
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=str)
+def test_python_compiles_and_imports_what_is_there(block: Block) -> None:
+    assert block.use in USES
+    block.compile()
+    assert [name for name in _names_of_lockstep(block) if not _exists(*name)] == []
+
+
+def _names_of_lockstep(block: Block) -> Iterator[tuple[str, str]]:
+    """Module and name of all that the block takes from Lockstep."""
+    for node in ast.walk(block.parse()):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "lockstep":
+            yield from ((node.module or "", alias.name) for alias in node.names)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "lockstep":
+            yield "lockstep", node.attr
+
+
+def _exists(module: str, name: str) -> bool:
+    return hasattr(importlib.import_module(module), name)
+
+
+def test_public_names_are_the_exported_ones() -> None:
+    """The guides may use any module; the README only what `import lockstep` gives."""
+    used = {name for block in blocks_of(ROOT / "README.md") for name in _names_of_lockstep(block)}
+    assert {name for module, name in used if module != "lockstep" or name not in lockstep.__all__} == set()
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_guide_of_the_library_mentions_every_verb(verb: str) -> None:
+    text = (ROOT / "docs/guides/library.md").read_text(encoding="utf-8")
+    assert f"engine.{verb}(" in text or f"`{verb}`" in text

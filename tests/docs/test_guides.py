@@ -1,0 +1,39 @@
+"""The blocks of the guide to the library do what their comments say, on every store."""
+
+from __future__ import annotations
+
+import inspect
+from types import CodeType
+from typing import Any
+
+import pytest
+from blocks import ROOT, Block, blocks_of
+
+from lockstep import open_engine
+
+LIBRARY = [block for block in blocks_of(ROOT / "docs/guides/library.md") if block.use != "sketch"]
+
+
+async def test_library_guide_on_memory(capsys: pytest.CaptureFixture[str]) -> None:
+    async with open_engine("memory://") as engine:
+        blocks = [block for block in LIBRARY if block.use != "postgres"]
+        await execute(blocks, {"engine": engine}, capsys)
+
+
+async def test_library_guide_on_postgres(database_dsn: str, capsys: pytest.CaptureFixture[str]) -> None:
+    async with open_engine(database_dsn) as engine:
+        await execute(LIBRARY, {"engine": engine, "dsn": database_dsn}, capsys)
+
+
+async def execute(blocks: list[Block], names: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    """Run the blocks one after the other, each with the names that those before it made."""
+    assert blocks
+    for block in blocks:
+        await run(block.compile(), names)
+        assert capsys.readouterr().out.splitlines() == block.prints(), f"{block} prints something else"
+
+
+async def run(code: CodeType, names: dict[str, Any]) -> None:
+    pending = eval(code, names)
+    if inspect.isawaitable(pending):
+        await pending
