@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check bench clean
+.PHONY: help setup run test soak check bench clean
 
 python := .venv/bin/python
 
@@ -20,6 +20,9 @@ run: setup ## Start the server (not there yet: says what works today)
 
 test: setup ## Run the tests; ARGS go to pytest
 	$(python) -m pytest $(PYTEST_ARGS) $(ARGS)
+
+soak: setup ## Run the kill -9 tests for some 15 minutes, with kills at random times; ARGS go to pytest
+	LOCKSTEP_SOAK=1 $(python) -m pytest tests/chaos $(ARGS)
 
 check: setup ## Check format, lint, types and import contracts
 	$(python) -m ruff format --check .

@@ -81,7 +81,7 @@ async def _run(dsn: str, arguments: argparse.Namespace) -> int:
             server=server,
             messages=Messages(),
             rounds=arguments.rounds or (3 if short else 5),
-            seconds=arguments.seconds or (0.15 if short else 1.2),
+            seconds=arguments.seconds or (0.15 if short else 1.0),
             partitions_many=100_000 if short else 1_000_000,
         )
         for name in [arguments.only] if arguments.only else SCENARIOS:

@@ -31,6 +31,8 @@ class Backlog:
     queue: str
     each: int
     groups: list[str] = field(default_factory=list)
+    touched: set[str] = field(default_factory=set)
+    """The groups that have consumed something since they were last at the start."""
 
     @property
     def messages(self) -> int:
@@ -64,8 +66,9 @@ class Consumers:
     waiting: list[str] = field(default_factory=list)
 
     async def prepare(self, _seconds: float) -> None:
-        for group in self.backlog.groups:
+        for group in self.backlog.touched:
             await self.engine.seek(self.backlog.queue, group, Position("start"))
+        self.backlog.touched.clear()
         self.waiting = list(self.backlog.groups)
 
     async def pop_and_ack(self, _caller: int) -> int:

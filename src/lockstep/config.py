@@ -20,7 +20,7 @@ from msgspec import Meta
 from lockstep.errors import InvalidOption
 
 ENVIRONMENT_PREFIX = "LOCKSTEP_"
-OTHER_VARIABLES = frozenset({"LOCKSTEP_TEST_DSN", "LOCKSTEP_POSTGRES_USER"})
+OTHER_VARIABLES = frozenset({"LOCKSTEP_TEST_DSN", "LOCKSTEP_POSTGRES_USER", "LOCKSTEP_SOAK"})
 """Environment variables that begin like settings and are none."""
 
 ENCRYPTION_KEY_BYTES = 32

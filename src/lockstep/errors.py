@@ -16,6 +16,7 @@
     ├── TooLarge 413
     ├── QueueFull 429              the queue's own limit (max_size)
     ├── Overloaded 429             the server's limit
+    ├── CorruptSegment 500         stored data cannot be decoded
     ├── Unavailable 503            the database cannot be reached, or not in time
     │   └── SchemaTooNew           the database belongs to a newer Lockstep
     └── EmbeddedError 500          the embedded PostgreSQL cannot run
@@ -157,6 +158,12 @@ class Overloaded(LockstepError):
 
     code = "overloaded"
     status = 429
+
+
+class CorruptSegment(LockstepError):
+    """A stored segment cannot be decoded."""
+
+    code = "corrupt_segment"
 
 
 class Unavailable(LockstepError):

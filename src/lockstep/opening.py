@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
 
 from lockstep.config import Config, load
 from lockstep.engine.engine import Engine
@@ -12,14 +13,17 @@ from lockstep.storage.base import Store
 from lockstep.storage.memory import MemoryStore
 
 
-def open_engine(url: str | None = None, **overrides: object) -> AbstractAsyncContextManager[Engine]:
+def open_engine(
+    url: str | None = None, *, config_file: Path | None = None, **overrides: object
+) -> AbstractAsyncContextManager[Engine]:
     """An engine on the store that `url` names, open for as long as the context lasts.
 
     `memory://` is a store in this process, `postgresql://…` a PostgreSQL server. None is the setting `dsn`,
     and without one an embedded PostgreSQL on the setting `data_dir`, started and stopped with the context.
-    The overrides are settings by name (see `lockstep.config`), and win over the environment.
+    The overrides are settings by name (see `lockstep.config`), and win over the environment, which wins over the
+    TOML file `config_file`.
     """
-    config = load(overrides)
+    config = load(overrides, file=config_file)
     address = config.dsn if url is None else url
     if address is None:
         return _embedded(config)

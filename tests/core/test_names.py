@@ -8,9 +8,7 @@ from lockstep.core.names import check_label, check_name, namespace_and_task, sto
 from lockstep.errors import InvalidName, InvalidRequest
 
 
-@pytest.mark.parametrize(
-    "name", ["a", "a" * 255, "customer-42", "Größe/π 😀", "__QUEUE_MODE__", "a.b.c", " "]
-)
+@pytest.mark.parametrize("name", ["a", "a" * 255, "customer-42", "Größe/π 😀", "__QUEUE_MODE__", "a.b.c", " "])
 def test_names(name: str) -> None:
     assert check_name(name, what="queue") == name
 

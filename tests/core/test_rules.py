@@ -29,9 +29,7 @@ def leased(acked: int = 0, to: int = 5, *, attempts: int = 0, expires_in: float 
     return rules.lease(cursor, lease_id=LEASE, to=to, now=NOW, until=NOW + seconds(expires_in))
 
 
-def item(
-    seq: int | None, status: AckStatus = "completed", *, lease: str | None = LEASE, index: int = 0
-) -> AckItem:
+def item(seq: int | None, status: AckStatus = "completed", *, lease: str | None = LEASE, index: int = 0) -> AckItem:
     return AckItem(index, seq, status, lease, "why")
 
 
@@ -138,9 +136,7 @@ def test_due_after_push(options: dict[str, int], cursor: Cursor, expected: Any) 
 
 
 def test_expiry_charges_the_head() -> None:
-    cursor, death = rules.expire(
-        leased(acked=2, attempts=1, expires_in=0), 3, queue_options(retry_limit=2), NOW
-    )
+    cursor, death = rules.expire(leased(acked=2, attempts=1, expires_in=0), 3, queue_options(retry_limit=2), NOW)
     assert death is None
     assert (cursor.acked, cursor.attempts, cursor.lease_id) == (2, 2, None)
 
@@ -161,9 +157,7 @@ def test_expiry_of_the_last_attempt_stops() -> None:
 
 
 def test_expiry_with_nothing_ahead_charges_nobody() -> None:
-    cursor, death = rules.expire(
-        leased(acked=2, attempts=1, expires_in=0), None, queue_options(retry_limit=0), NOW
-    )
+    cursor, death = rules.expire(leased(acked=2, attempts=1, expires_in=0), None, queue_options(retry_limit=0), NOW)
     assert death is None
     assert (cursor.attempts, cursor.lease_id) == (1, None)
 
@@ -230,9 +224,7 @@ def test_failure_of_something_done_is_committed(status: AckStatus) -> None:
 
 
 def test_failed_charges_an_attempt_and_waits() -> None:
-    result = settle(
-        leased(attempts=1), item(1, "failed"), retry_limit=3, retry_delay_ms=500, retry_backoff=2.0
-    )
+    result = settle(leased(attempts=1), item(1, "failed"), retry_limit=3, retry_delay_ms=500, retry_backoff=2.0)
     assert (result.cursor.acked, result.cursor.attempts, result.cursor.lease_id) == (0, 2, None)
     assert result.not_before == NOW + seconds(1)
 
@@ -244,9 +236,7 @@ def test_retry_charges_nothing_and_waits_for_nothing() -> None:
 
 @pytest.mark.parametrize("status", ["failed", "retry"])
 def test_failure_clamps_what_comes_after_it(status: AckStatus) -> None:
-    result = settle(
-        leased(to=5), item(1), item(2, status, index=1), item(5, index=2), item(3, "dlq", index=3)
-    )
+    result = settle(leased(to=5), item(1), item(2, status, index=1), item(5, index=2), item(3, "dlq", index=3))
     assert errors(result) == [None, None, "clamped", "clamped"]
     assert (result.cursor.acked, result.deaths) == (1, [])
 
@@ -342,9 +332,7 @@ def test_message_of_a_queue_without_groups_is_pending() -> None:
         ([Cursor(acked=4), leased(acked=3, to=5)], "completed"),
     ],
 )
-def test_status_of_message_3_is_that_of_the_least_finished_group(
-    cursors: list[Cursor], expected: str
-) -> None:
+def test_status_of_message_3_is_that_of_the_least_finished_group(cursors: list[Cursor], expected: str) -> None:
     assert rules.message_status(3, cursors, dead=False, now=NOW) == expected
 
 

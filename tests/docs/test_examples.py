@@ -10,8 +10,6 @@ import pytest
 from blocks import ROOT
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-POSTGRES_ONLY = {"outbox"}
-ANYWHERE = [path for path in EXAMPLES if path.stem not in POSTGRES_ONLY]
 
 # The last line of each: what it was all about.
 ENDS = {
@@ -36,18 +34,10 @@ def test_every_example_has_an_expected_end() -> None:
     assert {path.stem for path in EXAMPLES} == set(ENDS)
 
 
-@pytest.mark.parametrize("example", ANYWHERE, ids=lambda path: path.stem)
-def test_example_says_the_same_on_every_store(example: Path, database_dsn: str) -> None:
-    said = said_by(example)
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_example_says_the_same_on_every_store_and_again(example: Path, database_dsn: str) -> None:
+    said = said_by(example, database_dsn)
     assert said[-1] == ENDS[example.stem]
     assert said_by(example, database_dsn) == said
-
-
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
-def test_example_can_be_run_again(example: Path, database_dsn: str) -> None:
-    assert said_by(example, database_dsn) == said_by(example, database_dsn)
-
-
-def test_outbox_brings_its_own_database() -> None:
-    said = said_by(ROOT / "examples/outbox.py")
-    assert said[-1] == ENDS["outbox"]
+    # Without an address: the memory store, or an embedded PostgreSQL.
+    assert said_by(example) == said

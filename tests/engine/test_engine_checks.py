@@ -233,9 +233,7 @@ async def test_ids_may_be_spelled_in_any_way(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize(("error", "kept"), [("0123456789abc", "0123456789"), ("a\x00b\ud800", "a\ufffdb?")])
-async def test_error_text_that_does_not_fit_is_cut_and_not_refused(
-    engine: Engine, error: str, kept: str
-) -> None:
+async def test_error_text_that_does_not_fit_is_cut_and_not_refused(engine: Engine, error: str, kept: str) -> None:
     await engine.push([Batch.of("q", [b"1"])])
     [leased] = await engine.pop([PopRequest(queue="q")])
     [outcome] = await engine.ack([Ack(lease_id=leased.lease_id, status="dlq", error=error)])
@@ -279,9 +277,7 @@ async def test_every_verb_of_the_store_is_reached(engine: Engine, clock: SetCloc
     [leased] = await engine.pop([PopRequest(task="t", namespace="", batch=2, lease_seconds=0.5)])
     assert leased.expires_at == clock.ahead(0.5)
     assert (await engine.utilisation())[0].partitions_leased == 1
-    assert [lease.lease_id for lease in await engine.leases(expiring_within=timedelta(seconds=1))] == [
-        leased.lease_id
-    ]
+    assert [lease.lease_id for lease in await engine.leases(expiring_within=timedelta(seconds=1))] == [leased.lease_id]
     await engine.ack([Ack(lease_id=leased.lease_id, status="dlq")])
     page = await engine.dead_letters(DeadLetterFilter(group="__QUEUE_MODE__"))
     assert (await engine.dead_letter(page.items[0].id)).message.payload == b"1"

@@ -21,9 +21,7 @@ async def popped(engine: Engine, queue: str = "q", partition: str | None = None)
 
 
 async def test_batches_come_back_as_they_went(engine: Engine) -> None:
-    receipts = await engine.push(
-        [Batch.of("q", [b"1", b"2"], partition="a"), Batch.of("q", [b"3"], partition="b")]
-    )
+    receipts = await engine.push([Batch.of("q", [b"1", b"2"], partition="a"), Batch.of("q", [b"3"], partition="b")])
     assert [(receipt.index, receipt.partition, receipt.seq) for receipt in receipts] == [
         (0, "a", 1),
         (1, "a", 2),
@@ -84,18 +82,14 @@ async def test_nothing_pushed_is_nothing_stored(engine: Engine) -> None:
 
 
 async def test_empty_batches_between_others_do_not_shift_receipts(engine: Engine) -> None:
-    receipts = await engine.push(
-        [Batch.of("e", []), Batch.of("q", [b"1"]), Batch.of("e", []), Batch.of("q", [b"2"])]
-    )
+    receipts = await engine.push([Batch.of("e", []), Batch.of("q", [b"1"]), Batch.of("e", []), Batch.of("q", [b"2"])])
     assert [(receipt.index, receipt.queue, receipt.seq) for receipt in receipts] == [(0, "q", 1), (1, "q", 2)]
 
 
 @pytest.mark.parametrize(
     "spelling", [TRACE.upper(), TRACE.replace("-", ""), f"urn:uuid:{TRACE}", f"{{{TRACE}}}", UUID(TRACE)]
 )
-async def test_trace_ids_are_made_canonical_and_the_batch_is_not_touched(
-    engine: Engine, spelling: Any
-) -> None:
+async def test_trace_ids_are_made_canonical_and_the_batch_is_not_touched(engine: Engine, spelling: Any) -> None:
     given: list[Any] = [spelling, None, TRACE]
     batch = Batch.of("q", [b"1", b"2", b"3"], trace_ids=given)
     receipts = await engine.push([batch])
@@ -161,9 +155,7 @@ def columns(**given: Any) -> list[Batch]:
         ([NewMessage(queue="q", payload=b"1")] * 21, InvalidRequest, "21 messages"),
     ],
 )
-async def test_bad_message_is_refused(
-    guarded: Engine, messages: Any, error: type[LockstepError], text: str
-) -> None:
+async def test_bad_message_is_refused(guarded: Engine, messages: Any, error: type[LockstepError], text: str) -> None:
     with pytest.raises(error, match=text):
         await guarded.push(messages)
     with pytest.raises(error, match=text):
@@ -172,9 +164,7 @@ async def test_bad_message_is_refused(
 
 async def test_limits_are_inclusive(engine: Engine) -> None:
     await engine.push([Batch.of("q", [b"x" * 100] * 3)])
-    await engine.push(
-        [Batch.of("q", [b"1"] * 20, transaction_ids=["t" * 254 + chr(65 + i) for i in range(20)])]
-    )
+    await engine.push([Batch.of("q", [b"1"] * 20, transaction_ids=["t" * 254 + chr(65 + i) for i in range(20)])])
     await engine.push(columns(kinds=["123456", ""], references=["12345678", ""], encodings=["1234", ""]))
     largest = msgspec.json.encode({"a": "x" * 32})
     assert len(largest) == 40

@@ -35,9 +35,7 @@ def test_unknown_setting_fails_at_once() -> None:
         open_engine("memory://", no_such_setting=1)
 
 
-@pytest.mark.parametrize(
-    "address", ["", "redis://ann:s3cret@db", "memory", "postgresql", "host=db password=s3cret"]
-)
+@pytest.mark.parametrize("address", ["", "redis://ann:s3cret@db", "memory", "postgresql", "host=db password=s3cret"])
 def test_other_addresses_are_refused_without_being_repeated(address: str) -> None:
     with pytest.raises(InvalidRequest, match="memory:// or postgresql://") as caught:
         open_engine(address)

@@ -229,9 +229,10 @@ class Operations(RuleBasedStateMachine):
     def push(self, plans: list[BatchPlan]) -> None:
         self._note_pushed(self.call("push", self._batches(plans)))
 
-    @rule(plans=batches)
-    def push_more(self, plans: list[BatchPlan]) -> None:
-        self._note_pushed(self.call("push", self._batches(plans)))
+    @rule(plans=batches, wait=waits)
+    def push_later(self, plans: list[BatchPlan], wait: float) -> None:
+        self.clock.advance(wait)
+        self.push(plans)
 
     @rule(plans=st.lists(pops, min_size=1, max_size=2), wait=waits)
     def pop(self, plans: list[PopPlan], wait: float) -> None:

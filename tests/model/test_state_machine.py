@@ -33,7 +33,7 @@ from support.builders import listed
 from support.clock import START, SetClock
 
 PROFILES = {
-    "ci": {"promises": (120, 40), "agreement": (40, 30)},
+    "ci": {"promises": (100, 30), "agreement": (40, 30)},
     "soak": {"promises": (5000, 80), "agreement": (1500, 60)},
 }
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "ci")
@@ -48,6 +48,7 @@ def bounds(machine: str) -> settings:
         derandomize=PROFILE == "ci",
         deadline=None,
         print_blob=True,
+        report_multiple_bugs=False,
         suppress_health_check=list(HealthCheck),
     )
 

@@ -86,25 +86,23 @@ class Server:
 
     def kill_everything(self) -> None:
         """All processes of PostgreSQL at once. Returns when the server is back."""
-        pid = postmaster_pid(self.data_dir)
-        self._kill_processes()
-        self._wait_for_another(pid)
+        pids = self._pids()
+        _kill(*pids)
+        self._wait_for_another(pids[0])
 
     def kill_owner(self, *, with_server: bool) -> None:
         """The owner, and either leave its server to its fate or kill that too. Returns with a new owner."""
-        dsn = self.dsn
+        dsn, pids = self.dsn, self._pids()
         self._host.process.kill()
         if with_server:
-            self._kill_processes()
+            _kill(*pids)
         self._host.close()
         self._own()
         assert self.dsn == dsn
 
-    def _kill_processes(self) -> None:
-        # The postmaster first, so that it starts no others meanwhile.
-        pid = postmaster_pid(self.data_dir)
-        for each in (pid, *processes_in(self.data_dir / "pgdata")):
-            _kill(each)
+    def _pids(self) -> list[int]:
+        """The postmaster comes first: once it is killed it starts no others."""
+        return [postmaster_pid(self.data_dir), *processes_in(self.data_dir / "pgdata")]
 
     def _wait_for_another(self, pid: int) -> None:
         wait_until(lambda: can_connect(self.dsn) and postmaster_pid(self.data_dir) != pid, timeout=PATIENCE_SECONDS)
@@ -114,9 +112,10 @@ class Server:
             self._own()
 
 
-def _kill(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
+def _kill(*pids: int) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 class Client:

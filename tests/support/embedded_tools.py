@@ -99,9 +99,7 @@ def postmaster_pid(data_dir: Path) -> int:
 
 def processes_in(cluster: Path) -> list[int]:
     """Every process that works inside the cluster, whatever it executes."""
-    return [
-        int(proc.name) for proc in Path("/proc").iterdir() if proc.name.isdecimal() and _is_in(proc, cluster)
-    ]
+    return [int(proc.name) for proc in Path("/proc").iterdir() if proc.name.isdecimal() and _is_in(proc, cluster)]
 
 
 def _is_in(proc: Path, cluster: Path) -> bool:

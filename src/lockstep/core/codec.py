@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from lockstep.core.ids import all_canonical_uuids, is_canonical_uuid
 from lockstep.core.records import Columns
-from lockstep.errors import EncryptionUnavailable, LockstepError
+from lockstep.errors import CorruptSegment, EncryptionUnavailable
 
 
 class Codec(IntFlag):
@@ -37,12 +37,6 @@ class Codec(IntFlag):
     """As SQL arrays, for small pushes and for readers in SQL."""
     PACKED = 1
     ENCRYPTED = 2
-
-
-class CorruptSegment(LockstepError):
-    """A stored segment cannot be decoded."""
-
-    code = "corrupt_segment"
 
 
 _MAGIC = b"LSG1"

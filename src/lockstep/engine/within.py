@@ -6,7 +6,6 @@ until then those wait for the caller, so a transaction that pushes should not st
 
 from __future__ import annotations
 
-from base64 import b64decode
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -53,7 +52,6 @@ def _prepare(
 ) -> tuple[Conversation[pushing.Pushed], Order | None]:
     config = config or load()
     batches, order = check_push(messages, config)
-    key = b64decode(config.encryption_key) if config.encryption_key else None
     # What this transaction creates may be rolled back, so the names are remembered for this call only.
     names = NameCache(config.partition_cache_entries_max)
-    return pushing.push(batches, names, key=key, at=None), order
+    return pushing.push(batches, names, encryption=pushing.Encryption.of(config), at=None), order

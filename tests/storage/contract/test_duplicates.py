@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from lockstep.core.records import Batch
 from lockstep.storage.base import Store
 from support.builders import numbers, pop, pop_all, push_n, push_tagged, seqs, tagged
 from support.clock import SetClock
@@ -171,3 +172,16 @@ async def test_many_duplicates_at_once(store: Store) -> None:
     assert [r.status for r in receipts] == ["duplicate", "queued"] * 1000
     assert [r.seq for r in receipts[::2]] == list(range(1, 1001))
     assert [r.seq for r in receipts[1::2]] == list(range(1001, 2001))
+
+
+async def test_queue_of_which_all_is_duplicate_beside_one_with_new_messages(store: Store) -> None:
+    [first] = await store.push([Batch.of("b", [b"1"], transaction_ids=["x"])])
+    receipts = list(
+        await store.push([Batch.of("a", [b"2"]), Batch.of("b", [b"3"], transaction_ids=["x"]), Batch.of("a", [b"4"])])
+    )
+    assert [(r.queue, r.status, r.seq) for r in receipts] == [
+        ("a", "queued", 1),
+        ("b", "duplicate", 1),
+        ("a", "queued", 2),
+    ]
+    assert receipts[1].message_id == first.message_id

@@ -75,9 +75,7 @@ def test_first_start_makes_a_private_durable_cluster(root: Path) -> None:
             "server_encoding": "UTF8",
         }
         assert query(server.dsn, "select current_user, current_database()") == [("lockstep", "lockstep")]
-        modes = {
-            path.name: stat.S_IMODE(path.stat().st_mode) for path in (data_dir / "pgdata", data_dir / "run")
-        }
+        modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (data_dir / "pgdata", data_dir / "run")}
         assert modes == {"pgdata": 0o700, "run": 0o700}
         assert stat.S_IMODE((data_dir / "run/.s.PGSQL.5432").stat().st_mode) == 0o700
     assert stat.S_IMODE(root.stat().st_mode) == 0o755

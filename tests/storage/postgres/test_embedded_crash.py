@@ -239,9 +239,7 @@ def test_pid_reused_by_a_server_of_another_cluster_is_left_alone(root: Path, dat
     with EmbeddedPostgres(other_dir, settings=SMALL) as other:
         pid = postmaster_pid(other_dir)
         write_record(data_dir, server={"pid": pid, "start_ticks": 1, "boot_id": "another"})
-        (data_dir / "pgdata/postmaster.pid").write_text(
-            f"{pid}\n{data_dir}/pgdata\n1\n5432\n\n\n  1 1\nready\n"
-        )
+        (data_dir / "pgdata/postmaster.pid").write_text(f"{pid}\n{data_dir}/pgdata\n1\n5432\n\n\n  1 1\nready\n")
         with EmbeddedPostgres(data_dir, settings=SMALL) as server:
             assert notes(server.dsn) == [1]
         assert postmaster_pid(other_dir) == pid

@@ -142,15 +142,11 @@ def test_directory_that_an_ordinary_user_may_not_write_is_refused(root: Path) ->
 
 
 @pytest.mark.skipif(not is_root(), reason="needs a cluster of another user")
-def test_cluster_of_another_user_than_the_named_one_is_refused(
-    data_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cluster_of_another_user_than_the_named_one_is_refused(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     owner = (data_dir / "pgdata").owner()
     named = next(name for name in ("nobody", "daemon") if name != owner)
     monkeypatch.setenv("LOCKSTEP_POSTGRES_USER", named)
-    with pytest.raises(
-        DataDirectoryUnusable, match=f"belongs to {owner}, but PostgreSQL is to run as {named}"
-    ):
+    with pytest.raises(DataDirectoryUnusable, match=f"belongs to {owner}, but PostgreSQL is to run as {named}"):
         EmbeddedPostgres(data_dir).start()
 
 

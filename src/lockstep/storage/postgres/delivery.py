@@ -24,7 +24,7 @@ from lockstep.core.records import (
     Run,
     TransactionResult,
 )
-from lockstep.errors import TransactionRolledBack
+from lockstep.errors import LockstepError, TransactionRolledBack
 from lockstep.storage.postgres import pushing
 from lockstep.storage.postgres.cache import QueueNames, Segment
 from lockstep.storage.postgres.calls import Conversation
@@ -75,7 +75,7 @@ class Delivery(Shared):
         return pushed.result
 
     def _push_conversation(self, batches: Sequence[Batch]) -> Conversation[pushing.Pushed]:
-        return pushing.push(batches, self.names, key=self.encryption_key, at=self.now())
+        return pushing.push(batches, self.names, encryption=self.encryption, at=self.now())
 
     async def _create_names(self, queues: set[str], work: Callable[[asyncpg.Connection[Any]], Awaitable[T]]) -> T:
         """Run `work` in a transaction; if that fails, the ids that it learned are not remembered."""
@@ -117,7 +117,12 @@ class Delivery(Shared):
                 [request.auto_ack for request in asked],
                 self.now(),
             )
-            await self._fill(popped, rows, {claim.queue_id: claim.queue for claim in claims})
+            try:
+                await self._fill(popped, rows, {claim.queue_id: claim.queue for claim in claims})
+            except LockstepError:
+                # What cannot be read, for want of a key, is not kept from others until the lease runs out.
+                await self.ack([Ack(lease_id=str(lease), status="retry") for lease in leases])
+                raise
         return popped
 
     async def _claims(self, index: int, request: PopRequest) -> list[_Claim]:

@@ -14,6 +14,15 @@ RETRYABLE = ("40001", "40P01")
 
 _CANNOT_CONNECT_NOW = ("57P03", "53300")
 
+# asyncpg says InternalClientError to a call that comes between the server's last word and the end of the connection.
+_CONNECTION_LOST = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    OSError,
+    asyncio.TimeoutError,
+)
+
 
 class StaleName(Exception):
     """An id that was looked up before is gone: look it up again. Never leaves the store."""
@@ -34,9 +43,11 @@ def translate(error: BaseException) -> BaseException:
         return Unavailable("a lock could not be had in time (lock_timeout_seconds)")
     if state in RETRYABLE:
         return Unavailable(f"the transaction kept conflicting with others: {error}")
+    if state is not None and (state[:2] in ("28", "3D") or state == "42501"):
+        return Unavailable(f"the database refuses us: {error}")
     if state is not None and state[:2] in ("08", "53", "57", "58"):
         return Unavailable(f"the database is not available: {error}")
-    if isinstance(error, asyncpg.PostgresConnectionError | asyncpg.InterfaceError | OSError | asyncio.TimeoutError):
+    if isinstance(error, _CONNECTION_LOST):
         return Unavailable(f"the database cannot be reached: {error or type(error).__name__}")
     return error
 

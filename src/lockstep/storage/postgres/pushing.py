@@ -7,6 +7,7 @@ date, and without those of its messages that turned out to be duplicates; nothin
 
 from __future__ import annotations
 
+from base64 import b64decode
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -16,10 +17,11 @@ from itertools import accumulate, chain, repeat
 from typing import Any, overload
 from uuid import UUID
 
+from lockstep.config import Config
 from lockstep.core.codec import Codec, encode, seal
 from lockstep.core.ids import SEGMENT_MESSAGES_MAX, all_canonical_uuids, is_canonical_uuid, message_id
 from lockstep.core.records import COLUMN_NAMES, Batch, Columns, Occupancy, Placement, PushResult
-from lockstep.errors import QueueFull, TooLarge, Unavailable
+from lockstep.errors import EncryptionUnavailable, QueueFull, TooLarge, Unavailable
 from lockstep.storage.postgres.cache import NameCache, QueueNames, Segment
 from lockstep.storage.postgres.calls import Call, Conversation, Work
 
@@ -40,12 +42,33 @@ _PUSH = (
     "$12::text[], $13::text::int[], $14::text::int[], "
     "$15::text::uuid[], $16::text::int[], $17::text::int[], "
     "$18::bytea[], $19::text[], $20::uuid[], $21::text[], $22::text[], $23::text[], $24::bytea[], $25::text[], "
-    "$26::timestamptz)"
+    "$26::boolean, $27::timestamptz)"
 )
 _OCCUPANCY = (
     "select q.name, lockstep.pending(q.id), q.max_size from lockstep.queue q "
     "where q.name = any ($1::text[]) and q.max_size > 0"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Encryption:
+    """How messages of encrypted queues are stored."""
+
+    key: bytes | None = None
+    plain_allowed: bool = False
+    """Without a key they are stored as they are, instead of being refused."""
+
+    @classmethod
+    def of(cls, config: Config) -> Encryption:
+        key = b64decode(config.encryption_key) if config.encryption_key else None
+        return cls(key, config.encryption_allow_plain)
+
+    def key_for(self, queue: str) -> bytes | None:
+        if self.key is None and not self.plain_allowed:
+            raise EncryptionUnavailable(
+                f"queue {queue!r} is encrypted, but no encryption_key is configured", queue=queue
+            )
+        return self.key
 
 
 @dataclass(slots=True)
@@ -56,14 +79,16 @@ class Pushed:
     segments: list[tuple[int, Segment]]
 
 
-def push(batches: Sequence[Batch], names: NameCache, *, key: bytes | None, at: datetime | None) -> Conversation[Pushed]:
-    """Push the batches. `key` encrypts what goes to encrypted queues; `at` is the time where it is set."""
+def push(
+    batches: Sequence[Batch], names: NameCache, *, encryption: Encryption, at: datetime | None
+) -> Conversation[Pushed]:
+    """Push the batches; `at` is the time where it is set."""
     lanes = _Lanes.of(batches)
     if sum([len(columns.payloads) for columns in lanes.columns]) > SEGMENT_MESSAGES_MAX:
         raise TooLarge(f"one call may push at most {SEGMENT_MESSAGES_MAX} messages")
     for _ in range(_STALE_ATTEMPTS_MAX):
         known = yield from _resolve(lanes, names, at)
-        attempt = yield from _attempt(lanes, known, key)
+        attempt = yield from _attempt(lanes, known, encryption)
         if not attempt.lanes:
             occupancy = yield from _occupancy(lanes.by_queue, {})
             return Pushed(PushResult(batches, _Placements(batches, lanes, attempt), occupancy=occupancy), [])
@@ -223,9 +248,9 @@ def _occupancy(queues: Iterable[str], told: dict[str, Occupancy | None]) -> Conv
     return known
 
 
-def _attempt(lanes: _Lanes, known: dict[str, QueueNames], key: bytes | None) -> Conversation[_Attempt]:
+def _attempt(lanes: _Lanes, known: dict[str, QueueNames], encryption: Encryption) -> Conversation[_Attempt]:
     """Pack what is to be pushed: a segment per queue."""
-    attempt = _Attempt(lanes)
+    attempt = _Attempt(lanes, plain_allowed=encryption.plain_allowed)
     for queue, members in lanes.by_queue.items():
         wanted = members
         parts = [lanes.pushed(lane) for lane in members] if lanes.dropped else [lanes.columns[i] for i in members]
@@ -234,20 +259,20 @@ def _attempt(lanes: _Lanes, known: dict[str, QueueNames], key: bytes | None) -> 
             parts = [part for part in parts if len(part)]
         if wanted:
             content = attempt.add_segment(queue, known[queue], wanted, parts)
+            key = encryption.key_for(queue) if known[queue].encryption else None
             yield from _pack(attempt, known[queue], content, key)
     return attempt
 
 
 def _pack(attempt: _Attempt, names: QueueNames, content: Columns, key: bytes | None) -> Conversation[None]:
-    encrypted = names.encryption and key is not None
     content_bytes = sum(map(len, content.payloads))
     body: bytes | None = None
     codec = Codec.PLAIN
-    if encrypted or (names.compression != "none" and content_bytes > PLAIN_BYTES_MAX):
-        codec = Codec.PACKED | Codec.ENCRYPTED if encrypted else Codec.PACKED
+    if key is not None or (names.compression != "none" and content_bytes > PLAIN_BYTES_MAX):
+        codec = Codec.PACKED if key is None else Codec.PACKED | Codec.ENCRYPTED
         layout = encode(content)
         content_bytes = len(layout)
-        sealing = partial(seal, layout, key=key if encrypted else None)
+        sealing = partial(seal, layout, key=key)
         body = (yield Work(sealing)) if content_bytes >= SEAL_APART_BYTES_MIN else sealing()
     attempt.codecs.append(codec.value)
     attempt.bodies.append(body)
@@ -295,6 +320,8 @@ class _Attempt:
     """One call of the procedure: its segments, one per queue, and the runs in them, in order."""
 
     source: _Lanes
+    plain_allowed: bool
+    """Messages of an encrypted queue may be stored as they are."""
     queues: list[str] = field(default_factory=list)
     names: list[QueueNames] = field(default_factory=list)
     codecs: list[int] = field(default_factory=list)
@@ -360,6 +387,7 @@ class _Attempt:
             *self.dedup_texts.text_arguments(),
             *self.traces.uuid_arguments(),
             *columns,
+            self.plain_allowed,
             at,
         ]
 

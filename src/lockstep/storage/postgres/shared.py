@@ -17,6 +17,7 @@ from lockstep.storage.postgres.cache import NameCache, QueueNames, Segment, Segm
 from lockstep.storage.postgres.calls import Conversation, Work
 from lockstep.storage.postgres.failures import StaleName
 from lockstep.storage.postgres.pool import Database
+from lockstep.storage.postgres.pushing import Encryption
 
 T = TypeVar("T")
 
@@ -33,7 +34,7 @@ class Shared:
     database: Database
     segments: SegmentCache
     names: NameCache
-    encryption_key: bytes | None
+    encryption: Encryption
 
     def now(self) -> datetime | None:
         """The set time, or None where the database's clock rules."""
@@ -135,7 +136,7 @@ class Shared:
             else:
                 rows = await self.database.on(connection, "segment_load", query, missing)
             for row in rows:
-                segment = decode_segment(row, self.encryption_key)
+                segment = decode_segment(row, self.encryption.key)
                 self.segments.put(row[0], segment)
                 loaded[row[0]] = segment
         return loaded

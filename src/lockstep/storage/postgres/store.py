@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable
 from datetime import datetime
 
@@ -14,6 +13,7 @@ from lockstep.storage.postgres.delivery import Delivery
 from lockstep.storage.postgres.inspection import Inspection
 from lockstep.storage.postgres.migrate import migrate
 from lockstep.storage.postgres.pool import Database, PoolSettings, QueryHook
+from lockstep.storage.postgres.pushing import Encryption
 
 
 class PostgresStore(Delivery, Administration, Inspection, DeadLetters):
@@ -31,7 +31,7 @@ class PostgresStore(Delivery, Administration, Inspection, DeadLetters):
         self.database = Database(dsn, _pool_settings(config), on_query=on_query)
         self.segments = SegmentCache(config.segment_cache_bytes_max)
         self.names = NameCache(config.partition_cache_entries_max)
-        self.encryption_key = base64.b64decode(config.encryption_key) if config.encryption_key else None
+        self.encryption = Encryption.of(config)
         self._clock = clock
 
     def now(self) -> datetime | None:

@@ -144,7 +144,7 @@ create table lockstep.trace_index (
     primary key (trace_id, partition_id, seq)
 );
 
--- The message itself stays in its segment, which lives as long as the dead letter does.
+-- The message itself stays in its segment; what removes it there removes the dead letter.
 create table lockstep.dead_letter (
     id bigint generated always as identity primary key,
     queue_id int not null,

@@ -19,7 +19,7 @@ create function lockstep.push_segments(
     _traces uuid[], _trace_runs int[], _trace_offsets int[],
     _payloads bytea[], _transaction_ids text[], _trace_ids uuid[], _kinds text[], _refs text[], _encodings text[],
     _headers bytea[], _producer_subs text[],
-    _at timestamptz,
+    _plain_allowed boolean, _at timestamptz,
     out _status text, out _created_at timestamptz, out _segment_ids bigint[], out _segment_uuids uuid[], out _first_seqs bigint[],
     out _duplicate_uuids int[], out _duplicate_texts int[], out _duplicate_seqs bigint[], out _duplicate_ids uuid[],
     out _depths bigint[], out _max_sizes bigint[]
@@ -34,6 +34,7 @@ declare
     _segment_uuid uuid;
     _segment_id bigint;
     _has_group boolean[];
+    _encrypted boolean[];
 begin
     if current_setting('transaction_isolation') <> 'read committed' then
         raise exception 'a push needs a READ COMMITTED transaction, this one is %', current_setting('transaction_isolation')
@@ -46,12 +47,16 @@ begin
         select 1 from lockstep.partition p where p.id = any (_partition_ids) order by p.id for no key update
     ) p;
     select array_agg(nullif(q.max_size, 0) order by t.o),
-           array_agg(exists (select 1 from lockstep.consumer_group g where g.queue_id = q.id) order by t.o)
-    into _max_sizes, _has_group
+           array_agg(exists (select 1 from lockstep.consumer_group g where g.queue_id = q.id) order by t.o),
+           array_agg(q.encryption order by t.o)
+    into _max_sizes, _has_group, _encrypted
     from unnest(_queue_ids) with ordinality t (id, o) join lockstep.queue q on q.id = t.id;
-    -- A max_size of which the caller did not know: its row must be locked before the partitions are.
+    -- Stale is also a max_size of which the caller did not know (its row must be locked before the partitions are), and
+    -- encryption of which it did not know.
     if _locked <> cardinality(_partition_ids) or exists (
-        select 1 from unnest(_queue_ids, _max_sizes) t (id, max_size) where t.max_size is not null and t.id <> all (coalesce(_limited, '{}'))
+        select 1 from unnest(_queue_ids, _max_sizes, _encrypted, _codecs) t (id, max_size, encrypted, codec)
+        where (t.max_size is not null and t.id <> all (coalesce(_limited, '{}')))
+           or (t.encrypted and t.codec & 2 = 0 and not _plain_allowed)
     ) then
         _status := 'stale';
         return;
@@ -234,7 +239,7 @@ begin
             array[convert_to(payload::text, 'UTF8')], case when transaction_id is not null then array[transaction_id] end,
             case when trace_id is not null then array[trace_id] end, case when kind is not null then array[kind] end,
             case when reference is not null then array[reference] end, null,
-            case when headers is not null then array[convert_to(headers::text, 'UTF8')] end, null, null
+            case when headers is not null then array[convert_to(headers::text, 'UTF8')] end, null, false, null
         );
         case _pushed._status
             when 'ok' then
