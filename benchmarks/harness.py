@@ -249,7 +249,9 @@ def _shown(value: Any) -> str:
 
 
 def render_bars(bars: Sequence[Bar]) -> str:
-    width = max((len(bar.name) for bar in bars), default=0)
+    if not bars:
+        return "No bars"
+    width = max(len(bar.name) for bar in bars)
     lines = [
         f"  {'ok    ' if bar.ok else 'MISSED'}  {bar.name:{width}} {bar.target:8g}: {bar.value:8.2f}" for bar in bars
     ]

@@ -82,6 +82,7 @@ class Consumers:
         return 0
 
     async def _once(self, group: str) -> int:
+        self.backlog.touched.add(group)
         request = PopRequest(queue=self.backlog.queue, group=group, partitions=self.partitions, batch=self.batch)
         [popped] = await self.engine.pop([request])
         payloads = popped.payloads()

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
+from itertools import count
 from typing import Any
 from unittest.mock import patch
 
@@ -94,9 +95,15 @@ def _cases(messages: Messages) -> dict[str, list[list[Batch]]]:
         ids: list[str | None] = list(transaction_ids(1000))
         return [Batch.of(QUEUE, messages.batch(1000), partition="p1", transaction_ids=ids)]
 
+    numbers = count()
+
+    def to_new_partitions() -> list[Batch]:
+        return [Batch.of(QUEUE, [p], partition=f"new{next(numbers)}") for p in messages.batch(1000)]
+
     makers: dict[str, Callable[[], list[Batch]]] = {
         "batch 1000, 1 partition": lambda: one(1000),
         "batch 1000, 1000 partitions": lambda: spread(messages.batch(1000), 1000, QUEUE),
+        "batch 1000, 1000 new partitions": to_new_partitions,
         "batch 1000, 1 partition, transaction ids": deduplicated,
         "batch 100, 1 partition": lambda: one(100),
         "batch 10, 1 partition": lambda: one(10),

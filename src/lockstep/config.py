@@ -68,9 +68,6 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     partition_cache_entries_max: Annotated[
         int, Meta(ge=1, le=100_000_000), _help("Partitions whose ids are remembered by name.")
     ] = 1_000_000
-    pool_connections_min: Annotated[
-        int, Meta(ge=0, le=10_000), _help("Connections to PostgreSQL that are kept open.")
-    ] = 0
     pool_connections_max: Annotated[int, Meta(ge=1, le=10_000), _help("Most connections to PostgreSQL at a time.")] = 10
     connect_timeout_seconds: Annotated[_Seconds, _help("Longest wait for one connection attempt.")] = 10.0
     connect_attempts_max: Annotated[_Count, _help("Connection attempts before PostgreSQL is unavailable.")] = 8
@@ -117,9 +114,7 @@ def load(
     # From the weakest source to the strongest: the last one to name a setting wins.
     for name, value, source in _given(overrides or {}, os.environ if environ is None else environ, file):
         values[name] = _convert(name, value, source)
-    config = Config(**values)
-    _check_together(config)
-    return config
+    return Config(**values)
 
 
 def _given(
@@ -176,14 +171,6 @@ def _decode_key(text: str) -> bytes | None:
         return b64decode(text, validate=True)
     except ValueError:
         return None
-
-
-def _check_together(config: Config) -> None:
-    if config.pool_connections_min > config.pool_connections_max:
-        raise InvalidOption(
-            f"pool_connections_min ({config.pool_connections_min}) is more than "
-            f"pool_connections_max ({config.pool_connections_max})"
-        )
 
 
 def _without_password(dsn: str) -> str:

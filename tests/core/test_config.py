@@ -119,11 +119,6 @@ def test_bad_value_says_where_it_stands(tmp_path: Path) -> None:
         load(environ={}, file=write(tmp_path, "ack_items_max = 'x'"))
 
 
-def test_pool_cannot_keep_more_than_it_may_open() -> None:
-    with pytest.raises(InvalidOption, match="pool_connections_min"):
-        load({"pool_connections_min": 3, "pool_connections_max": 2}, environ={})
-
-
 def test_unreadable_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidOption, match=r"missing\.toml"):
         load(environ={}, file=tmp_path / "missing.toml")

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from lockstep.core.names import QUEUE_MODE
 from lockstep.core.policy import QueueOptions
@@ -52,7 +52,8 @@ queues = st.sampled_from([QUEUES[0], *QUEUES])
 partitions = st.sampled_from([PARTITIONS[0], *PARTITIONS])
 groups = st.sampled_from([GROUPS[0], *GROUPS])
 seldom = st.sampled_from([False, False, False, True])
-waits = st.sampled_from([0, 1, 0.001, 2.5, 5, 10, 30, 31, 400])
+waits = st.sampled_from([0, 0, 0.001, 1, 2.5, 5, 10, 30, 31, 400])
+modes = st.sampled_from(["all", "all", "all", "new", "from"])
 back = st.integers(0, 6)
 """How many to count back from the newest."""
 statuses = st.sampled_from(["completed", "completed", "failed", "failed", "retry", "dlq"])
@@ -67,9 +68,9 @@ options = st.builds(
     on_exhausted=st.sampled_from(["dead", "stop", "drop"]),
     max_size=st.sampled_from([0, 0, 6]),
     priority=st.sampled_from([0, 1, -1]),
-    delay_seconds=st.sampled_from([0, 0, 5]),
-    window_seconds=st.sampled_from([0, 0, 5]),
-    max_wait_seconds=st.sampled_from([0, 0, 30]),
+    delay_seconds=st.sampled_from([0, 0, 0, 5]),
+    window_seconds=st.sampled_from([0, 0, 0, 5]),
+    max_wait_seconds=st.sampled_from([0, 0, 0, 30]),
     compression=st.sampled_from(["zstd", "none"]),
 )
 
@@ -108,6 +109,7 @@ class PopPlan:
 
 targets = st.one_of(
     queues.map(lambda queue: {"queue": queue}),
+    queues.map(lambda queue: {"queue": queue}),
     st.tuples(queues, partitions).map(lambda pair: {"queue": pair[0], "partition": pair[1]}),
     st.sampled_from([{"namespace": "shop"}, {"task": "a"}, {"namespace": "shop", "task": "a"}]),
 )
@@ -119,14 +121,14 @@ pops = st.builds(
     partitions=st.integers(1, 3),
     lease_seconds=st.sampled_from([None, 1, 60]),
     auto_ack=seldom,
-    mode=st.sampled_from(["all", "new", "from"]),
+    mode=modes,
 )
 
 
 @dataclass(frozen=True)
 class AckPlan:
     form: str
-    """message, id: by message; lease, partition, seq: by lease; pushed: by message, of a push; unknown: nothing."""
+    """message, id, pushed: by message; lease, partition, seq: by lease; unknown: of nothing that there is."""
     which: int
     status: AckStatus
     lease: str
@@ -138,11 +140,13 @@ class AckPlan:
 acks = st.lists(
     st.builds(
         AckPlan,
-        form=st.sampled_from(["message", "message", "id", "lease", "partition", "seq", "pushed", "unknown"]),
+        form=st.sampled_from(
+            ["message", "message", "message", "id", "lease", "partition", "seq", "seq", "pushed", "unknown"]
+        ),
         which=back,
         status=statuses,
-        lease=st.sampled_from(["own", "own", "none", "garbage", "another"]),
-        group=st.one_of(st.none(), st.none(), groups),
+        lease=st.sampled_from(["own", "own", "own", "none", "garbage", "another"]),
+        group=st.one_of(st.none(), st.none(), st.none(), groups),
     ),
     min_size=1,
     max_size=4,
@@ -152,6 +156,40 @@ positions = st.one_of(
     st.sampled_from([Position("start"), Position("end"), Position("current")]),
     st.integers(0, 12).map(lambda seq: Position("seq", seq=seq)),
     st.just(Position("time")),
+)
+
+
+@dataclass(frozen=True)
+class Administration:
+    """Anything else: a method of `Operations` and its arguments."""
+
+    verb: str
+    values: dict[str, Any]
+
+
+def administration(verb: str, **values: st.SearchStrategy[Any]) -> st.SearchStrategy[Administration]:
+    return st.builds(Administration, st.just(verb), st.fixed_dictionaries(values))
+
+
+some_queue = st.one_of(st.none(), queues)
+some_partition = st.one_of(st.none(), partitions)
+# One rule for all of it: an example with more seeks than pops has little to say.
+administrations = st.one_of(
+    administration(
+        "configure",
+        queue=queues,
+        options=options,
+        names=st.sampled_from([{}, {}, {"task": "a"}, {"namespace": "bank"}]),
+    ),
+    administration("delete_queue", queue=queues),
+    administration(
+        "clear", queue=queues, partition=some_partition, scope=st.sampled_from(["unleased", "unleased", "all"])
+    ),
+    administration("seek", queue=queues, group=groups, position=positions, partition=some_partition, ago=back),
+    administration("delete_group", group=groups, queue=some_queue, forget=st.booleans()),
+    administration("subscribe", group=groups, queue=queues, mode=modes),
+    # Queue mode always begins with the first message, so nothing is stored for it.
+    administration("set_subscription", group=st.sampled_from(GROUPS[1:]), queue=some_queue, mode=modes),
 )
 
 
@@ -196,43 +234,27 @@ class Operations(RuleBasedStateMachine):
         """Perform a verb and check what comes of it; returns the result, or the LockstepError that it raised."""
         raise NotImplementedError
 
-    # --- Queues
-
     @initialize(first=options, second=options, plans=batches)
     def begin(self, first: QueueOptions, second: QueueOptions, plans: list[BatchPlan]) -> None:
         self.call("configure", QUEUES[0], first)
         self.call("configure", QUEUES[1], second)
-        self.push(plans)
-
-    @rule(queue=queues, options=options, names=st.sampled_from([{}, {}, {"namespace": "shop"}, {"task": "a"}]))
-    def configure(self, queue: str, options: QueueOptions, names: dict[str, str]) -> None:
-        self.call("configure", queue, options, **names)
-
-    @rule(queue=queues, sure=seldom)
-    def delete_queue(self, queue: str, sure: bool) -> None:
-        if sure:
-            self.call("delete_queue", queue)
-
-    @rule(
-        queue=queues,
-        partition=st.one_of(st.none(), partitions),
-        scope=st.sampled_from(["unleased", "unleased", "all"]),
-        sure=st.booleans(),
-    )
-    def clear(self, queue: str, partition: str | None, scope: str, sure: bool) -> None:
-        if sure:
-            self.call("clear", queue, partition=partition, scope=scope)
-
-    # --- Messages in and out
-
-    @rule(plans=batches)
-    def push(self, plans: list[BatchPlan]) -> None:
-        self._note_pushed(self.call("push", self._batches(plans)))
+        self.push(plans, 0)
 
     @rule(plans=batches, wait=waits)
-    def push_later(self, plans: list[BatchPlan], wait: float) -> None:
+    def push(self, plans: list[BatchPlan], wait: float) -> None:
         self.clock.advance(wait)
-        self.push(plans)
+        self._note_pushed(self.call("push", self._batches(plans)))
+
+    @rule(plans=batches, plan=pops, wait=waits)
+    def push_and_pop(self, plans: list[BatchPlan], plan: PopPlan, wait: float) -> None:
+        self.push(plans, 0)
+        self.pop([plan], wait)
+
+    @rule(plans=batches, plan=pops, more=acks, wait=waits)
+    def push_and_consume(self, plans: list[BatchPlan], plan: PopPlan, more: list[AckPlan], wait: float) -> None:
+        self.push(plans, 0)
+        self.pop([plan], wait)
+        self.ack(more, 0)
 
     @rule(plans=st.lists(pops, min_size=1, max_size=2), wait=waits)
     def pop(self, plans: list[PopPlan], wait: float) -> None:
@@ -247,16 +269,19 @@ class Operations(RuleBasedStateMachine):
         for _ in range(times):
             self.pop([plan], wait)
 
-    @rule(plan=pops, wait=waits, status=statuses)
-    def pop_and_settle(self, plan: PopPlan, wait: float, status: AckStatus) -> None:
-        self.clock.advance(wait)
+    @rule(plan=pops, waits=st.tuples(waits, waits), status=statuses)
+    def pop_and_settle(self, plan: PopPlan, waits: tuple[float, float], status: AckStatus) -> None:
+        """A consumer does its work, and comes back."""
+        self.clock.advance(waits[0])
         [popped] = self.call("pop", [self._request(plan)])
         self._note_popped(popped)
         if popped.lease_id is not None:
             self.call("ack", [Ack(lease_id=popped.lease_id, status=status, error="no")])
+        self.pop([plan], waits[1])
 
-    @rule(plans=acks)
-    def ack(self, plans: list[AckPlan]) -> None:
+    @rule(plans=acks, wait=waits)
+    def ack(self, plans: list[AckPlan], wait: float) -> None:
+        self.clock.advance(wait)
         self.call("ack", self._acks(plans))
 
     @rule(plans=acks, more=batches)
@@ -265,55 +290,52 @@ class Operations(RuleBasedStateMachine):
         if not isinstance(result, LockstepError):
             self._note_pushed(result.pushed)
 
-    @rule(which=back, seconds=st.sampled_from([None, 0.5, 30, 1000]))
-    def renew(self, which: int, seconds: float | None) -> None:
+    @rule(which=back, seconds=st.sampled_from([None, 0.5, 30, 1000]), wait=waits)
+    def renew(self, which: int, seconds: float | None, wait: float) -> None:
         self.call("renew", [Renewal(lease_id=_newest(self._leases, which), seconds=seconds)])
-
-    @rule(wait=waits)
-    def advance(self, wait: float) -> None:
         self.clock.advance(wait)
 
-    # --- Groups
+    @rule(queue=queues, partition=some_partition, group=groups, wait=waits)
+    def has_pending(self, queue: str, partition: str | None, group: str, wait: float) -> None:
+        self.clock.advance(wait)
+        self.call("has_pending", [PendingRequest(queue=queue, partition=partition, group=group)])
 
-    @rule(queue=queues, group=groups, position=positions, partition=st.one_of(st.none(), partitions), ago=back)
-    def seek(self, queue: str, group: str, position: Position, partition: str | None, ago: int) -> None:
+    @precondition(lambda self: len(self._dead_letter_ids) > 0)
+    @rule(which=st.one_of(st.none(), back), queue=some_queue, limit=st.sampled_from([1, 1000]))
+    def redrive(self, which: int | None, queue: str | None, limit: int) -> None:
+        self.call("redrive", self._dead_letters(which, queue), limit=limit)
+
+    @precondition(lambda self: len(self._dead_letter_ids) > 0)
+    @rule(which=st.one_of(st.none(), back), queue=some_queue)
+    def purge(self, which: int | None, queue: str | None) -> None:
+        self.call("purge", self._dead_letters(which, queue))
+
+    @rule(plan=administrations)
+    def administer(self, plan: Administration) -> None:
+        getattr(self, f"_{plan.verb}")(**plan.values)
+
+    def _configure(self, queue: str, options: QueueOptions, names: dict[str, str]) -> None:
+        self.call("configure", queue, options, **names)
+
+    def _delete_queue(self, queue: str) -> None:
+        self.call("delete_queue", queue)
+
+    def _clear(self, queue: str, partition: str | None, scope: str) -> None:
+        self.call("clear", queue, partition=partition, scope=scope)
+
+    def _seek(self, queue: str, group: str, position: Position, partition: str | None, ago: int) -> None:
         if position.kind == "time":
             position = Position("time", at=self.clock.ago(ago * 5))
         self.call("seek", queue, group, position, partition=partition)
 
-    @rule(group=groups, queue=st.one_of(st.none(), queues, queues), forget=st.booleans(), sure=seldom)
-    def delete_group(self, group: str, queue: str | None, forget: bool, sure: bool) -> None:
-        if sure:
-            self.call("delete_group", group, queue=queue, forget_subscription=forget)
+    def _delete_group(self, group: str, queue: str | None, forget: bool) -> None:
+        self.call("delete_group", group, queue=queue, forget_subscription=forget)
 
-    @rule(group=groups, queue=queues, mode=st.sampled_from(["all", "new", "from"]))
-    def subscribe(self, group: str, queue: str, mode: str) -> None:
+    def _subscribe(self, group: str, queue: str, mode: str) -> None:
         self.call("subscribe", queue, group, self._subscription(mode))
 
-    # Queue mode always begins with the first message, so nothing is stored for it.
-    @rule(
-        group=st.sampled_from(GROUPS[1:]),
-        queue=st.one_of(st.none(), queues),
-        mode=st.sampled_from(["all", "new", "from"]),
-    )
-    def set_subscription(self, group: str, queue: str | None, mode: str) -> None:
+    def _set_subscription(self, group: str, queue: str | None, mode: str) -> None:
         self.call("set_subscription", group, self._subscription(mode), queue=queue)
-
-    # --- Dead letters
-
-    @rule(which=st.one_of(st.none(), back), queue=st.one_of(st.none(), queues), limit=st.sampled_from([1, 1000]))
-    def redrive(self, which: int | None, queue: str | None, limit: int) -> None:
-        self.call("redrive", self._dead_letters(which, queue), limit=limit)
-
-    @rule(which=st.one_of(st.none(), back), queue=st.one_of(st.none(), queues))
-    def purge(self, which: int | None, queue: str | None) -> None:
-        self.call("purge", self._dead_letters(which, queue))
-
-    # --- Looking in
-
-    @rule(queue=queues, partition=st.one_of(st.none(), partitions), group=groups)
-    def has_pending(self, queue: str, partition: str | None, group: str) -> None:
-        self.call("has_pending", [PendingRequest(queue=queue, partition=partition, group=group)])
 
     # --- From plans to arguments
 

@@ -1,6 +1,7 @@
 """Random operations: the memory store against the promises, and PostgreSQL against the memory store.
 
-The profile `ci` repeats the same examples every time; HYPOTHESIS_PROFILE=soak looks for new ones, for long.
+The profile `ci` tries the same examples every time and shows a failing one as it is. HYPOTHESIS_PROFILE=debug
+tries the same and shortens it; HYPOTHESIS_PROFILE=soak looks for new ones, for long.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import invariant, rule, run_state_machine_as_test
 
 from lockstep.core.policy import QueueOptions
@@ -34,6 +35,7 @@ from support.clock import START, SetClock
 
 PROFILES = {
     "ci": {"promises": (100, 30), "agreement": (40, 30)},
+    "debug": {"promises": (100, 30), "agreement": (40, 30)},
     "soak": {"promises": (5000, 80), "agreement": (1500, 60)},
 }
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "ci")
@@ -45,7 +47,9 @@ def bounds(machine: str) -> settings:
     return settings(
         max_examples=examples,
         stateful_step_count=steps,
-        derandomize=PROFILE == "ci",
+        derandomize=PROFILE != "soak",
+        # A shorter example may take minutes to find.
+        phases=[Phase.generate] if PROFILE == "ci" else [Phase.reuse, Phase.generate, Phase.shrink],
         deadline=None,
         print_blob=True,
         report_multiple_bugs=False,

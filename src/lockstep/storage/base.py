@@ -67,7 +67,7 @@ class Store(Protocol):
     async def configure(
         self, queue: str, options: QueueOptions, *, namespace: str | None = None, task: str | None = None
     ) -> QueueInfo:
-        """Create the queue with its partition `Default`, or replace its whole configuration.
+        """Create the queue, or replace its whole configuration; it has a partition `Default` then.
 
         Namespace and task of a new queue, where None, are the first two dot-separated pieces of its name; those
         of an existing queue, where None, stay. New options rule the next push, pop or ack; what due_at already

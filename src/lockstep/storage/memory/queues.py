@@ -24,8 +24,8 @@ def configure(
     found = state.queues.get(queue)
     if found is None:
         found = state.add_queue(queue, options, now, namespace=namespace, task=task)
+    if DEFAULT_PARTITION not in found.partitions:
         state.add_partition(found, DEFAULT_PARTITION, now)
-        return found
     found.options = options
     found.namespace = found.namespace if namespace is None else namespace
     found.task = found.task if task is None else task

@@ -48,7 +48,7 @@ def translate(error: BaseException) -> BaseException:
     if state is not None and state[:2] in ("08", "53", "57", "58"):
         return Unavailable(f"the database is not available: {error}")
     if isinstance(error, _CONNECTION_LOST):
-        return Unavailable(f"the database cannot be reached: {error or type(error).__name__}")
+        return Unavailable(f"the database cannot be reached: {str(error) or type(error).__name__}")
     return error
 
 

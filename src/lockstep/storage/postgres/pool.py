@@ -10,9 +10,10 @@ import asyncio
 import logging
 import random
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import asyncpg
@@ -38,11 +39,11 @@ _PLANNER = {
 }
 _BACKOFF_SECONDS_MIN = 0.01
 _BACKOFF_SECONDS_MAX = 2.0
+_CLOSE_TIMEOUT_SECONDS = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class PoolSettings:
-    connections_min: int = 0
     connections_max: int = 10
     connect_timeout_seconds: float = 10
     connect_attempts_max: int = 8
@@ -51,15 +52,119 @@ class PoolSettings:
     transaction_attempts_max: int = 10
 
 
-@dataclass
-class _SharedPool:
-    pool: asyncpg.Pool[Any] | None = None
-    users: int = 0
-    opening: asyncio.Lock = field(default_factory=asyncio.Lock)
+class _Pool:
+    """Connections to one DSN: the one that was used last is used next, and none is made before it is needed.
+
+    asyncpg's own pool costs a task and two timers per call, more than a small push does otherwise.
+    """
+
+    def __init__(self, dsn: str, settings: PoolSettings) -> None:
+        self.users = 0
+        self._dsn = dsn
+        self._settings = settings
+        self._idle: list[asyncpg.Connection[Any]] = []
+        self._open = 0
+        self._waiting: deque[asyncio.Future[asyncpg.Connection[Any] | None]] = deque()
+
+    async def acquire(self) -> asyncpg.Connection[Any]:
+        while True:
+            while self._idle:
+                connection = self._idle.pop()
+                if not connection.is_closed():
+                    return connection
+                self._open -= 1
+            if self._open < self._settings.connections_max:
+                return await self._connect()
+            waited = await self._wait()
+            if waited is not None:
+                return waited
+
+    def release(self, connection: asyncpg.Connection[Any]) -> None:
+        """Take a connection back. One that is in the middle of something is not fit for use by anybody."""
+        if connection.is_closed() or connection.is_in_transaction():
+            self.discard(connection)
+        elif not self._hand_over(connection):
+            self._idle.append(connection)
+
+    def discard(self, connection: asyncpg.Connection[Any]) -> None:
+        """Close a connection that nobody can use any more, at once."""
+        connection.terminate()
+        self._open -= 1
+        self._hand_over(None)
+
+    async def close(self) -> None:
+        for connection in self._idle:
+            try:
+                await connection.close(timeout=_CLOSE_TIMEOUT_SECONDS)
+            except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+                connection.terminate()
+        self._open -= len(self._idle)
+        self._idle.clear()
+
+    def _hand_over(self, connection: asyncpg.Connection[Any] | None) -> bool:
+        """Give a connection, or the right to make one, to whoever has waited longest."""
+        while self._waiting:
+            waiting = self._waiting.popleft()
+            if not waiting.done():
+                waiting.set_result(connection)
+                return True
+        return False
+
+    async def _wait(self) -> asyncpg.Connection[Any] | None:
+        waiting: asyncio.Future[asyncpg.Connection[Any] | None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiting)
+        try:
+            async with asyncio.timeout(self._settings.connect_timeout_seconds):
+                return await waiting
+        except TimeoutError:
+            self._give_back(waiting)
+            raise Unavailable("no connection to the database became free in time (connect_timeout_seconds)") from None
+        except asyncio.CancelledError:
+            self._give_back(waiting)
+            raise
+
+    def _give_back(self, waiting: asyncio.Future[asyncpg.Connection[Any] | None]) -> None:
+        """What was given to somebody who stopped waiting in the same moment goes to the next."""
+        if not waiting.done() or waiting.cancelled():
+            return
+        given = waiting.result()
+        if given is None:
+            self._hand_over(None)
+        else:
+            self.release(given)
+
+    async def _connect(self) -> asyncpg.Connection[Any]:
+        """A new connection; tried again while the server is starting, full or not there yet."""
+        settings = self._settings
+        self._open += 1
+        try:
+            for attempt in range(1, settings.connect_attempts_max + 1):
+                try:
+                    return await asyncpg.connect(
+                        self._dsn,
+                        timeout=settings.connect_timeout_seconds,
+                        # No command_timeout: the server ends a slow statement itself, and says so.
+                        server_settings={
+                            "application_name": "lockstep",
+                            "statement_timeout": str(int(settings.statement_timeout_seconds * 1000)),
+                            "lock_timeout": str(int(settings.lock_timeout_seconds * 1000)),
+                            **_PLANNER,
+                        },
+                    )
+                except Exception as error:
+                    if not may_retry_connect(error) or attempt == settings.connect_attempts_max:
+                        raise translate(error) from error
+                    logger.info("connect_retried", extra={"action": "connect_retried", "attempt": attempt})
+                await asyncio.sleep(backoff_seconds(attempt + 3))
+            raise AssertionError("connect_attempts_max is at least 1")
+        except BaseException:
+            self._open -= 1
+            self._hand_over(None)
+            raise
 
 
 # A pool belongs to the event loop that made it, so the loop is part of the key.
-_shared: dict[tuple[str, PoolSettings, asyncio.AbstractEventLoop], _SharedPool] = {}
+_shared: dict[tuple[str, PoolSettings, asyncio.AbstractEventLoop], _Pool] = {}
 
 
 def backoff_seconds(attempt: int) -> float:
@@ -74,39 +179,41 @@ class Database:
         self._dsn = dsn
         self._settings = settings or PoolSettings()
         self._on_query = on_query
-        self._entry: _SharedPool | None = None
+        self._pool: _Pool | None = None
         self._key: tuple[str, PoolSettings, asyncio.AbstractEventLoop] | None = None
         self._closed = False
 
     def reopen(self) -> None:
-        """Make a closed database usable again; the pool is opened on first use."""
+        """Make a closed database usable again; connections are made when they are needed."""
         self._closed = False
 
     async def close(self) -> None:
         """Stop using the pool; the last user closes it."""
         self._closed = True
-        entry, key = self._entry, self._key
-        self._entry = self._key = None
-        if entry is None or key is None:
+        pool, key = self._pool, self._key
+        self._pool = self._key = None
+        if pool is None or key is None:
             return
-        entry.users -= 1
-        if entry.users == 0:
+        pool.users -= 1
+        if pool.users == 0:
             _shared.pop(key, None)
-            if entry.pool is not None:
-                await _close_pool(entry.pool)
+            await pool.close()
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[asyncpg.Connection[Any]]:
-        """A connection from the pool. Raises Unavailable."""
-        pool = await self._pool()
-        try:
-            connection = await pool.acquire(timeout=self._settings.connect_timeout_seconds)
-        except BaseException as error:
-            raise translate(error) from error
+        """A connection of the pool. Raises Unavailable."""
+        pool = self._join()
+        connection = await pool.acquire()
         try:
             yield connection
-        finally:
-            await pool.release(connection)
+        except asyncio.CancelledError:
+            pool.discard(connection)  # the server may still be at work on what was cancelled
+            raise
+        except BaseException:
+            pool.release(connection)
+            raise
+        else:
+            pool.release(connection)
 
     async def fetch(self, name: str, query: str, *args: Any) -> list[Any]:
         """The rows of one query, which is a transaction of its own; retried if PostgreSQL says it may be."""
@@ -163,65 +270,15 @@ class Database:
             await asyncio.sleep(backoff_seconds(attempt))
         raise AssertionError("transaction_attempts_max is at least 1")
 
-    async def _pool(self) -> asyncpg.Pool[Any]:
+    def _join(self) -> _Pool:
+        """The pool of this DSN, settings and event loop; made by its first user."""
         if self._closed:
             raise Unavailable("the store is closed")
-        entry = self._entry
-        if entry is None:
-            entry = self._join()
-        if entry.pool is None:
-            async with entry.opening:
-                if entry.pool is None:
-                    entry.pool = await self._open()
-        return entry.pool
-
-    def _join(self) -> _SharedPool:
-        self._key = (self._dsn, self._settings, asyncio.get_running_loop())
-        self._entry = _shared.setdefault(self._key, _SharedPool())
-        self._entry.users += 1
-        return self._entry
-
-    async def _open(self) -> asyncpg.Pool[Any]:
-        settings = self._settings
-        for attempt in range(1, settings.connect_attempts_max + 1):
-            pool = asyncpg.create_pool(
-                self._dsn,
-                min_size=settings.connections_min,
-                max_size=settings.connections_max,
-                timeout=settings.connect_timeout_seconds,
-                reset=_reset,
-                # No command_timeout: the server ends a slow statement itself, and says so.
-                server_settings={
-                    "application_name": "lockstep",
-                    "statement_timeout": str(int(settings.statement_timeout_seconds * 1000)),
-                    "lock_timeout": str(int(settings.lock_timeout_seconds * 1000)),
-                    **_PLANNER,
-                },
-            )
-            try:
-                await pool
-                async with pool.acquire(timeout=settings.connect_timeout_seconds):
-                    return pool
-            except Exception as error:
-                pool.terminate()
-                if not may_retry_connect(error) or attempt == settings.connect_attempts_max:
-                    raise translate(error) from error
-                logger.info("connect_retried", extra={"action": "connect_retried", "attempt": attempt})
-            await asyncio.sleep(backoff_seconds(attempt + 3))
-        raise AssertionError("connect_attempts_max is at least 1")
-
-
-async def _reset(connection: asyncpg.Connection[Any]) -> None:
-    """Nothing to reset after a call: we set nothing for a session. asyncpg's own reset is a round trip per call."""
-    if connection.is_in_transaction():
-        await connection.reset()
-
-
-async def _close_pool(pool: asyncpg.Pool[Any]) -> None:
-    try:
-        await asyncio.wait_for(pool.close(), timeout=10)
-    except TimeoutError:
-        pool.terminate()
+        if self._pool is None:
+            self._key = (self._dsn, self._settings, asyncio.get_running_loop())
+            self._pool = _shared.setdefault(self._key, _Pool(self._dsn, self._settings))
+            self._pool.users += 1
+        return self._pool
 
 
 async def _set_timeouts(connection: asyncpg.Connection[Any], statement: float | None, lock: float | None) -> None:

@@ -51,7 +51,6 @@ class PostgresStore(Delivery, Administration, Inspection, DeadLetters):
 
 def _pool_settings(config: Config) -> PoolSettings:
     return PoolSettings(
-        connections_min=config.pool_connections_min,
         connections_max=config.pool_connections_max,
         connect_timeout_seconds=config.connect_timeout_seconds,
         connect_attempts_max=config.connect_attempts_max,

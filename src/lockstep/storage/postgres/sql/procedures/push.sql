@@ -50,7 +50,8 @@ begin
            array_agg(exists (select 1 from lockstep.consumer_group g where g.queue_id = q.id) order by t.o),
            array_agg(q.encryption order by t.o)
     into _max_sizes, _has_group, _encrypted
-    from unnest(_queue_ids) with ordinality t (id, o) join lockstep.queue q on q.id = t.id;
+    from unnest(_queue_ids) with ordinality t (id, o)
+    cross join lateral (select q.* from lockstep.queue q where q.id = t.id limit 1) q;
     -- Stale is also a max_size of which the caller did not know (its row must be locked before the partitions are), and
     -- encryption of which it did not know.
     if _locked <> cardinality(_partition_ids) or exists (
@@ -141,12 +142,18 @@ begin
     select array_agg(t.i::int order by t.i), array_agg(d.seq order by t.i), array_agg(d.partition_id order by t.i)
     into _duplicate_uuids, _duplicate_seqs, _found_in
     from unnest(_uuids, _uuid_runs) with ordinality t (id, run, i)
-    join lockstep.dedup_uuid d on d.partition_id = _partition_ids[t.run] and d.transaction_id = t.id;
+    cross join lateral (
+        select d.partition_id, d.seq from lockstep.dedup_uuid d
+        where d.partition_id = _partition_ids[t.run] and d.transaction_id = t.id limit 1
+    ) d;
     if _texts is not null then
         select array_agg(t.i::int order by t.i), _duplicate_seqs || array_agg(d.seq order by t.i), _found_in || array_agg(d.partition_id order by t.i)
         into _duplicate_texts, _duplicate_seqs, _found_in
         from unnest(_texts, _text_runs) with ordinality t (id, run, i)
-        join lockstep.dedup_text d on d.partition_id = _partition_ids[t.run] and d.transaction_id = t.id;
+        cross join lateral (
+            select d.partition_id, d.seq from lockstep.dedup_text d
+            where d.partition_id = _partition_ids[t.run] and d.transaction_id = t.id limit 1
+        ) d;
     end if;
     if _duplicate_seqs is null then
         return;
@@ -194,13 +201,11 @@ begin
     select q.delay_seconds, q.window_seconds into _delay_seconds, _window_seconds from lockstep.queue q where q.id = _queue_id;
     if _window_seconds > 0 then
         update lockstep.cursor c set due_at = greatest(c.due_at, _created_at + make_interval(secs => _window_seconds))
-        from unnest(_partition_ids) t (id)
-        where c.partition_id = t.id and c.due_at is not null and c.lease_id is null;
+        where c.partition_id = any (_partition_ids) and c.due_at is not null and c.lease_id is null;
     end if;
     update lockstep.cursor c
     set due_at = _created_at + make_interval(secs => greatest(_delay_seconds, _window_seconds))
-    from unnest(_partition_ids) t (id)
-    where c.partition_id = t.id and c.due_at is null;
+    where c.partition_id = any (_partition_ids) and c.due_at is null;
 end $$;
 
 -- One message from SQL: for psql, triggers, and transactions that are not ours. Returns the message's id, or the

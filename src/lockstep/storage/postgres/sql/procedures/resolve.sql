@@ -3,6 +3,8 @@
 -- Creates the queue (with default options) and those of its partitions that are missing; returns the ids in the
 -- order of _partitions. Locks the queue row in share mode, so that a group that is being created either sees the
 -- new partitions or is seen by them: every partition has a cursor for every group.
+-- A lateral subquery with a LIMIT, here and elsewhere, makes a lookup per row out of what could be planned as a join: the
+-- plan outlives the statistics that it was made with, and those of an empty table know no difference.
 create function lockstep.resolve(_queue text, _partitions text[], _at timestamptz default null)
 returns table (queue_id int, compression text, encryption boolean, limited boolean, partition_ids bigint[]) language plpgsql as $$
 #variable_conflict use_column
@@ -25,7 +27,8 @@ begin
     with created as (
         insert into lockstep.partition (queue_id, name, created_at)
         select _queue_id, t.name, _now from (select distinct unnest(_partitions) as name) t
-        where not exists (select 1 from lockstep.partition p where p.queue_id = _queue_id and p.name = t.name)
+        left join lateral (select p.id from lockstep.partition p where p.queue_id = _queue_id and p.name = t.name limit 1) p on true
+        where p.id is null
         order by t.name
         on conflict do nothing
         returning id
@@ -36,7 +39,7 @@ begin
     select q.id, q.compression, q.encryption, q.max_size > 0, (
         select array_agg(p.id order by t.o)
         from unnest(_partitions) with ordinality t (name, o)
-        join lockstep.partition p on p.queue_id = q.id and p.name = t.name
+        cross join lateral (select p.id from lockstep.partition p where p.queue_id = q.id and p.name = t.name limit 1) p
     )
     from lockstep.queue q where q.id = _queue_id;
 end $$;

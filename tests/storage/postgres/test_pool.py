@@ -1,0 +1,561 @@
+"""Pools: opened late, shared, closed by the last; and what becomes of errors, time-outs and lost connections."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlencode, urlsplit, urlunsplit
+
+import asyncpg
+import psycopg
+import pytest
+import pytest_asyncio
+
+from lockstep.errors import InvalidRequest, Unavailable
+from lockstep.storage.postgres import pool
+from lockstep.storage.postgres.pool import Database, PoolSettings
+from lockstep.storage.postgres.store import PostgresStore
+from support.builders import numbers, pop, push_n
+from support.databases import Databases, scratch_directory, with_database
+
+PID = "select pg_backend_pid()"
+SESSIONS = """
+select count(*) from pg_stat_activity where datname = current_database() and application_name = 'lockstep'
+"""
+
+
+@pytest.fixture
+def dsn(databases: Databases) -> str:
+    return databases.emptied()
+
+
+@pytest_asyncio.fixture
+async def observer(dsn: str) -> AsyncIterator[asyncpg.Connection[Any]]:
+    connection = await asyncpg.connect(dsn)
+    yield connection
+    await connection.close()
+
+
+@pytest.fixture
+def database(dsn: str) -> Database:
+    return Database(dsn)
+
+
+@pytest.fixture(autouse=True)
+def no_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "backoff_seconds", lambda _attempt: 0)
+
+
+async def ask(database: Database, query: str = PID, *args: Any) -> Any:
+    return (await database.fetch("question", query, *args))[0][0]
+
+
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(10):
+        while not await condition():
+            pass
+
+
+async def until_sessions(observer: asyncpg.Connection[Any], count: int) -> None:
+    async def reached() -> bool:
+        return bool(await observer.fetchval(SESSIONS) == count)
+
+    await until(reached)
+
+
+# --- Opening, sharing, closing ------------------------------------------------------------------------------
+
+
+async def test_pool_is_opened_by_its_first_use(database: Database, observer: asyncpg.Connection[Any]) -> None:
+    assert await observer.fetchval(SESSIONS) == 0
+    await ask(database)
+    assert await observer.fetchval(SESSIONS) == 1
+    await database.close()
+
+
+async def test_database_that_was_never_used_is_closed_without_connecting() -> None:
+    await Database("postgresql://nobody@nowhere.invalid/none").close()
+
+
+async def test_two_users_share_one_pool(dsn: str, observer: asyncpg.Connection[Any]) -> None:
+    first, second = Database(dsn), Database(dsn)
+    assert await ask(first) == await ask(second)
+    assert await observer.fetchval(SESSIONS) == 1
+    await first.close()
+    await second.close()
+
+
+async def test_users_with_other_settings_have_a_pool_of_their_own(dsn: str) -> None:
+    first, second = Database(dsn), Database(dsn, PoolSettings(lock_timeout_seconds=3))
+    assert await ask(first) != await ask(second)
+    assert [await ask(d, "show lock_timeout") for d in (first, second)] == ["10s", "3s"]
+    await first.close()
+    await second.close()
+
+
+async def test_last_user_closes_the_pool(dsn: str, observer: asyncpg.Connection[Any]) -> None:
+    first, second = Database(dsn), Database(dsn)
+    await ask(first)
+    pid = await ask(second)
+    await first.close()
+    await first.close()  # Closed twice, it counts once.
+    assert await ask(second) == pid
+    await second.close()
+    await until_sessions(observer, 0)
+
+
+async def test_closed_database_says_so(database: Database) -> None:
+    await ask(database)
+    await database.close()
+    with pytest.raises(Unavailable, match="the store is closed"):
+        await ask(database)
+
+
+async def test_reopened_database_works(database: Database, observer: asyncpg.Connection[Any]) -> None:
+    await ask(database)
+    await database.close()
+    await until_sessions(observer, 0)
+    database.reopen()
+    assert await observer.fetchval(SESSIONS) == 0
+    await ask(database)
+    assert await observer.fetchval(SESSIONS) == 1
+    await database.close()
+
+
+async def test_store_can_be_closed_and_opened_again(dsn: str) -> None:
+    store = PostgresStore(dsn)
+    await store.open()
+    await push_n(store, "q")
+    await store.close()
+    with pytest.raises(Unavailable, match="closed"):
+        await store.ping()
+    await store.open()
+    assert numbers(await pop(store, "q")) == [1]
+    await store.close()
+
+
+async def test_first_uses_at_once_open_one_pool(dsn: str, observer: asyncpg.Connection[Any]) -> None:
+    users = [Database(dsn, PoolSettings(connections_max=2)) for _ in range(10)]
+    await asyncio.gather(*(ask(user) for user in users))
+    assert await observer.fetchval(SESSIONS) <= 2
+    await asyncio.gather(*(user.close() for user in users))
+
+
+async def test_connections_are_as_many_as_allowed(dsn: str) -> None:
+    database = Database(dsn, PoolSettings(connections_max=3))
+    pids = await asyncio.gather(*(ask(database, f"{PID} from pg_sleep(0.01)") for _ in range(12)))
+    assert 1 <= len(set(pids)) <= 3
+    await database.close()
+
+
+async def test_pool_that_stays_exhausted_is_unavailable(dsn: str) -> None:
+    database = Database(dsn, PoolSettings(connections_max=1, connect_timeout_seconds=0.1))
+    async with database.connection():
+        with pytest.raises(Unavailable) as failure:
+            await ask(database)
+    assert not failure.value.message.endswith(": ")
+    await ask(database)
+    await database.close()
+
+
+# --- Connecting -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def socket_directory() -> Iterator[Path]:
+    with scratch_directory() as path:
+        yield path
+
+
+def through(dsn: str, directory: Path) -> str:
+    """The DSN of the same database behind another socket."""
+    parts = urlsplit(dsn)
+    query = {name: values[0] for name, values in parse_qs(parts.query).items()}
+    query |= {"host": str(directory), "port": "5432"}
+    user = f"{parts.username}@" if parts.username else ""
+    return urlunsplit(parts._replace(netloc=user, query=urlencode(query)))
+
+
+@asynccontextmanager
+async def relay(dsn: str, directory: Path) -> AsyncIterator[None]:
+    """A socket in the directory that leads to the server of the DSN."""
+    parts = urlsplit(dsn)
+    query = parse_qs(parts.query)
+    host, port = query.get("host", [parts.hostname])[0] or "localhost", query.get("port", [parts.port or 5432])[0]
+
+    async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            writer.write(data)
+        writer.close()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if host.startswith("/"):
+            there, back = await asyncio.open_unix_connection(f"{host}/.s.PGSQL.{port}")
+        else:
+            there, back = await asyncio.open_connection(host, int(port))
+        await asyncio.gather(carry(reader, back), carry(there, writer))
+
+    server = await asyncio.start_unix_server(serve, directory / ".s.PGSQL.5432")
+    try:
+        yield
+    finally:
+        server.close()
+
+
+class Retries(logging.Handler):
+    """Notes that a connection attempt failed and will be repeated."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.attempts: list[int] = []
+        self.seen = asyncio.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if getattr(record, "action", None) == "connect_retried":
+            self.attempts.append(record.__dict__["attempt"])
+            self.seen.set()
+
+
+@pytest.fixture
+def retries() -> Iterator[Retries]:
+    handler = Retries()
+    level = pool.logger.level
+    pool.logger.setLevel(logging.INFO)
+    pool.logger.addHandler(handler)
+    yield handler
+    pool.logger.removeHandler(handler)
+    pool.logger.setLevel(level)
+
+
+async def test_server_that_comes_up_later_is_waited_for(
+    dsn: str, socket_directory: Path, retries: Retries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "backoff_seconds", lambda _attempt: 0.01)
+    settings = PoolSettings(connect_attempts_max=1000)
+    database = Database(through(dsn, socket_directory), settings)
+    asking = asyncio.ensure_future(ask(database))
+    async with asyncio.timeout(10):
+        await retries.seen.wait()
+    async with relay(dsn, socket_directory):
+        assert await asking > 0
+        await database.close()
+
+
+async def test_server_that_stays_away_is_unavailable_after_the_attempts(
+    dsn: str, socket_directory: Path, retries: Retries
+) -> None:
+    database = Database(through(dsn, socket_directory), PoolSettings(connect_attempts_max=3))
+    with pytest.raises(Unavailable, match="the database cannot be reached"):
+        await ask(database)
+    assert retries.attempts == [1, 2]
+    await database.close()
+
+
+async def test_database_that_failed_to_connect_connects_later(dsn: str, socket_directory: Path) -> None:
+    database = Database(through(dsn, socket_directory), PoolSettings(connect_attempts_max=1))
+    with pytest.raises(Unavailable):
+        await ask(database)
+    async with relay(dsn, socket_directory):
+        assert await ask(database) > 0
+        await database.close()
+
+
+async def test_store_without_a_server_is_unavailable(dsn: str, socket_directory: Path) -> None:
+    store = PostgresStore(through(dsn, socket_directory))
+    with pytest.raises(Unavailable, match="the database cannot be reached"):
+        await store.open()
+    with pytest.raises(Unavailable, match="the database cannot be reached"):
+        await store.ping()
+    await store.close()
+
+
+async def test_database_that_does_not_exist_is_unavailable_at_once(dsn: str, retries: Retries) -> None:
+    database = Database(with_database(dsn, "no_such_database"))
+    with pytest.raises(Unavailable, match="no_such_database"):
+        await ask(database)
+    assert retries.attempts == []
+    await database.close()
+
+
+# --- Time-outs ------------------------------------------------------------------------------------------------
+
+
+async def test_statement_that_takes_too_long_is_unavailable(dsn: str) -> None:
+    database = Database(dsn, PoolSettings(statement_timeout_seconds=0.05))
+    with pytest.raises(Unavailable, match=r"did not answer in time \(statement_timeout_seconds\)"):
+        await ask(database, "select pg_sleep(5)")
+    assert await ask(database, "select 1") == 1
+    await database.close()
+
+
+async def test_transaction_has_its_own_statement_timeout(database: Database) -> None:
+    async def work(connection: asyncpg.Connection[Any]) -> None:
+        await database.on(connection, "nap", "select pg_sleep(5)")
+
+    with pytest.raises(Unavailable, match="statement_timeout_seconds"):
+        await database.transaction(work, statement_timeout_seconds=0.05)
+    assert await ask(database, "show statement_timeout") == "30s"
+    await database.close()
+
+
+async def test_lock_that_is_not_to_be_had_is_unavailable(database: Database, observer: asyncpg.Connection[Any]) -> None:
+    async def work(connection: asyncpg.Connection[Any]) -> None:
+        await database.on(connection, "lock", "select pg_advisory_xact_lock(42)")
+
+    async with observer.transaction():
+        await observer.execute("select pg_advisory_xact_lock(42)")
+        with pytest.raises(Unavailable, match=r"a lock could not be had in time \(lock_timeout_seconds\)"):
+            await database.transaction(work, lock_timeout_seconds=0.05)
+    await database.transaction(work, lock_timeout_seconds=0.05)
+    assert await ask(database, "show lock_timeout") == "10s"
+    await database.close()
+
+
+# --- Transactions -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def quick_deadlocks(database_dsn: str) -> str:
+    """A database whose deadlocks are found after 20 ms instead of a second; it has a table of two rows."""
+    with psycopg.connect(database_dsn, autocommit=True) as connection:
+        name = connection.info.dbname
+        connection.execute(f'alter database "{name}" set deadlock_timeout = 20'.encode())
+        connection.execute("create table public.balance (id int primary key, amount int not null)")
+        connection.execute("insert into public.balance values (1, 50), (2, 50)")
+    return database_dsn
+
+
+async def test_unknown_isolation_level_is_an_invalid_request(database: Database) -> None:
+    async def work(_connection: asyncpg.Connection[Any]) -> None:
+        raise AssertionError("not called")
+
+    with pytest.raises(InvalidRequest, match=r"isolation must be one of read_committed, .* not 'chaos'"):
+        await database.transaction(work, isolation="chaos")
+
+
+@pytest.mark.parametrize("isolation", pool.ISOLATION_LEVELS)
+async def test_transaction_runs_at_its_isolation_level(database: Database, isolation: str) -> None:
+    async def work(connection: asyncpg.Connection[Any]) -> Any:
+        return (await database.on(connection, "level", "show transaction_isolation"))[0][0]
+
+    assert await database.transaction(work, isolation=isolation) == isolation.replace("_", " ")
+    await database.close()
+
+
+async def test_transaction_that_fails_changes_nothing_and_is_not_repeated(database: Database) -> None:
+    attempts = 0
+
+    async def work(connection: asyncpg.Connection[Any]) -> None:
+        nonlocal attempts
+        attempts += 1
+        await database.on(connection, "table", "create table public.left_behind (n int)")
+        raise ValueError("ours")
+
+    with pytest.raises(ValueError, match="ours"):
+        await database.transaction(work)
+    assert attempts == 1
+    assert await ask(database, "select to_regclass('public.left_behind')") is None
+    await database.close()
+
+
+async def test_deadlock_is_retried(quick_deadlocks: str) -> None:
+    """A takes row 1, B takes row 2; A wants row 2, B wants row 1: one is told of the deadlock, and does it again."""
+    database = Database(quick_deadlocks, PoolSettings(transaction_attempts_max=100))
+    both_hold_one = asyncio.Barrier(2)
+    errors: list[BaseException] = []
+    attempts = {1: 0, 2: 0}
+
+    async def take(connection: asyncpg.Connection[Any], row: int) -> None:
+        await connection.execute("update public.balance set amount = amount + 1 where id = $1", row)
+
+    async def cross(first: int, second: int) -> None:
+        async def work(connection: asyncpg.Connection[Any]) -> None:
+            attempts[first] += 1
+            await take(connection, first)
+            if attempts[first] == 1:
+                await both_hold_one.wait()
+            try:
+                await take(connection, second)
+            except asyncpg.DeadlockDetectedError as error:
+                errors.append(error)
+                raise
+
+        await database.transaction(work)
+
+    await asyncio.gather(cross(1, 2), cross(2, 1))
+    # Without backoff the one that was told may be the first at its row again, and so collide again.
+    assert len(errors) >= 1
+    assert sum(attempts.values()) == 2 + len(errors)
+    assert [row[0] for row in await database.fetch("q", "select amount from public.balance")] == [52, 52]
+    await database.close()
+
+
+async def test_serialization_failure_is_retried(quick_deadlocks: str) -> None:
+    """Both see that there is enough, and both take from a different row: one of them has to look again."""
+    database = Database(quick_deadlocks)
+    both_have_looked = asyncio.Barrier(2)
+    attempts = {1: 0, 2: 0}
+
+    async def withdraw(row: int) -> bool:
+        async def work(connection: asyncpg.Connection[Any]) -> bool:
+            attempts[row] += 1
+            total = await connection.fetchval("select sum(amount) from public.balance")
+            if attempts[row] == 1:
+                await both_have_looked.wait()
+            if total < 100:
+                return False
+            await connection.execute("update public.balance set amount = amount - 60 where id = $1", row)
+            return True
+
+        return await database.transaction(work, isolation="serializable")
+
+    assert sorted(await asyncio.gather(withdraw(1), withdraw(2))) == [False, True]
+    assert sum(attempts.values()) >= 3
+    await database.close()
+
+
+@pytest.mark.parametrize("state", ["40001", "40P01"])
+async def test_conflict_that_goes_on_is_unavailable_after_the_attempts(dsn: str, state: str) -> None:
+    database = Database(dsn, PoolSettings(transaction_attempts_max=4))
+    attempts = 0
+
+    async def work(connection: asyncpg.Connection[Any]) -> None:
+        nonlocal attempts
+        attempts += 1
+        await connection.execute(f"do $$ begin raise exception 'in the way' using errcode = '{state}'; end $$")
+
+    with pytest.raises(Unavailable, match="kept conflicting with others: in the way"):
+        await database.transaction(work)
+    assert attempts == 4
+    await database.close()
+
+
+# --- The hook ---------------------------------------------------------------------------------------------------
+
+
+async def test_hook_sees_name_duration_and_error_of_every_query(dsn: str) -> None:
+    seen: list[tuple[str, float, BaseException | None]] = []
+    database = Database(dsn, on_query=lambda *query: seen.append(query))
+
+    async def work(connection: asyncpg.Connection[Any]) -> None:
+        await database.on(connection, "inner", "select 1")
+
+    await database.fetch("nap", "select pg_sleep(0.02)")
+    await database.transaction(work)
+    with pytest.raises(asyncpg.DivisionByZeroError):
+        await database.fetch("broken", "select 1 / 0")
+    assert [name for name, _, _ in seen] == ["nap", "inner", "broken"]
+    assert 0.02 <= seen[0][1] < 10
+    assert 0 < seen[1][1] < 10
+    assert [type(error) for _, _, error in seen] == [type(None), type(None), asyncpg.DivisionByZeroError]
+    await database.close()
+
+
+async def test_hook_sees_every_attempt(dsn: str) -> None:
+    seen: list[BaseException | None] = []
+    database = Database(dsn, PoolSettings(transaction_attempts_max=3), on_query=lambda *query: seen.append(query[2]))
+    with pytest.raises(Unavailable):
+        await database.fetch("conflict", "do $$ begin raise exception 'x' using errcode = '40001'; end $$")
+    assert [getattr(error, "sqlstate", None) for error in seen] == ["40001"] * 3
+    await database.close()
+
+
+async def test_hook_of_a_store_sees_its_queries_by_name(dsn: str) -> None:
+    names: list[str] = []
+    store = PostgresStore(dsn, on_query=lambda name, _seconds, _error: names.append(name))
+    await push_n(store, "q")
+    await pop(store, "q", auto_ack=True)
+    await store.ping()
+    assert {"push", "pop", "ping"} <= set(names)
+    await store.close()
+
+
+# --- Connections that end ---------------------------------------------------------------------------------------
+
+
+async def end(observer: asyncpg.Connection[Any], pid: int) -> None:
+    """Kill a session, and wait until it is gone."""
+    assert await observer.fetchval("select pg_terminate_backend($1)", pid)
+
+    async def gone() -> bool:
+        return bool(await observer.fetchval("select count(*) = 0 from pg_stat_activity where pid = $1", pid))
+
+    await until(gone)
+
+
+async def test_idle_connection_that_was_killed_is_replaced(
+    database: Database, observer: asyncpg.Connection[Any]
+) -> None:
+    pid = await ask(database)
+    await end(observer, pid)
+    assert await ask(database) != pid
+    await database.close()
+
+
+async def test_call_whose_connection_is_killed_is_unavailable_and_the_next_one_works(
+    database: Database, observer: asyncpg.Connection[Any]
+) -> None:
+    pid = await ask(database)
+    napping = asyncio.ensure_future(ask(database, "select pg_sleep(30)"))
+
+    async def asleep() -> bool:
+        return bool(await observer.fetchval("select wait_event = 'PgSleep' from pg_stat_activity where pid = $1", pid))
+
+    await until(asleep)
+    await end(observer, pid)
+    with pytest.raises(Unavailable):
+        await napping
+    assert await ask(database) != pid
+    await database.close()
+
+
+async def test_transaction_whose_connection_is_killed_is_unavailable(
+    database: Database, observer: asyncpg.Connection[Any]
+) -> None:
+    async def work(connection: asyncpg.Connection[Any]) -> None:
+        await end(observer, await connection.fetchval(PID))
+        await database.on(connection, "after", "select 1")
+
+    with pytest.raises(Unavailable):
+        await database.transaction(work)
+    assert await ask(database, "select 1") == 1
+    await database.close()
+
+
+async def test_call_that_is_cancelled_leaves_the_pool_usable(dsn: str, observer: asyncpg.Connection[Any]) -> None:
+    database = Database(dsn, PoolSettings(connections_max=1))
+    pid = await ask(database)
+    napping = asyncio.ensure_future(ask(database, "select pg_sleep(30)"))
+
+    async def asleep() -> bool:
+        return bool(await observer.fetchval("select wait_event = 'PgSleep' from pg_stat_activity where pid = $1", pid))
+
+    await until(asleep)
+    napping.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await napping
+    assert await ask(database, "select 1") == 1
+    await database.close()
+
+
+async def test_transaction_that_is_cancelled_holds_no_lock(dsn: str, observer: asyncpg.Connection[Any]) -> None:
+    database = Database(dsn, PoolSettings(connections_max=1))
+    inside = asyncio.Event()
+
+    async def work(connection: asyncpg.Connection[Any]) -> None:
+        await connection.execute("select pg_advisory_xact_lock(42)")
+        inside.set()
+        await asyncio.Event().wait()
+
+    working = asyncio.ensure_future(database.transaction(work))
+    await inside.wait()
+    working.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await working
+    async with observer.transaction():
+        assert await observer.fetchval("select pg_try_advisory_xact_lock(42)")
+    await database.close()
