@@ -9,6 +9,7 @@ import msgspec
 
 from lockstep.core.records import (
     Ack,
+    AckOutcome,
     DeadLetter,
     DeadLetterFilter,
     Message,
@@ -76,6 +77,9 @@ def _plain_struct(value: msgspec.Struct) -> dict[str, Any]:
     for record, kind in _OWN:
         if isinstance(value, record):
             found["id"] = Id(kind, found["id"])
+    if isinstance(value, AckOutcome) and value.error == "lease_lost":
+        # Of what a lost lease was, a store may or may not know still.
+        found["queue"] = found["partition"] = None
     own_id = getattr(value, "message_id", None) if isinstance(value, Receipt) else getattr(value, "id", None)
     if isinstance(value, Receipt | Message) and value.transaction_id == own_id:
         found["transaction_id"] = Id("message", own_id)
@@ -117,18 +121,19 @@ class Correspondence:
         if isinstance(value, Ack):
             return msgspec.structs.replace(
                 value,
-                lease_id=self._other("lease", value.lease_id),
-                partition_id=self._other("partition", value.partition_id),
-                transaction_id=self._other("message", value.transaction_id),
+                lease_id=self.other("lease", value.lease_id),
+                partition_id=self.other("partition", value.partition_id),
+                transaction_id=self.other("message", value.transaction_id),
             )
         if isinstance(value, Renewal):
-            return msgspec.structs.replace(value, lease_id=self._other("lease", value.lease_id))
+            return msgspec.structs.replace(value, lease_id=self.other("lease", value.lease_id))
         if isinstance(value, DeadLetterFilter) and value.ids is not None:
-            ids = tuple(self._other("dead_letter", identity) for identity in value.ids)
+            ids = tuple(self.other("dead_letter", identity) for identity in value.ids)
             return msgspec.structs.replace(value, ids=ids)
         if isinstance(value, list):
             return [self.translate(item) for item in value]
         return value
 
-    def _other(self, kind: str, value: Any) -> Any:
+    def other(self, kind: str, value: Any) -> Any:
+        """The other store's id; the value itself if it is none that a store chose."""
         return self._there.get(Id(kind, value), Id(kind, value)).value

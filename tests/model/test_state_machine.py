@@ -275,10 +275,22 @@ class AgreementMachine(Operations):
         await self._call("utilisation")
         for trace in ("0190a1b2-c3d4-7e5f-8a6b-00000000000a", "0190a1b2-c3d4-7e5f-8a6b-00000000000b"):
             await self._call("trace", trace)
+        for pushed in self._pushed[-3:]:
+            await self._look_at(pushed.message.transaction_id, pushed.message.partition_id)
         letters = await self._call("dead_letters", EVERY, limit=1000)
         self._dead_letter_ids = sorted(letter.id for letter in letters.items)
         assert await self.postgres.verify() == []
         assert await self.memory.verify() == []
+
+    async def _look_at(self, identity: str, partition_id: int) -> None:
+        here = await attempt(self.memory, "message", identity, partition_id=partition_id)
+        there = await attempt(
+            self.postgres,
+            "message",
+            self.same.other("message", identity),
+            partition_id=self.same.other("partition", partition_id),
+        )
+        self._compare(f"message {identity}", here, there)
 
     @rule()
     def look(self) -> None:

@@ -24,9 +24,6 @@ T = TypeVar("T")
 _WAIT_SECONDS_MAX = 10
 
 _WAITING = "select pg_blocking_pids(pid) from pg_stat_activity where pid = $1 and wait_event_type = 'Lock'"
-_WAITING_COUNT = """
-select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'
-"""
 
 
 class OneConnection(Database):
@@ -121,12 +118,6 @@ class Stage:
         """Return once the step has ended, or waits for a lock."""
         async with asyncio.timeout(_WAIT_SECONDS_MAX):
             while not task.done() and not await self.observer.fetchval(_WAITING, actor.pid):
-                pass
-
-    async def until_waiting(self, count: int) -> None:
-        """Return once so many backends of the database wait for locks."""
-        async with asyncio.timeout(_WAIT_SECONDS_MAX):
-            while await self.observer.fetchval(_WAITING_COUNT) < count:
                 pass
 
     async def _connect(self) -> asyncpg.Connection[Any]:

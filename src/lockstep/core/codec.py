@@ -42,6 +42,8 @@ class Codec(IntFlag):
 _MAGIC = b"LSG1"
 _HEADER = struct.Struct("<4sii")
 _NONCE_BYTES = 12
+_TAG_BYTES = 16
+_UUID_BYTES = 16
 _BODY_BYTES_MAX = 2**31 - 1
 
 # The order of these is the order of the mask's bits; it is part of the stored form.
@@ -75,6 +77,9 @@ def unseal(codec: int, body: bytes, *, key: bytes | None = None) -> bytes:
     if codec & Codec.ENCRYPTED:
         body = _decrypt(body, key)
     try:
+        # The declared size is allocated before anything else is looked at.
+        if zstandard.frame_content_size(body) > _BODY_BYTES_MAX:
+            raise CorruptSegment("a segment's body declares an impossible size")
         return _decompressor().decompress(body, max_output_size=_BODY_BYTES_MAX)
     except zstandard.ZstdError as error:
         raise CorruptSegment(f"a segment's body does not decompress: {error}") from error
@@ -83,6 +88,8 @@ def unseal(codec: int, body: bytes, *, key: bytes | None = None) -> bytes:
 def _decrypt(body: bytes, key: bytes | None) -> bytes:
     if key is None:
         raise EncryptionUnavailable("the message is encrypted, but no encryption key is configured")
+    if len(body) < _NONCE_BYTES + _TAG_BYTES:
+        raise CorruptSegment("an encrypted body is cut short")
     try:
         return AESGCM(key).decrypt(body[:_NONCE_BYTES], body[_NONCE_BYTES:], None)
     except InvalidTag as error:
@@ -91,7 +98,7 @@ def _decrypt(body: bytes, key: bytes | None) -> bytes:
 
 def _compressor() -> zstandard.ZstdCompressor:
     if not hasattr(_local, "compressor"):
-        _local.compressor = zstandard.ZstdCompressor(level=1)
+        _local.compressor = zstandard.ZstdCompressor(level=1, write_checksum=True)
     compressor: zstandard.ZstdCompressor = _local.compressor
     return compressor
 
@@ -126,19 +133,14 @@ def encode(columns: Columns) -> bytes:
 
 
 def _encode_column(values: Sequence[bytes | None]) -> list[bytes]:
-    try:
-        lengths = array("i", map(len, values))  # type: ignore[arg-type]
-        return [_little_endian(lengths), *values]  # type: ignore[list-item]
-    except TypeError:  # a missing value; the common column has none
-        lengths = array("i", [-1 if value is None else len(value) for value in values])
-        return [_little_endian(lengths), *[value for value in values if value is not None]]
+    if None not in values:  # the common column
+        return [_int32s(list(map(len, values))), *values]  # type: ignore[arg-type, list-item]
+    lengths = [-1 if value is None else len(value) for value in values]
+    return [_int32s(lengths), *[value for value in values if value is not None]]
 
 
-def _little_endian(numbers: array[int]) -> bytes:
-    if sys.byteorder == "big":
-        numbers = array("i", numbers)
-        numbers.byteswap()
-    return numbers.tobytes()
+def _int32s(numbers: list[int]) -> bytes:
+    return struct.pack(f"<{len(numbers)}i", *numbers)
 
 
 def _texts_to_bytes(values: list[str | None] | None) -> list[bytes | None] | None:
@@ -165,22 +167,35 @@ def _split_transaction_ids(
 def decode(layout: bytes) -> Columns:
     """The columns of a layout that `encode` made. Raises CorruptSegment."""
     try:
-        magic, count, mask = _HEADER.unpack_from(layout)
-        if magic != _MAGIC or count < 0 or mask >> (_SUBS + 1):
-            raise CorruptSegment("a segment's body does not begin as one")
-        position = _HEADER.size
-        stored: list[list[bytes | None] | None] = []
-        for bit in range(_SUBS + 1):
-            values = None
-            if mask >> bit & 1:
-                values, position = _decode_column(layout, position, count)
-            stored.append(values)
+        return _columns(_stored_columns(layout))
     except struct.error as error:
         raise CorruptSegment("a segment's body is cut short") from error
-    if stored[_PAYLOADS] is None or position != len(layout):
+    except UnicodeDecodeError as error:
+        raise CorruptSegment("a segment's body has a text that is none") from error
+
+
+def _stored_columns(layout: bytes) -> list[list[bytes | None] | None]:
+    magic, count, mask = _HEADER.unpack_from(layout)
+    if magic != _MAGIC or count < 0 or mask >> (_SUBS + 1):
+        raise CorruptSegment("a segment's body does not begin as one")
+    position = _HEADER.size
+    stored: list[list[bytes | None] | None] = []
+    for bit in range(_SUBS + 1):
+        values = None
+        if mask >> bit & 1:
+            values, position = _decode_column(layout, position, count)
+        stored.append(values)
+    if position != len(layout):
         raise CorruptSegment("a segment's body has the wrong length")
+    return stored
+
+
+def _columns(stored: list[list[bytes | None] | None]) -> Columns:
+    payloads = stored[_PAYLOADS]
+    if payloads is None or None in payloads:
+        raise CorruptSegment("a segment's body has a message without a payload")
     return Columns(
-        payloads=stored[_PAYLOADS],  # type: ignore[arg-type]
+        payloads=payloads,  # type: ignore[arg-type]
         transaction_ids=_join_transaction_ids(stored[_TRANSACTION_UUIDS], stored[_TRANSACTION_TEXTS]),
         trace_ids=_bytes_to_uuids(stored[_TRACE_IDS]),
         kinds=_bytes_to_texts(stored[_KINDS]),
@@ -217,7 +232,11 @@ def _bytes_to_texts(values: list[bytes | None] | None) -> list[str | None] | Non
 
 
 def _bytes_to_uuids(values: list[bytes | None] | None) -> list[str | None] | None:
-    return None if values is None else [None if value is None else _uuid_text(value) for value in values]
+    if values is None:
+        return None
+    if any(value is not None and len(value) != _UUID_BYTES for value in values):
+        raise CorruptSegment("a segment's body has a UUID of the wrong length")
+    return [None if value is None else _uuid_text(value) for value in values]
 
 
 def _uuid_text(value: bytes) -> str:

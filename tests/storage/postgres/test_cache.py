@@ -199,7 +199,6 @@ async def test_small_cache_serves_everything_all_the_same(make_store: MakeStore,
     assert store.segments.bytes <= bytes_max
 
 
-@pytest.mark.xfail(reason="what one look-up puts in makes what the other put in go: endless recursion")
 @pytest.mark.parametrize("entries_max", [1, 2, 3])
 async def test_store_that_remembers_few_partitions_pushes_to_many(make_store: MakeStore, entries_max: int) -> None:
     store = make_store(partition_cache_entries_max=entries_max)

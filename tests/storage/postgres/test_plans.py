@@ -325,29 +325,10 @@ SCENARIOS = [
 ]
 
 
-def slow_while(known: dict[str, str]) -> list[Any]:
-    """The scenarios, with those marked that are known to cost too much, and why."""
-    return [
-        pytest.param(s, id=s.name, marks=[pytest.mark.xfail(reason=known[s.name])] if s.name in known else [])
-        for s in SCENARIOS
-    ]
+each_scenario = pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
 
 
-HAS_PENDING = "has_pending reads all due_at of the group: clock_timestamp() in the condition keeps it from the index"
-LAG = "cursor_lag reads the queue's partitions up to the one that was asked for"
-MESSAGES = "message_runs joins and sorts all runs of the queue before it takes a page"
-
-
-@pytest.mark.parametrize(
-    "scenario",
-    slow_while(
-        {
-            "has-pending": HAS_PENDING,
-            "transaction": "lock_for_transaction walks all partitions: `or` keeps it from the index",
-            "lag": LAG,
-        }
-    ),
-)
+@each_scenario
 async def test_call_costs_as_little_among_many_partitions(stages: dict[int, Stage], scenario: Scenario) -> None:
     costs = {}
     for size, stage in stages.items():
@@ -385,10 +366,7 @@ def grown(databases: Databases) -> Iterator[dict[str, Cost]]:
     databases.drop(dsn)
 
 
-@pytest.mark.parametrize(
-    "scenario",
-    slow_while({"has-pending": HAS_PENDING, "lag": LAG, "messages-first": MESSAGES, "messages-middle": MESSAGES}),
-)
+@each_scenario
 def test_plan_that_was_made_on_empty_tables_stays_good(grown: dict[str, Cost], scenario: Scenario) -> None:
     assert not grown[scenario.name].scanned
     assert grown[scenario.name].blocks <= scenario.blocks_max

@@ -174,7 +174,6 @@ async def test_failed_ack_does_not_lose_message_of_push_in_flight(stage: Stage, 
     assert numbers(await pop(a.store, "q", batch=9)) == [1, 2]
 
 
-@pytest.mark.xfail(reason="ack_leases writes due_at null where it did not lock the partition: lost wake-up")
 async def test_ack_of_two_partitions_while_one_is_cleared_and_pushed_to(stage: Stage) -> None:
     """A acks a lease over p1 and p2 (which has more) and waits at p1, held by B. Meanwhile p2's further messages
     are cleared and D pushes to p2. B commits, A's ack ends, D commits: D's message is not lost."""
@@ -256,14 +255,11 @@ async def test_auto_ack_pop_that_rolls_back_took_nothing(stage: Stage) -> None:
     assert numbers(await pop(b.store, "q")) == [1]
 
 
-YOUNGER = pytest.mark.xfail(reason="claim leases up to null: reach leaves out what was created after the pop began")
-
-
 @pytest.mark.parametrize(
     "request_",
     [
-        pytest.param({"auto_ack": True}, id="auto-ack", marks=YOUNGER),
-        pytest.param({"partition": "Default"}, id="named", marks=YOUNGER),
+        pytest.param({"auto_ack": True}, id="auto-ack"),
+        pytest.param({"partition": "Default"}, id="named"),
         pytest.param({}, id="any"),
     ],
 )
@@ -489,7 +485,6 @@ end $$
 """
 
 
-@pytest.mark.xfail(reason="put_right looks twice, with two snapshots: the message between them is passed")
 async def test_pop_of_a_due_partition_without_messages_does_not_pass_one_that_comes(
     database_dsn: str, clock: SetClock
 ) -> None:

@@ -230,7 +230,6 @@ async def test_first_push_of_a_store_that_waits_for_a_delete_starts_afresh(stage
     assert [receipt.seq for receipt in await waiting] == [1]
 
 
-@pytest.mark.xfail(reason="resolve raises LS001 to the SQL user")
 async def test_push_from_sql_that_waits_for_a_delete_starts_afresh(stage: Stage) -> None:
     """B deletes the queue and holds on; A pushes in SQL and waits; B commits: a new queue, and no error."""
     a, b = await stage.actors(2)

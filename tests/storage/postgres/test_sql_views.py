@@ -62,11 +62,11 @@ async def test_small_push_is_readable_with_all_its_fields(
     receipts = list(await store.push([Batch("q", "p", columns)]))
     first, second = await rows(session)
     assert first.pop("created_at") == second.pop("created_at")
+    assert [str(row.pop("message_id")) for row in (first, second)] == [r.message_id for r in receipts]
     assert first == {
         "queue": "q",
         "partition": "p",
         "seq": 1,
-        "message_id": asyncpg.pgproto.pgproto.UUID(receipts[0].message_id),
         "readable": True,
         "payload": '{"n":1}',
         "transaction_id": "t1",
@@ -77,11 +77,7 @@ async def test_small_push_is_readable_with_all_its_fields(
         "headers": '{"a": "b"}',
         "producer_sub": "anna",
     }
-    assert (str(second["message_id"]), str(second["trace_id"]), second["reference"]) == (
-        receipts[1].message_id,
-        TRACE,
-        "r2",
-    )
+    assert (str(second["trace_id"]), second["reference"]) == (TRACE, "r2")
     assert (second["transaction_id"], second["kind"], second["headers"], second["producer_sub"]) == (None,) * 4
 
 
@@ -180,11 +176,11 @@ async def test_messages_that_were_removed_are_not_shown(store: PostgresStore, se
     assert await rows(session) == []
 
 
-async def test_view_shows_what_is_committed(store: PostgresStore, session: asyncpg.Connection[Any]) -> None:
+async def test_view_shows_what_is_committed(dsn: str, store: PostgresStore, session: asyncpg.Connection[Any]) -> None:
     await push_n(store, "q")
     async with session.transaction():
         await session.execute("select lockstep.push('q', 'p', '{}')")
         assert len(await rows(session)) == 2
-        other = await asyncpg.connect(store.database._dsn)
+        other = await asyncpg.connect(dsn)
         assert len(await rows(other)) == 1
         await other.close()

@@ -37,6 +37,9 @@ order by q.id
 """
 _DELETE_GROUP = "select lockstep.delete_group($1, $2, $3)"
 _VERIFY = "select * from lockstep.verify($1::int, $2::timestamptz)"
+_REMOVE_LOST_SEGMENTS = (
+    "delete from lockstep.segment s where not exists (select 1 from lockstep.queue q where q.id = s.queue_id)"
+)
 _REPAIR = "select lockstep.repair(q.id, $2::timestamptz) from lockstep.queue q where $1::int is null or q.id = $1"
 
 
@@ -138,6 +141,8 @@ class Administration(Shared):
             return []
         queue_id = None if queue is None else await self._queue_id(queue)
         await self.database.fetch("repair", _REPAIR, queue_id, self.now())
+        if queue is None:
+            await self.database.fetch("repair_segments", _REMOVE_LOST_SEGMENTS)
         left = set(await self.verify(queue=queue))
         return [_repaired(problem) if problem not in left else problem for problem in before]
 

@@ -33,17 +33,15 @@ create table if not exists lockstep.procedures (
 );
 """
 
-_DROP_PROCEDURES = """
+# What this transaction did not write is of an older version. Functions are replaced and not dropped, so that sessions
+# go on meanwhile and what users built on them stays.
+_DROP_LEFT_OVER = """
 do $$
 declare
     _name text;
 begin
-    for _name in select c.oid::regclass::text from pg_class c
-        where c.relnamespace = 'lockstep'::regnamespace and c.relkind = 'v'
-    loop
-        execute 'drop view ' || _name || ' cascade';
-    end loop;
-    for _name in select p.oid::regprocedure::text from pg_proc p where p.pronamespace = 'lockstep'::regnamespace
+    for _name in select p.oid::regprocedure::text from pg_proc p
+        where p.pronamespace = 'lockstep'::regnamespace and p.xmin::text <> (pg_current_xact_id()::xid)::text
     loop
         execute 'drop function ' || _name;
     end loop;
@@ -114,11 +112,10 @@ async def _procedures_differ(connection: asyncpg.Connection[Any]) -> bool:
 
 
 async def _apply_procedures(connection: asyncpg.Connection[Any]) -> None:
-    # Dropped first: a function whose result changed cannot be replaced. Bodies are not checked while they are
-    # created, because they call each other; the tests call every one of them.
+    # Bodies are not checked while they are created, because they call each other; the tests call every one of them.
     await connection.execute("set local check_function_bodies = off")
-    await connection.execute(_DROP_PROCEDURES)
     await connection.execute(sql.procedures())
+    await connection.execute(_DROP_LEFT_OVER)
     await connection.execute(
         "insert into lockstep.procedures (schema_version, checksum) values ($1, $2) "
         "on conflict (only_row) do update set schema_version = excluded.schema_version, "

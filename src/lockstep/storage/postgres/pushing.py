@@ -219,19 +219,22 @@ def join_columns(parts: Sequence[Columns]) -> Columns:
 def _resolve(lanes: _Lanes, names: NameCache, at: datetime | None) -> Conversation[dict[str, QueueNames]]:
     """The ids of all lanes, from memory or from the database, which creates what is missing."""
     resolved: dict[str, QueueNames] = {}
-    for queue, members in lanes.by_queue.items():
+    for queue in sorted(lanes.by_queue):  # in order, because what is created is locked
+        members = lanes.by_queue[queue]
         wanted = [lanes.partitions[lane] for lane in members]
         known = names.get(queue)
-        missing = wanted if known is None else [name for name in wanted if name not in known.partitions]
+        ids = {} if known is None else known.partitions
+        missing = [name for name in wanted if name not in ids]
         if missing:
             row = (yield Call("resolve", _RESOLVE, (queue, missing, at)))[0]
-            known = names.put(queue, QueueNames(row[0], row[1], row[2], row[3]))
-            names.put_partitions(queue, dict(zip(missing, row[4], strict=True)))
-            if not all(name in known.partitions for name in wanted):
+            if known is not None and row[0] != known.id:
                 # The queue is not the one that was known: what was known of its partitions is gone with it.
-                return (yield from _resolve(lanes, names, at))
+                row, missing, ids = (yield Call("resolve", _RESOLVE, (queue, wanted, at)))[0], wanted, {}
+            found = dict(zip(missing, row[4], strict=True))
+            ids = {**ids, **found}
+            known = names.put(queue, QueueNames(row[0], row[1], row[2], row[3]))
+            names.put_partitions(queue, found)
         assert known is not None
-        ids = known.partitions
         for lane, name in zip(members, wanted, strict=True):
             lanes.ids[lane] = ids[name]
         resolved[queue] = known

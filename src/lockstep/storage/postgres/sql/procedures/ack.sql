@@ -3,15 +3,16 @@
 -- Guarantees: a stale lease changes nothing; a cursor that is left drained loses no wake-up.
 -- Locks: partition rows (by id), then cursor rows (by partition and group). The partition row is needed only where
 -- the cursor would be left drained: it is locked before looking whether more came, and the look is a later statement.
--- Where more is there already it stays there, because only those who hold the cursors too remove messages.
+-- Where more was there at first, and was cleared since, the cursor is left due without the lock, for the next pop to look.
 -- Indexes: cursor_lease, cursor_pkey, run_pkey.
 
 -- Completes all that the given leases hold: the cheap form.
-create function lockstep.ack_leases(_lease_ids uuid[], _at timestamptz)
+create or replace function lockstep.ack_leases(_lease_ids uuid[], _at timestamptz)
 returns table (lease_id uuid, partition_id bigint, partition_name text, queue_name text, messages bigint) language plpgsql as $$
 #variable_conflict use_column
 declare
     _now timestamptz := coalesce(_at, clock_timestamp());
+    _locked bigint[];
     _leases uuid[];
     _partition_ids bigint[];
     _group_ids int[];
@@ -20,16 +21,18 @@ declare
     _partition_names text[];
     _queue_names text[];
 begin
-    perform 1 from lockstep.partition p
-    where p.id in (
-        select c.partition_id from lockstep.cursor c
-        cross join lateral (
-            select r.last_seq from lockstep.run r
-            where r.partition_id = c.partition_id and r.segment_id is not null order by r.first_seq desc limit 1
-        ) l
-        where c.lease_id = any (_lease_ids) and l.last_seq <= c.lease_to
-    )
-    order by p.id for no key update;
+    select array_agg(p.id) into _locked from (
+        select p.id from lockstep.partition p
+        where p.id in (
+            select c.partition_id from lockstep.cursor c
+            left join lateral (
+                select r.last_seq from lockstep.run r
+                where r.partition_id = c.partition_id and r.segment_id is not null order by r.first_seq desc limit 1
+            ) l on true
+            where c.lease_id = any (_lease_ids) and coalesce(l.last_seq, 0) <= c.lease_to
+        )
+        order by p.id for no key update
+    ) p;
     with held as (
         select c.partition_id, c.group_id, c.acked, c.lease_id from lockstep.cursor c
         where c.lease_id = any (_lease_ids) and c.due_at > _now
@@ -38,7 +41,7 @@ begin
         update lockstep.cursor c
         set acked = c.lease_to, attempts = 0, consumed_at = _now, lease_id = null, lease_to = null, leased_at = null,
             due_at = case
-                when l.last_seq <= c.lease_to then null
+                when coalesce(l.last_seq, 0) <= c.lease_to then case when c.partition_id = any (_locked) then null else _now end
                 when q.delay_seconds = 0 and q.window_seconds = 0 then _now
                 else lockstep.due_at(c.partition_id, c.lease_to, q.delay_seconds, q.window_seconds, _now) end
         from held h
@@ -69,7 +72,7 @@ end $$;
 
 -- Everything else: items by lease (no transaction id) or by message (partition and transaction id), of any status.
 -- One row per item and cursor it stands for; _error is an AckError or null.
-create function lockstep.ack_items(
+create or replace function lockstep.ack_items(
     _lease_ids uuid[], _partition_ids bigint[], _seqs bigint[], _transaction_ids text[], _groups text[], _statuses text[], _errors text[],
     _at timestamptz
 ) returns table (
@@ -78,32 +81,41 @@ create function lockstep.ack_items(
 #variable_conflict use_column
 declare
     _now timestamptz := coalesce(_at, clock_timestamp());
-    _item lockstep.ack_item;
     _items lockstep.ack_item[];
     _of_cursor lockstep.ack_item[];
+    _row record;
+    _group_ids int[];
+    _moved bigint[];
+    _from bigint[];
+    _to bigint[];
 begin
     select array_agg(i order by i.partition_id, i.group_id, i.item) into _items
     from lockstep.expand_acks(_lease_ids, _partition_ids, _seqs, _transaction_ids, _groups, _statuses, _errors) i;
     perform 1 from lockstep.partition p where p.id in (select i.partition_id from unnest(_items) i) order by p.id for no key update;
-    foreach _item in array _items loop
-        if _item.group_id is null then
-            return query select _item.item, _item.error, false, false, false, 0::bigint, null::text, null::text;
-            continue;
+    return query
+    select i.item, i.error, false, false, false, 0::bigint, null::text, null::text from unnest(_items) i where i.group_id is null;
+    for _of_cursor in
+        select array_agg(i order by i.item) from unnest(_items) i where i.group_id is not null
+        group by i.partition_id, i.group_id order by i.partition_id, i.group_id
+    loop
+        for _row in select * from lockstep.settle_acks(_of_cursor, _now) loop
+            return query select _row.item, _row.error, _row.noop, _row.released, _row.dead, _row.messages, _row.queue_name, _row.partition_name;
+        end loop;
+        if _row.moved_to > _row.moved_from then
+            _group_ids := _group_ids || _of_cursor[1].group_id;
+            _moved := _moved || _of_cursor[1].partition_id;
+            _from := _from || _row.moved_from;
+            _to := _to || _row.moved_to;
         end if;
-        if _of_cursor is not null
-           and (_of_cursor[1].partition_id, _of_cursor[1].group_id) is distinct from (_item.partition_id, _item.group_id) then
-            return query select * from lockstep.settle_acks(_of_cursor, _now);
-            _of_cursor := null;
-        end if;
-        _of_cursor := _of_cursor || _item;
     end loop;
-    if _of_cursor is not null then
-        return query select * from lockstep.settle_acks(_of_cursor, _now);
+    -- All at once, because the counters have an order, too.
+    if _moved is not null then
+        perform lockstep.count_moves(_group_ids, _moved, _from, _to);
     end if;
 end $$;
 
 -- Which cursor each item speaks of. An item without one has no group_id, and its error.
-create function lockstep.expand_acks(
+create or replace function lockstep.expand_acks(
     _lease_ids uuid[], _partition_ids bigint[], _seqs bigint[], _transaction_ids text[], _groups text[], _statuses text[], _errors text[]
 ) returns setof lockstep.ack_item language sql stable as $$
     with given as (
@@ -137,8 +149,9 @@ create function lockstep.expand_acks(
 $$;
 
 -- The acks that one call has for one cursor, in seq order (rules.settle). The partition row is locked.
-create function lockstep.settle_acks(_items lockstep.ack_item[], _now timestamptz) returns table (
-    item int, error text, noop boolean, released boolean, dead boolean, messages bigint, queue_name text, partition_name text
+create or replace function lockstep.settle_acks(_items lockstep.ack_item[], _now timestamptz) returns table (
+    item int, error text, noop boolean, released boolean, dead boolean, messages bigint, queue_name text, partition_name text,
+    moved_from bigint, moved_to bigint
 ) language plpgsql as $$
 #variable_conflict use_column
 declare
@@ -222,16 +235,15 @@ begin
                 when not _released and c.lease_id is not null then c.due_at
                 else lockstep.due_at(_partition_id, _acked, _queue.delay_seconds, _queue.window_seconds, _not_before) end
         where c.partition_id = _partition_id and c.group_id = _group_id;
-        perform lockstep.count_moves(array[_group_id], array[_partition_id], array[_held.acked], array[_acked]);
     end if;
     return query
     select o.item, o.error, o.noop, _released and o.error is null, o.dead, o.messages, _queue.name,
-           (select p.name from lockstep.partition p where p.id = _partition_id)
+           (select p.name from lockstep.partition p where p.id = _partition_id), _held.acked, _acked
     from unnest(_outcomes) o;
 end $$;
 
 -- How long a message waits after its _attempts-th failure (policy.retry_delay).
-create function lockstep.retry_delay(_queue lockstep.queue, _attempts int) returns interval language sql immutable as $$
+create or replace function lockstep.retry_delay(_queue lockstep.queue, _attempts int) returns interval language sql immutable as $$
     select least(
         _queue.retry_delay_ms * case
             when _queue.retry_backoff > 1 then power(_queue.retry_backoff, least(_attempts - 1, 1000, 15 / log(_queue.retry_backoff)))
@@ -241,7 +253,7 @@ create function lockstep.retry_delay(_queue lockstep.queue, _attempts int) retur
 $$;
 
 -- Moves the deadlines of live leases, never to an earlier time. _milliseconds[i] null is the queue's lease time.
-create function lockstep.renew(_lease_ids uuid[], _milliseconds bigint[], _at timestamptz)
+create or replace function lockstep.renew(_lease_ids uuid[], _milliseconds bigint[], _at timestamptz)
 returns table (lease_id uuid, partitions bigint, expires_at timestamptz) language plpgsql as $$
 #variable_conflict use_column
 declare

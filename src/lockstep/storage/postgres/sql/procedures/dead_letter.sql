@@ -1,5 +1,5 @@
 -- The dead letters that a filter names; what is null filters nothing.
-create function lockstep.dead_letters_where(
+create or replace function lockstep.dead_letters_where(
     _ids bigint[], _queue text, _partition text, _group text, _from_at timestamptz, _to_at timestamptz
 ) returns setof lockstep.dead_letter language sql stable as $$
     select d.* from lockstep.dead_letter d

@@ -5,13 +5,13 @@
 -- cursor lock makes recount() wait for it.
 
 -- Pending messages of a queue: the lag of its furthest-behind group, or all that is stored if it has no group.
-create function lockstep.pending(_queue_id int) returns bigint language sql stable as $$
+create or replace function lockstep.pending(_queue_id int) returns bigint language sql stable as $$
     select coalesce(max(t.pending) filter (where t.group_id <> 0), max(t.pending) filter (where t.group_id = 0), 0)::bigint
     from (select d.group_id, sum(d.pending) as pending from lockstep.depth d where d.queue_id = _queue_id group by d.group_id) t
 $$;
 
 -- Counts cursors that moved: for each, group, partition and the two places.
-create function lockstep.count_moves(_group_ids int[], _partition_ids bigint[], _from bigint[], _to bigint[]) returns void language sql as $$
+create or replace function lockstep.count_moves(_group_ids int[], _partition_ids bigint[], _from bigint[], _to bigint[]) returns void language sql as $$
     insert into lockstep.depth as d (queue_id, group_id, slot, pending)
     select q.id, g.id, 1 + pg_backend_pid() % 16, -sum(
         case when t.upto >= t.after then lockstep.stored_between(t.partition_id, t.after, t.upto)
@@ -26,7 +26,7 @@ create function lockstep.count_moves(_group_ids int[], _partition_ids bigint[], 
 $$;
 
 -- Computes a queue's counts anew. Locks its row, its partitions and its cursors, in this order, and then looks.
-create function lockstep.recount(_queue_id int) returns void language plpgsql as $$
+create or replace function lockstep.recount(_queue_id int) returns void language plpgsql as $$
 begin
     perform 1 from lockstep.queue q where q.id = _queue_id and q.max_size > 0 for no key update;
     if not found then
@@ -42,7 +42,7 @@ begin
 end $$;
 
 -- What the counts of a queue should be.
-create function lockstep.counted(_queue_id int) returns table (group_id int, slot smallint, pending bigint) language sql stable as $$
+create or replace function lockstep.counted(_queue_id int) returns table (group_id int, slot smallint, pending bigint) language sql stable as $$
     select 0, 0::smallint, coalesce(sum(lockstep.lag(p.id, lockstep.start_of(p.id))), 0)::bigint
     from lockstep.partition p where p.queue_id = _queue_id
     union all

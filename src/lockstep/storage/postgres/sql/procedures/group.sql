@@ -4,7 +4,7 @@
 -- Creates a group on a queue, unless it is there; returns its id. A stored subscription wins over the given one.
 -- With the queue row locked no partition appears; with the partitions locked no push is in flight that would not
 -- see the new cursors: no wake-up is lost.
-create function lockstep.subscribe(_queue_id int, _group text, _mode text, _from_at timestamptz, _at timestamptz) returns int language plpgsql as $$
+create or replace function lockstep.subscribe(_queue_id int, _group text, _mode text, _from_at timestamptz, _at timestamptz) returns int language plpgsql as $$
 declare
     _now timestamptz := coalesce(_at, clock_timestamp());
     _queue lockstep.queue;
@@ -49,7 +49,7 @@ begin
 end $$;
 
 -- Moves a group's cursors, on all partitions of its queue or one; returns how many there are.
-create function lockstep.seek(_group_id int, _partition_id bigint, _kind text, _time timestamptz, _seq bigint, _at timestamptz)
+create or replace function lockstep.seek(_group_id int, _partition_id bigint, _kind text, _time timestamptz, _seq bigint, _at timestamptz)
 returns int language plpgsql as $$
 declare
     _now timestamptz := coalesce(_at, clock_timestamp());
@@ -86,12 +86,13 @@ begin
 end $$;
 
 -- Removes a group from a queue; returns how many cursors went.
-create function lockstep.delete_group(_queue_id int, _group text, _forget_subscription boolean) returns int language plpgsql as $$
+create or replace function lockstep.delete_group(_queue_id int, _group text, _forget_subscription boolean) returns int language plpgsql as $$
 declare
     _group_id int;
     _deleted int := 0;
 begin
     perform 1 from lockstep.queue q where q.id = _queue_id for no key update;
+    perform 1 from lockstep.partition p where p.queue_id = _queue_id order by p.id for no key update;
     delete from lockstep.consumer_group g where g.queue_id = _queue_id and g.name = _group returning g.id into _group_id;
     if found then
         delete from lockstep.cursor c using lockstep.partition p

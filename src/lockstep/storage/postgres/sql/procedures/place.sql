@@ -2,21 +2,21 @@
 
 -- The seq of the last stored message; null if none is. Removed runs touch each other and are merged, so the
 -- backward scan passes over at most one of them.
-create function lockstep.last_stored(_partition_id bigint) returns bigint language sql stable parallel safe as $$
+create or replace function lockstep.last_stored(_partition_id bigint) returns bigint language sql stable parallel safe as $$
     select r.last_seq from lockstep.run r
     where r.partition_id = _partition_id and r.segment_id is not null
     order by r.first_seq desc limit 1
 $$;
 
 -- The seq that the last message had, stored or removed; 0 for a new partition.
-create function lockstep.last_seq(_partition_id bigint) returns bigint language sql stable parallel safe as $$
+create or replace function lockstep.last_seq(_partition_id bigint) returns bigint language sql stable parallel safe as $$
     select coalesce((
         select r.last_seq from lockstep.run r where r.partition_id = _partition_id order by r.first_seq desc limit 1
     ), 0)
 $$;
 
 -- The run that holds the first stored message after _acked; no row if there is none.
-create function lockstep.next_run(_partition_id bigint, _acked bigint) returns setof lockstep.run language sql stable parallel safe as $$
+create or replace function lockstep.next_run(_partition_id bigint, _acked bigint) returns setof lockstep.run language sql stable parallel safe as $$
     select * from (
         (select r.* from lockstep.run r
         where r.partition_id = _partition_id and r.first_seq <= _acked + 1
@@ -31,17 +31,17 @@ create function lockstep.next_run(_partition_id bigint, _acked bigint) returns s
 $$;
 
 -- The first stored seq after _acked; null if there is none.
-create function lockstep.next_seq(_partition_id bigint, _acked bigint) returns bigint language sql stable parallel safe as $$
+create or replace function lockstep.next_seq(_partition_id bigint, _acked bigint) returns bigint language sql stable parallel safe as $$
     select greatest(r.first_seq, _acked + 1) from lockstep.next_run(_partition_id, _acked) r
 $$;
 
 -- The cursor that has everything stored before it: the start of the partition.
-create function lockstep.start_of(_partition_id bigint) returns bigint language sql stable parallel safe as $$
+create or replace function lockstep.start_of(_partition_id bigint) returns bigint language sql stable parallel safe as $$
     select coalesce(lockstep.next_seq(_partition_id, 0) - 1, lockstep.last_seq(_partition_id))
 $$;
 
 -- The last seq that was created at or before _time (before it, if _strictly); the start if there is none.
-create function lockstep.seq_at(_partition_id bigint, _time timestamptz, _strictly boolean) returns bigint language sql stable as $$
+create or replace function lockstep.seq_at(_partition_id bigint, _time timestamptz, _strictly boolean) returns bigint language sql stable as $$
     select coalesce((
         select r.last_seq from lockstep.run r join lockstep.segment s on s.id = r.segment_id
         where r.partition_id = _partition_id and (s.created_at < _time or (s.created_at = _time and not _strictly))
@@ -50,7 +50,7 @@ create function lockstep.seq_at(_partition_id bigint, _time timestamptz, _strict
 $$;
 
 -- How many stored messages have a seq in (_after, _upto]: the distance less what was removed in between.
-create function lockstep.stored_between(_partition_id bigint, _after bigint, _upto bigint) returns bigint language sql stable parallel safe as $$
+create or replace function lockstep.stored_between(_partition_id bigint, _after bigint, _upto bigint) returns bigint language sql stable parallel safe as $$
     select greatest(_upto - _after, 0) - coalesce((
         select sum(least(r.last_seq, _upto) - greatest(r.first_seq, _after + 1) + 1)
         from lockstep.run r
@@ -59,12 +59,12 @@ create function lockstep.stored_between(_partition_id bigint, _after bigint, _up
 $$;
 
 -- The exact lag of a cursor: stored messages after _acked.
-create function lockstep.lag(_partition_id bigint, _acked bigint) returns bigint language sql stable parallel safe as $$
+create or replace function lockstep.lag(_partition_id bigint, _acked bigint) returns bigint language sql stable parallel safe as $$
     select coalesce(lockstep.stored_between(_partition_id, _acked, lockstep.last_stored(_partition_id)), 0)
 $$;
 
 -- When a cursor without a lease is due (rules.due_after_release): null if nothing is ahead.
-create function lockstep.due_at(_partition_id bigint, _acked bigint, _delay_seconds int, _window_seconds int, _not_before timestamptz)
+create or replace function lockstep.due_at(_partition_id bigint, _acked bigint, _delay_seconds int, _window_seconds int, _not_before timestamptz)
 returns timestamptz language plpgsql stable as $$
 declare
     _next_at timestamptz;
@@ -85,13 +85,13 @@ begin
 end $$;
 
 -- The id of a message: its segment's UUID with the ordinal in the low 16 bits.
-create function lockstep.message_id(_segment uuid, _ordinal int) returns uuid language sql immutable parallel safe as $$
+create or replace function lockstep.message_id(_segment uuid, _ordinal int) returns uuid language sql immutable parallel safe as $$
     select (left(_segment::text, 32) || lpad(to_hex(_ordinal), 4, '0'))::uuid
 $$;
 
 -- A UUIDv7 for a segment: milliseconds, their fraction in 12 bits, 46 random bits, and room for the ordinal.
 -- Made of the real clock after the partition locks, so that ids rise with the seqs.
-create function lockstep.segment_uuid() returns uuid language plpgsql volatile as $$
+create or replace function lockstep.segment_uuid() returns uuid language plpgsql volatile as $$
 declare
     _microseconds bigint := extract(epoch from clock_timestamp()) * 1000000;
 begin
@@ -102,7 +102,7 @@ begin
 end $$;
 
 -- The seq of a message in a partition, by the transaction id that its producer gave, or else by its own id.
-create function lockstep.resolve_seq(_partition_id bigint, _transaction_id text) returns bigint language plpgsql stable as $$
+create or replace function lockstep.resolve_seq(_partition_id bigint, _transaction_id text) returns bigint language plpgsql stable as $$
 declare
     _seq bigint;
     _uuid uuid;

@@ -12,7 +12,7 @@
 
 -- One claim per array position: a group's due partitions, or one partition of it. Claims of the same request follow each
 -- other; they share its limits and its lease id. _partition_ids[i] null is any, _lease_ms[i] null the queue's lease time.
-create function lockstep.pop(
+create or replace function lockstep.pop(
     _requests int[], _group_ids int[], _partition_ids bigint[], _partition_limits int[], _batches int[], _lease_ms bigint[],
     _lease_ids uuid[], _auto_acks boolean[], _at timestamptz
 ) returns table (
@@ -68,7 +68,7 @@ end $$;
 
 -- The common case in one statement: every due cursor that would be claimed has stored messages next and no expired
 -- lease. If one is not like that nothing is claimed, and claim() goes through them one by one.
-create function lockstep.claim_regular(
+create or replace function lockstep.claim_regular(
     _group_id int, _queue_id int, _partitions int, _batch int, _until timestamptz, _lease_id uuid, _now timestamptz
 ) returns table (
     queue_id int, partition_id bigint, partition_name text, attempt int,
@@ -110,7 +110,7 @@ end $$;
 
 -- One cursor after the other, each put right before it is claimed: for named partitions, auto-ack, queues with a delay, a
 -- window or a longest wait, expired leases, and what is left over by removed messages.
-create function lockstep.claim(
+create or replace function lockstep.claim(
     _group_id int, _partition_id bigint, _partitions int, _batch int, _lease_ms bigint, _lease_id uuid, _auto_ack boolean, _now timestamptz
 ) returns table (
     queue_id int, partition_id bigint, partition_name text, attempt int,
@@ -139,7 +139,9 @@ begin
         exit when not found;
         _cursor := lockstep.put_right(_cursor, _queue, _now);
         continue when _cursor.due_at is null or _cursor.due_at > _now;
-        _upto := lockstep.reach(_cursor.partition_id, _cursor.acked, _batch, _now - make_interval(secs => _queue.delay_seconds));
+        -- What was created after this pop began is not too young, unless the queue has a delay.
+        _upto := lockstep.reach(_cursor.partition_id, _cursor.acked, _batch, case
+            when _queue.delay_seconds > 0 then _now - make_interval(secs => _queue.delay_seconds) else 'infinity' end);
         return query
         select _queue.id, p.id, p.name, _cursor.attempts + 1, greatest(r.first_seq, _cursor.acked + 1), least(r.last_seq, _upto),
                r.segment_id, (r.ordinal + greatest(_cursor.acked + 1 - r.first_seq, 0))::int, case when not _auto_ack then _until end, _lease_id
@@ -162,7 +164,7 @@ begin
 end $$;
 
 -- The runs that cover the stored messages in (_after, _upto].
-create function lockstep.runs_between(_partition_id bigint, _after bigint, _upto bigint) returns setof lockstep.run language sql stable as $$
+create or replace function lockstep.runs_between(_partition_id bigint, _after bigint, _upto bigint) returns setof lockstep.run language sql stable as $$
     select r.* from lockstep.run r
     where r.partition_id = _partition_id and r.first_seq <= _upto and r.last_seq > _after and r.segment_id is not null
       and r.first_seq >= coalesce(
@@ -170,7 +172,7 @@ create function lockstep.runs_between(_partition_id bigint, _after bigint, _upto
 $$;
 
 -- The last seq of at most _batch stored messages after _acked, all created at or before _time; null if there is none.
-create function lockstep.reach(_partition_id bigint, _acked bigint, _batch int, _time timestamptz) returns bigint language sql stable as $$
+create or replace function lockstep.reach(_partition_id bigint, _acked bigint, _batch int, _time timestamptz) returns bigint language sql stable as $$
     select max(case when t.before + t.n <= _batch then t.last_seq else t.first_seq + _batch - t.before - 1 end)
     from (
         select r.*, sum(r.n) over (order by r.first_seq) - r.n as before
@@ -188,15 +190,17 @@ $$;
 
 -- Puts a locked, due cursor right: passes what was removed, charges an expired lease (rules.expire), passes what waited
 -- too long; then says anew when it is due. Returns it as it is then.
-create function lockstep.put_right(_cursor lockstep.cursor, _queue lockstep.queue, _now timestamptz) returns lockstep.cursor language plpgsql as $$
+create or replace function lockstep.put_right(_cursor lockstep.cursor, _queue lockstep.queue, _now timestamptz) returns lockstep.cursor language plpgsql as $$
 declare
     _before lockstep.cursor := _cursor;
-    _head bigint := lockstep.next_seq(_cursor.partition_id, _cursor.acked);
+    -- One look: what comes between two is not passed.
+    _start bigint := coalesce(lockstep.next_seq(_cursor.partition_id, _cursor.acked) - 1, lockstep.last_seq(_cursor.partition_id));
+    _head bigint := lockstep.next_seq(_cursor.partition_id, _start);
     _overdue bigint;
     _stopped boolean := false;
 begin
-    if coalesce(_head - 1, lockstep.last_seq(_cursor.partition_id)) > _cursor.acked then
-        _cursor.acked := coalesce(_head - 1, lockstep.last_seq(_cursor.partition_id));
+    if _start > _cursor.acked then
+        _cursor.acked := _start;
         _cursor.attempts := 0;
     end if;
     if _cursor.lease_id is not null and _head is not null then
@@ -237,7 +241,7 @@ end $$;
 
 -- When a locked cursor without a lease is due. That it is drained is known only under the partition lock, which is
 -- against the lock order here and therefore only tried; if a push holds it, something is coming, and the next pop looks.
-create function lockstep.due_or_drained(_partition_id bigint, _acked bigint, _queue lockstep.queue, _not_before timestamptz, _now timestamptz)
+create or replace function lockstep.due_or_drained(_partition_id bigint, _acked bigint, _queue lockstep.queue, _not_before timestamptz, _now timestamptz)
 returns timestamptz language plpgsql as $$
 declare
     _due_at timestamptz := lockstep.due_at(_partition_id, _acked, _queue.delay_seconds, _queue.window_seconds, _not_before);
@@ -254,14 +258,18 @@ end $$;
 
 -- Whether a pop may find something, by group and, where not null, partition. Yes for a group that is gone: its next
 -- pop starts afresh.
-create function lockstep.has_pending(_group_ids int[], _partition_ids bigint[], _at timestamptz) returns boolean[] language sql stable as $$
-    select array_agg(
-        not exists (select 1 from lockstep.consumer_group g where g.id = t.group_id)
-        or case when t.partition_id is null then exists (
-            select 1 from lockstep.cursor c where c.group_id = t.group_id and c.due_at <= coalesce(_at, clock_timestamp())
-        ) else exists (
-            select 1 from lockstep.cursor c
-            where c.partition_id = t.partition_id and c.group_id = t.group_id and c.due_at <= coalesce(_at, clock_timestamp())
-        ) end order by t.o)
-    from unnest(_group_ids, _partition_ids) with ordinality t (group_id, partition_id, o)
-$$;
+create or replace function lockstep.has_pending(_group_ids int[], _partition_ids bigint[], _at timestamptz) returns boolean[] language plpgsql stable as $$
+declare
+    _now timestamptz := coalesce(_at, clock_timestamp());
+begin
+    return (
+        select array_agg(
+            not exists (select 1 from lockstep.consumer_group g where g.id = t.group_id)
+            or case when t.partition_id is null then exists (
+                select 1 from lockstep.cursor c where c.group_id = t.group_id and c.due_at <= _now
+            ) else exists (
+                select 1 from lockstep.cursor c where c.partition_id = t.partition_id and c.group_id = t.group_id and c.due_at <= _now
+            ) end order by t.o)
+        from unnest(_group_ids, _partition_ids) with ordinality t (group_id, partition_id, o)
+    );
+end $$;

@@ -2,7 +2,7 @@
 --
 -- Guarantees: seqs are dense and in commit order per partition; a transaction id is stored once; a queue with a
 -- max_size never exceeds it. Nothing is written unless _status is 'ok'.
--- Locks: rows of queues that have a max_size (by id), then partition rows (by id), then cursor rows of drained
+-- Locks: rows of queues that have a max_size (by name), then partition rows (by id), then cursor rows of drained
 -- partitions. The partition rows are locked and never updated. What is read after the locks is read by later
 -- statements, whose snapshots see every push that committed before us: hence READ COMMITTED only.
 -- Indexes: partition_pkey, run_pkey (index-only, backward), dedup pkeys, cursor_pkey.
@@ -11,7 +11,7 @@
 -- Queue i has _run_counts[i] of the runs, in order. A queue with codec 0 takes its messages from the plain arrays,
 -- in order; the others have a body. The dedup and trace arrays name messages by run and offset in the run.
 -- _status: ok | stale (an id is gone or an option changed: resolve again) | duplicates | full
-create function lockstep.push_segments(
+create or replace function lockstep.push_segments(
     _queue_ids int[], _limited int[], _codecs smallint[], _bodies bytea[], _run_counts int[],
     _partition_ids bigint[], _counts int[], _ordinals int[],
     _uuids uuid[], _uuid_runs int[], _uuid_offsets int[],
@@ -34,31 +34,25 @@ declare
     _segment_uuid uuid;
     _segment_id bigint;
     _has_group boolean[];
-    _encrypted boolean[];
+    _stale boolean;
 begin
-    if current_setting('transaction_isolation') <> 'read committed' then
-        raise exception 'a push needs a READ COMMITTED transaction, this one is %', current_setting('transaction_isolation')
-            using errcode = 'LS002';
-    end if;
+    perform lockstep.check_isolation();
     if _limited is not null then
-        perform 1 from lockstep.queue q where q.id = any (_limited) order by q.id for no key update;
+        perform 1 from lockstep.queue q where q.id = any (_limited) order by q.name for no key update;
     end if;
     select count(*) into _locked from (
         select 1 from lockstep.partition p where p.id = any (_partition_ids) order by p.id for no key update
     ) p;
-    select array_agg(nullif(q.max_size, 0) order by t.o),
-           array_agg(exists (select 1 from lockstep.consumer_group g where g.queue_id = q.id) order by t.o),
-           array_agg(q.encryption order by t.o)
-    into _max_sizes, _has_group, _encrypted
-    from unnest(_queue_ids) with ordinality t (id, o)
-    cross join lateral (select q.* from lockstep.queue q where q.id = t.id limit 1) q;
     -- Stale is also a max_size of which the caller did not know (its row must be locked before the partitions are), and
     -- encryption of which it did not know.
-    if _locked <> cardinality(_partition_ids) or exists (
-        select 1 from unnest(_queue_ids, _max_sizes, _encrypted, _codecs) t (id, max_size, encrypted, codec)
-        where (t.max_size is not null and t.id <> all (coalesce(_limited, '{}')))
-           or (t.encrypted and t.codec & 2 = 0 and not _plain_allowed)
-    ) then
+    select array_agg(nullif(q.max_size, 0) order by t.o),
+           array_agg(exists (select 1 from lockstep.consumer_group g where g.queue_id = q.id) order by t.o),
+           bool_or((q.max_size > 0 and q.id <> all (coalesce(_limited, '{}')))
+                   or (q.encryption and t.codec & 2 = 0 and not _plain_allowed))
+    into _max_sizes, _has_group, _stale
+    from unnest(_queue_ids, _codecs) with ordinality t (id, codec, o)
+    cross join lateral (select q.* from lockstep.queue q where q.id = t.id limit 1) q;
+    if _locked <> cardinality(_partition_ids) or _stale then
         _status := 'stale';
         return;
     end if;
@@ -131,8 +125,16 @@ begin
     _status := 'ok';
 end $$;
 
+create or replace function lockstep.check_isolation() returns void language plpgsql stable as $$
+begin
+    if current_setting('transaction_isolation') <> 'read committed' then
+        raise exception 'a push needs a READ COMMITTED transaction, this one is %', current_setting('transaction_isolation')
+            using errcode = 'LS002';
+    end if;
+end $$;
+
 -- Which of the transaction ids a locked partition has seen. Race-free: whoever adds one holds the partition lock.
-create function lockstep.find_duplicates(
+create or replace function lockstep.find_duplicates(
     _partition_ids bigint[], _uuids uuid[], _uuid_runs int[], _texts text[], _text_runs int[],
     out _duplicate_uuids int[], out _duplicate_texts int[], out _duplicate_seqs bigint[], out _duplicate_ids uuid[]
 ) language plpgsql stable as $$
@@ -166,7 +168,7 @@ end $$;
 
 -- For the queues that have a max_size (their rows are locked): is there room for this push? Counts it if so.
 -- Says in how many queues there is not, and how many messages are pending: after the push, or before it if it is full.
-create function lockstep.take_room(
+create or replace function lockstep.take_room(
     _queue_ids int[], _max_sizes bigint[], _run_counts int[], _counts int[], out _full int, out _depths bigint[]
 ) language plpgsql as $$
 declare
@@ -193,7 +195,7 @@ end $$;
 
 -- Makes drained cursors of locked partitions due, and pushes others back where a window is open
 -- (rules.due_after_push). A busy partition costs one probe per group.
-create function lockstep.wake(_queue_id int, _partition_ids bigint[], _created_at timestamptz) returns void language plpgsql as $$
+create or replace function lockstep.wake(_queue_id int, _partition_ids bigint[], _created_at timestamptz) returns void language plpgsql as $$
 declare
     _delay_seconds int;
     _window_seconds int;
@@ -211,7 +213,7 @@ end $$;
 -- One message from SQL: for psql, triggers, and transactions that are not ours. Returns the message's id, or the
 -- first one's if the transaction id is a duplicate. Visible to consumers after commit, in order with all other
 -- pushes. Raises SQLSTATE LS003 if the queue is full.
-create function lockstep.push(
+create or replace function lockstep.push(
     queue text, partition text, payload jsonb, transaction_id text default null, trace_id uuid default null,
     kind text default null, reference text default null, headers jsonb default null
 ) returns uuid language plpgsql as $$
@@ -222,17 +224,22 @@ declare
     _is_uuid boolean := transaction_id ~ '^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$';
 begin
     perform lockstep.check_name('queue', queue), lockstep.check_name('partition', partition);
+    perform lockstep.check_isolation();
     if payload is null then
         raise exception 'payload must not be null; a JSON null is ''null''::jsonb' using errcode = 'LS004';
     end if;
     if transaction_id = '' or length(transaction_id) > 255 then
         raise exception 'transaction_id must have 1 to 255 characters' using errcode = 'LS004';
     end if;
-    if exists (select 1 from jsonb_each(headers) h where jsonb_typeof(h.value) <> 'string') then
+    if headers is not null and (jsonb_typeof(headers) <> 'object' or jsonb_path_exists(headers, '$.* ? (@.type() != "string")')) then
         raise exception 'headers must be an object of strings' using errcode = 'LS004';
     end if;
-    loop
-        select * into _resolved from lockstep.resolve(queue, array[partition]);
+    for _attempt in 1 .. 20 loop
+        begin
+            select * into _resolved from lockstep.resolve(queue, array[partition]);
+        exception when sqlstate 'LS001' then
+            continue;  -- deleted in this moment
+        end;
         if _resolved.encryption then
             raise exception 'queue % is encrypted; push to it through Lockstep', queue using errcode = 'LS004';
         end if;
@@ -257,11 +264,12 @@ begin
                 null;  -- stale: the queue was deleted, or its max_size set, in this moment
         end case;
     end loop;
+    raise exception 'queue % kept changing during the push', queue using errcode = 'LS001';
 end $$;
 
-create function lockstep.check_name(_what text, _name text) returns void language plpgsql immutable as $$
+create or replace function lockstep.check_name(_what text, _name text) returns void language plpgsql immutable as $$
 begin
-    if _name is null or _name = '' or length(_name) > 255 or _name ~ '[\x01-\x1f\x7f-\x9f]' then
+    if _name is null or _name = '' or length(_name) > 255 or _name ~ '[\x01-\x1f\x7f-\x9f\u2028\u2029]' then
         raise exception '% must have 1 to 255 characters, none of them a control character', _what using errcode = 'LS004';
     end if;
 end $$;

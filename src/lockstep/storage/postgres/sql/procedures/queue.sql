@@ -1,7 +1,7 @@
 -- Queues as a whole: configure, clear, delete.
 -- Locks, in all of them: the queue row, then its partition rows (by id), then cursor rows (by partition and group).
 
-create function lockstep.configure(
+create or replace function lockstep.configure(
     _queue text, _namespace text, _task text,
     _lease_seconds int, _retry_limit int, _retry_delay_ms bigint, _retry_backoff double precision, _retry_delay_ms_max bigint,
     _on_exhausted text, _max_size bigint, _ttl_seconds int, _priority int, _delay_seconds int, _window_seconds int,
@@ -13,6 +13,7 @@ declare
     _queue_id int;
 begin
     perform lockstep.create_queue(_queue, _namespace, _task, _now);
+    perform 1 from lockstep.queue q where q.name = _queue for no key update;
     perform lockstep.resolve(_queue, array['Default'], _now);
     update lockstep.queue q
     set namespace = coalesce(_namespace, q.namespace), task = coalesce(_task, q.task), configured_at = _now,
@@ -31,7 +32,7 @@ begin
     return _queue_id;
 end $$;
 
-create function lockstep.delete_queue(_queue text) returns boolean language plpgsql as $$
+create or replace function lockstep.delete_queue(_queue text) returns boolean language plpgsql as $$
 declare
     _queue_id int;
 begin
@@ -58,7 +59,7 @@ end $$;
 
 -- Removes stored messages of a queue, or of one partition; returns how many. With _unleased only those that are
 -- under no live lease.
-create function lockstep.clear(_queue_id int, _partition_id bigint, _unleased boolean, _at timestamptz) returns bigint language plpgsql as $$
+create or replace function lockstep.clear(_queue_id int, _partition_id bigint, _unleased boolean, _at timestamptz) returns bigint language plpgsql as $$
 declare
     _now timestamptz := coalesce(_at, clock_timestamp());
     _queue lockstep.queue;
@@ -109,7 +110,7 @@ begin
 end $$;
 
 -- Removes every stored message of a locked queue at once, and puts its cursors at the end; returns how many.
-create function lockstep.remove_all(_queue_id int) returns bigint language plpgsql as $$
+create or replace function lockstep.remove_all(_queue_id int) returns bigint language plpgsql as $$
 declare
     _partition_ids bigint[];
     _last_seqs bigint[];
@@ -139,7 +140,7 @@ end $$;
 -- Removes the stored messages with seqs in [_from, _to] of a locked partition, with all that points at them; returns
 -- how many. One removed run takes their place, joined with removed neighbours; at the start of the partition none is
 -- needed, unless it is the last run, from which the next push numbers.
-create function lockstep.remove(_partition_id bigint, _from bigint, _to bigint) returns bigint language plpgsql as $$
+create or replace function lockstep.remove(_partition_id bigint, _from bigint, _to bigint) returns bigint language plpgsql as $$
 declare
     _segments bigint[];
     _removed bigint;
@@ -180,7 +181,7 @@ begin
 end $$;
 
 -- Removes what points at removed messages.
-create function lockstep.forget(_partition_id bigint, _from bigint, _to bigint) returns void language sql as $$
+create or replace function lockstep.forget(_partition_id bigint, _from bigint, _to bigint) returns void language sql as $$
     delete from lockstep.dedup_uuid d where d.partition_id = _partition_id and d.seq between _from and _to;
     delete from lockstep.dedup_text d where d.partition_id = _partition_id and d.seq between _from and _to;
     delete from lockstep.trace_index t where t.partition_id = _partition_id and t.seq between _from and _to;
@@ -188,7 +189,7 @@ create function lockstep.forget(_partition_id bigint, _from bigint, _to bigint) 
 $$;
 
 -- Removes those of the segments that no run needs any more; their manifests say where to look.
-create function lockstep.sweep_segments(_segment_ids bigint[]) returns void language sql as $$
+create or replace function lockstep.sweep_segments(_segment_ids bigint[]) returns void language sql as $$
     delete from lockstep.segment s
     where s.id = any (_segment_ids) and not exists (
         select 1 from unnest(s.partition_ids, s.first_seqs, s.counts) m (partition_id, first_seq, n)

@@ -5,7 +5,7 @@
 -- new partitions or is seen by them: every partition has a cursor for every group.
 -- A lateral subquery with a LIMIT, here and elsewhere, makes a lookup per row out of what could be planned as a join: the
 -- plan outlives the statistics that it was made with, and those of an empty table know no difference.
-create function lockstep.resolve(_queue text, _partitions text[], _at timestamptz default null)
+create or replace function lockstep.resolve(_queue text, _partitions text[], _at timestamptz default null)
 returns table (queue_id int, compression text, encryption boolean, limited boolean, partition_ids bigint[]) language plpgsql as $$
 #variable_conflict use_column
 declare
@@ -46,7 +46,7 @@ end $$;
 
 -- Creates a queue with default options, unless it exists.
 -- Namespace and task, where null, are the first two dot-separated pieces of the name.
-create function lockstep.create_queue(_queue text, _namespace text, _task text, _now timestamptz) returns void language plpgsql as $$
+create or replace function lockstep.create_queue(_queue text, _namespace text, _task text, _now timestamptz) returns void language plpgsql as $$
 begin
     insert into lockstep.queue (
         name, namespace, task, created_at, configured_at, lease_seconds, retry_limit, retry_delay_ms, retry_backoff,

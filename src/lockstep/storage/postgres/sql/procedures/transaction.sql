@@ -1,10 +1,9 @@
 -- Takes the locks that the acks and pushes of one transaction need, all at once and in order: queues with a max_size,
 -- then partitions.
-create function lockstep.lock_for_transaction(_queue_ids int[], _partition_ids bigint[], _lease_ids uuid[]) returns void language plpgsql as $$
+create or replace function lockstep.lock_for_transaction(_queue_ids int[], _partition_ids bigint[], _lease_ids uuid[]) returns void language plpgsql as $$
 begin
-    perform 1 from lockstep.queue q where q.id = any (_queue_ids) and q.max_size > 0 order by q.id for no key update;
+    perform 1 from lockstep.queue q where q.id = any (_queue_ids) and q.max_size > 0 order by q.name for no key update;
     perform 1 from lockstep.partition p
-    where p.id = any (_partition_ids)
-       or p.id in (select c.partition_id from lockstep.cursor c where c.lease_id = any (_lease_ids))
+    where p.id = any (_partition_ids || array(select c.partition_id from lockstep.cursor c where c.lease_id = any (_lease_ids)))
     order by p.id for no key update;
 end $$;

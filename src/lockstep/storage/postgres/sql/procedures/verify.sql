@@ -1,6 +1,6 @@
 -- Every invariant of the tables, one branch each, over one queue or all; and repairs for what can be recomputed.
 
-create function lockstep.verify(_queue_id int, _at timestamptz) returns table (kind text, problem text, queue_name text, partition_id bigint, repairable boolean)
+create or replace function lockstep.verify(_queue_id int, _at timestamptz) returns table (kind text, problem text, queue_name text, partition_id bigint, repairable boolean)
 language sql stable as $$
     with lane as (
         select p.id, p.name, q.name as queue, q.id as queue_id from lockstep.partition p join lockstep.queue q on q.id = p.queue_id
@@ -77,7 +77,7 @@ language sql stable as $$
 $$;
 
 -- Recomputes what can be recomputed, under the locks of the queue, its partitions and its cursors.
-create function lockstep.repair(_queue_id int, _at timestamptz) returns void language plpgsql as $$
+create or replace function lockstep.repair(_queue_id int, _at timestamptz) returns void language plpgsql as $$
 declare
     _now timestamptz := coalesce(_at, clock_timestamp());
     _queue lockstep.queue;

@@ -1,5 +1,5 @@
 -- A payload as text: JSON as it is, opaque bytes as base64.
-create function lockstep.as_text(_payload bytea, _encoding text) returns text language plpgsql immutable as $$
+create or replace function lockstep.as_text(_payload bytea, _encoding text) returns text language plpgsql immutable as $$
 begin
     return case when _encoding is null then convert_from(_payload, 'UTF8') else encode(_payload, 'base64') end;
 exception when character_not_in_repertoire or untranslatable_character then
@@ -8,7 +8,7 @@ end $$;
 
 -- Stored messages for readers in SQL. The fields of a message are there if its segment is plain (a small push, a
 -- push from SQL, or a queue with compression none); of a packed one only its place is known here.
-create view lockstep.messages as
+create or replace view lockstep.messages as
 select q.name as queue, p.name as partition, r.first_seq + o.o as seq,
        lockstep.message_id(s.uuid, (r.ordinal + o.o)::int) as message_id, s.created_at, s.codec = 0 as readable,
        lockstep.as_text(s.payloads[r.ordinal + o.o + 1], s.encodings[r.ordinal + o.o + 1]) as payload,

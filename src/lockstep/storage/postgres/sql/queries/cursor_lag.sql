@@ -5,5 +5,6 @@ select p.name, p.id, g.name, c.acked, lockstep.last_seq(p.id), lockstep.lag(p.id
 from lockstep.partition p
 join lockstep.cursor c on c.partition_id = p.id
 join lockstep.consumer_group g on g.id = c.group_id
-where p.queue_id = $1 and ($2::int is null or c.group_id = $2) and ($3::bigint is null or p.id = $3) and p.id > $4
+where p.queue_id = $1 and ($2::int is null or c.group_id = $2)
+  and p.id > $4 and p.id >= coalesce($3::bigint, 0) and p.id <= coalesce($3, 9223372036854775807)
 order by p.id, g.name limit $5

@@ -1,6 +1,11 @@
--- Runs of stored messages of a queue after a place (partition id, seq), in that order.
+-- Runs of stored messages of a queue after a place (partition id, seq), in that order. The order comes from the nested
+-- loop over the ordered partitions; to sort would mean to read the whole queue for a page.
 select p.id, p.name, r.first_seq, r.last_seq, r.segment_id, r.ordinal, r.created_at
-from lockstep.partition p
+from (
+    select p.id, p.name from lockstep.partition p
+    where p.queue_id = $1 and p.id >= $2 and p.id >= coalesce($4::bigint, 0) and p.id <= coalesce($4, 9223372036854775807)
+    order by p.id
+) p
 cross join lateral (
     select r.*, s.created_at from lockstep.run r join lockstep.segment s on s.id = r.segment_id
     where r.partition_id = p.id
@@ -10,5 +15,4 @@ cross join lateral (
       and ($5::timestamptz is null or s.created_at >= $5) and ($6::timestamptz is null or s.created_at < $6)
     order by r.first_seq limit $7
 ) r
-where p.queue_id = $1 and p.id >= $2 and ($4::bigint is null or p.id = $4)
-order by p.id, r.first_seq limit $7
+limit $7
