@@ -138,8 +138,8 @@ class Store(Protocol):
         an expired lease is charged (`rules.expire`), messages that waited longer than max_wait are passed, what
         was removed is skipped; then due_at is computed anew, and only if it is still due is it claimed.
 
-        A namespace and/or task request goes through its queues by priority, highest first, then by name, creating
-        the group on each where it is new, until `partitions` or `batch` is reached, all under one lease id.
+        A namespace and/or task request creates the group on all its queues, where it is new, and goes through them
+        by priority, highest first, then by name, until `partitions` or `batch` is reached, all under one lease id.
 
         auto_ack: the cursor moves over what is returned at once and no lease remains; so no attempt is counted.
         """

@@ -16,10 +16,10 @@ from lockstep.storage.memory.state import Group, Partition, Queue, State
 def pop(state: State, request: PopRequest, now: datetime) -> Popped:
     """Lease and return what is due for one request."""
     claims = _Claims(state, request, now)
-    for queue in _queues(state, request):
+    groups = [state.group(queue, request.group, request.subscription, now) for queue in _queues(state, request)]
+    for group in groups:
         if claims.full():
             break
-        group = state.group(queue, request.group, request.subscription, now)
         for partition in _due(state, group, request.partition, now):
             claims.claim(group, partition)
             if claims.full():
