@@ -254,12 +254,12 @@ class Promises:
         promise(len(delivered) <= request.partitions, f"{len(delivered)} partitions for {request.partitions}")
         promise(len(popped) <= request.batch, f"{len(popped)} messages for {request.batch}")
         promise((popped.lease_id is None) == (request.auto_ack or not delivered), "a lease, or none")
-        for queue in self._queues_of(request):
+        queues = [q for q in self._queues_of(request) if request.partition is None or request.partition in q.partitions]
+        for queue in queues:
+            self.subscribed(queue.name, request.group, request.subscription)
+        for queue in queues:
             if room == 0 or claims == 0:
                 break
-            if request.partition is not None and request.partition not in queue.partitions:
-                continue
-            self.subscribed(queue.name, request.group, request.subscription)
             chosen = [p for p in queue.partitions.values() if request.partition in (None, p.name)]
             for name in [partition for where, partition in delivered if where == queue.name]:
                 messages = delivered.pop((queue.name, name))
@@ -481,19 +481,21 @@ class Promises:
         self, ack: Ack, every: list[tuple[Queue, Partition]]
     ) -> tuple[str | None, list[tuple[Queue, Partition, str, int]]]:
         found = []
+        lost = False
         for queue, part in every:
             for group, cursor in part.cursors.items():
-                held = cursor.leased(self.now) and cursor.lease is not None and cursor.lease.id == ack.lease_id
-                if not held or ack.partition_id not in (None, part.id):
+                lease = cursor.lease
+                if lease is None or lease.id != ack.lease_id or ack.partition_id not in (None, part.id):
                     continue
-                assert cursor.lease is not None
                 head = part.head(cursor.acked)
                 assert head is not None
-                seq = ack.seq or (cursor.lease.to if ack.status == "completed" else head)
-                if seq > cursor.lease.to:
-                    return "lease_lost", []
-                found.append((queue, part, group, seq))
-        return (None, found) if found else ("lease_lost", [])
+                seq = ack.seq or (lease.to if ack.status == "completed" else head)
+                # A partition whose part of the lease has expired is lost; the others go on.
+                if lease.until <= self.now or seq > lease.to:
+                    lost = True
+                else:
+                    found.append((queue, part, group, seq))
+        return ("lease_lost" if lost or not found else None), found
 
     def _settle(
         self, queue: Queue, part: Partition, group: str, items: list[tuple[int, int, Ack]]

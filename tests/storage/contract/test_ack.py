@@ -517,6 +517,18 @@ async def test_ack_by_lease_speaks_for_partitions_that_are_left(store: Store) ->
     assert (outcome.success, outcome.messages, outcome.partition) == (True, 3, "b")
 
 
+async def test_ack_by_lease_of_which_one_partition_has_expired(store: Store, clock: SetClock) -> None:
+    await configure(store, "shop.a", lease_seconds=10)
+    await configure(store, "shop.b", lease_seconds=20)
+    await store.push([batch("shop.a", 1), batch("shop.b", 2)])
+    popped = await pop(store, namespace="shop", batch=9, partitions=2)
+    clock.advance(10)
+    outcome = await ack(store, lease_id=popped.lease_id)
+    assert (outcome.success, outcome.error, outcome.messages) == (False, "lease_lost", 2)
+    assert (await store.depth("shop.a", "__QUEUE_MODE__")).pending == 1
+    assert (await store.depth("shop.b", "__QUEUE_MODE__")).pending == 0
+
+
 async def test_seq_below_the_cursor_is_a_noop(store: Store) -> None:
     popped, _ = await popped_of(store, 3)
     await ack(store, lease_id=popped.lease_id, seq=2)

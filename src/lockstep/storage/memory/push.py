@@ -24,9 +24,11 @@ def push(state: State, batches: Sequence[Batch], now: datetime) -> PushResult:
     plan = _plan(state, batches)
     occupancy = _check_room(state, plan)
     placements: dict[int, Placement] = {}
-    for name, lanes in plan.items():
+    for name in sorted(plan):  # by name, so that the ids do not depend on the order of the batches
         queue = state.queues.get(name) or state.add_queue(name, QueueOptions(), now)
-        _add_partitions(state, queue, lanes, now)
+        _add_partitions(state, queue, plan[name], now)
+    for name, lanes in plan.items():
+        queue = state.queues[name]
         segment = _Segment(state, now)
         for lane in lanes.values():
             placements.update(_store(state, queue.partition(lane.name), lane, segment, now))
@@ -124,7 +126,7 @@ def _check_room(state: State, plan: _Plan) -> dict[str, Occupancy]:
 
 
 def _add_partitions(state: State, queue: Queue, lanes: Mapping[str, _Lane], now: datetime) -> None:
-    """Create what is missing; by name, so that the ids do not depend on the order of the batches."""
+    """Create what is missing, by name."""
     for name in sorted(lanes):
         if name not in queue.partitions:
             state.add_partition(queue, name, now)
