@@ -7,8 +7,7 @@ import asyncio
 import sys
 
 import lockstep
-from lockstep import Ack, Batch, Engine, Message, PopRequest, queue_options
-from lockstep.core.records import DeadLetterFilter
+from lockstep import Ack, Batch, DeadLetterFilter, Engine, Message, PopRequest, queue_options
 
 QUEUE = "example.invoices"
 

@@ -22,7 +22,7 @@ from benchmarks.scenarios.setting import PREPARED_CALLS, QUEUE, Setting
 from benchmarks.servers import connection, opened_engine
 from lockstep import Batch, Engine
 from lockstep.core import codec
-from lockstep.core.records import Columns
+from lockstep.core.messages import Columns
 from lockstep.engine import engine as engine_module
 from lockstep.storage.postgres import pushing
 

@@ -3,23 +3,18 @@
 from importlib.metadata import version
 
 from lockstep.config import Config
+from lockstep.core.messages import Batch, Columns, Message, NewMessage, PushResult, Receipt
 from lockstep.core.names import DEFAULT_PARTITION, QUEUE_MODE
 from lockstep.core.policy import QueueOptions, queue_options
 from lockstep.core.records import (
     Ack,
     AckOutcome,
-    Batch,
-    Columns,
     DeadLetterFilter,
-    Message,
     MessageFilter,
-    NewMessage,
     PendingRequest,
     Popped,
     PopRequest,
     Position,
-    PushResult,
-    Receipt,
     Renewal,
     Subscription,
 )

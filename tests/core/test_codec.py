@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from lockstep.config import load
 from lockstep.core.codec import Codec, decode, encode, seal, unseal
-from lockstep.core.records import COLUMN_NAMES, Batch, Columns
+from lockstep.core.messages import COLUMN_NAMES, Batch, Columns
 from lockstep.errors import CorruptSegment, EncryptionUnavailable
 from lockstep.storage.postgres.store import PostgresStore
 from support.builders import batch, configure, numbers, payloads, pop, push_n

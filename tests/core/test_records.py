@@ -11,18 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lockstep.core.ids import message_id, segment_uuid7
-from lockstep.core.records import (
-    ACK_ERROR_TEXTS,
-    COLUMN_NAMES,
-    Batch,
-    Columns,
-    Occupancy,
-    Placement,
-    Popped,
-    PushResult,
-    Receipt,
-    Run,
-)
+from lockstep.core.messages import COLUMN_NAMES, Batch, Columns, Occupancy, Placement, PushResult, Receipt, Run
+from lockstep.core.records import ACK_ERROR_TEXTS, Popped
 from support.builders import payloads
 
 NOW = datetime(2026, 5, 1, 10, 0, tzinfo=UTC)

@@ -10,10 +10,10 @@ import pytest
 
 from lockstep.config import Config
 from lockstep.core.ids import uuid7
+from lockstep.core.messages import Batch
 from lockstep.core.policy import QueueOptions
 from lockstep.core.records import (
     Ack,
-    Batch,
     DeadLetterFilter,
     MessageFilter,
     PendingRequest,

@@ -8,7 +8,8 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from lockstep.core.records import Ack, Batch, Columns, NewMessage, PopRequest
+from lockstep.core.messages import Batch, Columns, NewMessage
+from lockstep.core.records import Ack, PopRequest
 from lockstep.engine.engine import Engine
 from lockstep.errors import InvalidName, InvalidRequest, LockstepError, TooLarge
 

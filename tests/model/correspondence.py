@@ -7,17 +7,15 @@ from typing import Any
 
 import msgspec
 
+from lockstep.core.messages import Message, PushResult, Receipt
 from lockstep.core.records import (
     Ack,
     AckOutcome,
     DeadLetter,
     DeadLetterFilter,
-    Message,
     PartitionInfo,
     Popped,
-    PushResult,
     QueueInfo,
-    Receipt,
     Renewal,
     TransactionResult,
 )

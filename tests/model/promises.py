@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+from lockstep.core.messages import Batch, Receipt
 from lockstep.core.names import QUEUE_MODE
 from lockstep.core.policy import QueueOptions
 from lockstep.core.records import (
     Ack,
     AckOutcome,
-    Batch,
     DeadLetter,
     DeadLetterFilter,
     LeaseInfo,
@@ -28,7 +28,6 @@ from lockstep.core.records import (
     Popped,
     PopRequest,
     Position,
-    Receipt,
     Renewal,
     Renewed,
     Subscription,

@@ -16,14 +16,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import invariant, rule, run_state_machine_as_test
 
 from lockstep.core.policy import QueueOptions
-from lockstep.core.records import (
-    DeadLetter,
-    DeadLetterFilter,
-    PartitionLag,
-    PopRequest,
-    Position,
-    Subscription,
-)
+from lockstep.core.records import DeadLetter, DeadLetterFilter, PartitionLag, PopRequest, Position, Subscription
 from lockstep.errors import LockstepError, QueueFull, TransactionRolledBack
 from lockstep.storage.base import Store
 from lockstep.storage.memory import MemoryStore

@@ -5,22 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from lockstep.core.messages import Batch, Columns, Message, Receipt
 from lockstep.core.names import DEFAULT_PARTITION, QUEUE_MODE
 from lockstep.core.policy import queue_options
 from lockstep.core.records import (
     Ack,
     AckOutcome,
     AckStatus,
-    Batch,
-    Columns,
-    Message,
     MessageFilter,
     MessageView,
     PartitionLag,
     Popped,
     PopRequest,
     QueueInfo,
-    Receipt,
 )
 from lockstep.storage.base import Store
 

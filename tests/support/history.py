@@ -23,7 +23,8 @@ from uuid import uuid4
 
 import msgspec
 
-from lockstep.core.records import AckOutcome, AckStatus, Message, Popped, Receipt, Renewed
+from lockstep.core.messages import Message, Receipt
+from lockstep.core.records import AckOutcome, AckStatus, Popped, Renewed
 
 
 class Lane(NamedTuple):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lockstep.core.records import Message
+from lockstep.core.messages import Message
 from lockstep.storage.base import Store
 from support.builders import ack, batch, listed, pop
 from support.clock import START

@@ -26,7 +26,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from lockstep.core.ids import all_canonical_uuids, is_canonical_uuid
-from lockstep.core.records import Columns
+from lockstep.core.messages import Columns
 from lockstep.errors import CorruptSegment, EncryptionUnavailable
 
 

@@ -13,11 +13,11 @@ import msgspec
 
 from lockstep.config import Config
 from lockstep.core.ids import parse_uuid
+from lockstep.core.messages import Batch, Message, NewMessage, PushResult
 from lockstep.core.policy import QueueOptions
 from lockstep.core.records import (
     Ack,
     AckOutcome,
-    Batch,
     ClearScope,
     DeadLetter,
     DeadLetterFilter,
@@ -25,11 +25,9 @@ from lockstep.core.records import (
     Depth,
     GroupInfo,
     LeaseInfo,
-    Message,
     MessageFilter,
     MessagePage,
     MessageView,
-    NewMessage,
     PartitionInfo,
     PartitionLag,
     PendingRequest,
@@ -37,7 +35,6 @@ from lockstep.core.records import (
     PopRequest,
     Position,
     Problem,
-    PushResult,
     QueueInfo,
     Renewal,
     Renewed,

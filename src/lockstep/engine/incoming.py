@@ -15,8 +15,8 @@ import msgspec
 
 from lockstep.config import Config
 from lockstep.core.ids import all_canonical_uuids, parse_uuid
+from lockstep.core.messages import COLUMN_NAMES, Batch, Columns, NewMessage
 from lockstep.core.names import NAME_LENGTH_MAX, TRANSACTION_ID_LENGTH_MAX, check_name, check_names, storable
-from lockstep.core.records import COLUMN_NAMES, Batch, Columns, NewMessage
 from lockstep.errors import InvalidRequest, TooLarge
 
 _Value = TypeVar("_Value")

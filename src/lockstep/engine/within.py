@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from lockstep.config import Config, load
-from lockstep.core.records import Batch, NewMessage, PushResult
+from lockstep.core.messages import Batch, NewMessage, PushResult
 from lockstep.engine.incoming import Order, check_push
 from lockstep.storage.postgres import pushing, within
 from lockstep.storage.postgres.cache import NameCache

@@ -17,11 +17,11 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Protocol
 
+from lockstep.core.messages import Batch, Message, PushResult
 from lockstep.core.policy import QueueOptions
 from lockstep.core.records import (
     Ack,
     AckOutcome,
-    Batch,
     ClearScope,
     DeadLetter,
     DeadLetterFilter,
@@ -29,7 +29,6 @@ from lockstep.core.records import (
     Depth,
     GroupInfo,
     LeaseInfo,
-    Message,
     MessageFilter,
     MessagePage,
     MessageView,
@@ -40,7 +39,6 @@ from lockstep.core.records import (
     PopRequest,
     Position,
     Problem,
-    PushResult,
     QueueInfo,
     Renewal,
     Renewed,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lockstep.core.records import Ack, AckOutcome, AckStatus, Message, Popped
+from lockstep.core.messages import Message
+from lockstep.core.records import Ack, AckOutcome, AckStatus, Popped
 from lockstep.storage.base import Store
 from support.builders import (
     ack,

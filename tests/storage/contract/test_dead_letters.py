@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lockstep.core.records import DeadLetter, DeadLetterFilter, Message
+from lockstep.core.messages import Message
+from lockstep.core.records import DeadLetter, DeadLetterFilter
 from lockstep.errors import DeadLetterNotFound
 from lockstep.storage.base import Store
 from support.builders import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lockstep.core.records import Batch
+from lockstep.core.messages import Batch
 from lockstep.storage.base import Store
 from support.builders import numbers, pop, pop_all, push_n, push_tagged, seqs, tagged
 from support.clock import SetClock

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from lockstep.core.ids import SEGMENT_MESSAGES_MAX
-from lockstep.core.records import Batch, Columns
+from lockstep.core.messages import Batch, Columns
 from lockstep.errors import TooLarge
 from lockstep.storage.base import Store
 from support.builders import batch, binary_payload, configure, numbers, payloads, pop, pop_all, push_n, seqs

@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from lockstep.config import load
-from lockstep.core.records import Batch, Columns
+from lockstep.core.messages import Batch, Columns
 from lockstep.storage.postgres.cache import NameCache, QueueNames, Segment, SegmentCache
 from lockstep.storage.postgres.store import PostgresStore
 from support.builders import batch, binary_payload, numbers, pop, pop_all, push_n

@@ -17,8 +17,9 @@ import psycopg
 import pytest
 import pytest_asyncio
 
+from lockstep.core.messages import Batch
 from lockstep.core.names import QUEUE_MODE
-from lockstep.core.records import Ack, Batch, MessageFilter, PendingRequest, Renewal, Subscription
+from lockstep.core.records import Ack, MessageFilter, PendingRequest, Renewal, Subscription
 from lockstep.storage.postgres import sql
 from support.builders import ack_of, batch, pop, push_n
 from support.databases import Databases, run_apart

@@ -12,7 +12,8 @@ import asyncpg
 import pytest
 import pytest_asyncio
 
-from lockstep.core.records import Ack, Receipt
+from lockstep.core.messages import Receipt
+from lockstep.core.records import Ack
 from lockstep.errors import InvalidRequest
 from lockstep.storage.postgres.store import PostgresStore
 from support.builders import batch, numbers, pop, pop_all, push_n, push_tagged

@@ -12,8 +12,9 @@ import psycopg
 import pytest
 import pytest_asyncio
 
+from lockstep.core.messages import Message
 from lockstep.core.names import QUEUE_MODE
-from lockstep.core.records import Message, Subscription
+from lockstep.core.records import Subscription
 from lockstep.storage.postgres.store import PostgresStore
 from support.builders import configure, numbers, pop, pop_all, push_n, push_tagged
 from support.databases import Databases

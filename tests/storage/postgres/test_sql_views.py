@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 
 from lockstep.config import load
-from lockstep.core.records import Batch, Columns
+from lockstep.core.messages import Batch, Columns
 from lockstep.storage.postgres.pushing import PLAIN_BYTES_MAX
 from lockstep.storage.postgres.store import PostgresStore
 from support.builders import batch, binary_payload, configure, pop, push_n

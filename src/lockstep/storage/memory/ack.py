@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from lockstep.core.records import Ack, AckError, AckOutcome, Batch, TransactionResult
+from lockstep.core.messages import Batch
+from lockstep.core.records import Ack, AckError, AckOutcome, TransactionResult
 from lockstep.core.rules import AckItem, Cursor, ItemOutcome, Settlement, settle
 from lockstep.errors import LockstepError, TransactionRolledBack
 from lockstep.storage.memory.push import push

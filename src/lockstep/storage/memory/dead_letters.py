@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from datetime import datetime
 from itertools import islice
 
-from lockstep.core.records import DeadLetter, DeadLetterFilter, DeadLetterPage, redriven
+from lockstep.core.messages import redriven
+from lockstep.core.records import DeadLetter, DeadLetterFilter, DeadLetterPage
 from lockstep.errors import DeadLetterNotFound
 from lockstep.storage.memory.push import push
 from lockstep.storage.memory.state import DeadEntry, State

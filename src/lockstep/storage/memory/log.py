@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import accumulate
 
 from lockstep.core.ids import is_canonical_uuid, message_id, split_message_id
-from lockstep.core.records import COLUMN_NAMES, Columns, Run
+from lockstep.core.messages import COLUMN_NAMES, Columns, Run
 from lockstep.core.rules import Ahead
 
 

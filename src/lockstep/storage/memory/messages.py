@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from datetime import datetime
 from itertools import islice
 
-from lockstep.core.records import GroupProgress, Message, MessageFilter, MessagePage, MessageView
+from lockstep.core.messages import Message
+from lockstep.core.records import GroupProgress, MessageFilter, MessagePage, MessageView
 from lockstep.core.rules import message_status
 from lockstep.errors import InvalidRequest, MessageNotFound
 from lockstep.storage.memory.state import Partition, State

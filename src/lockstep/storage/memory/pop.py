@@ -8,7 +8,8 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from lockstep.core.ids import uuid7
-from lockstep.core.records import PendingRequest, Popped, PopRequest, Renewal, Renewed, Run
+from lockstep.core.messages import Run
+from lockstep.core.records import PendingRequest, Popped, PopRequest, Renewal, Renewed
 from lockstep.core.rules import STOPPED, Cursor, due_after_release, expire, lease, move
 from lockstep.storage.memory.state import Group, Partition, Queue, State
 

@@ -8,8 +8,8 @@ from datetime import datetime
 from uuid import UUID
 
 from lockstep.core.ids import SEGMENT_MESSAGES_MAX
+from lockstep.core.messages import Batch, Columns, Occupancy, Placement, PushResult, Run
 from lockstep.core.policy import QueueOptions
-from lockstep.core.records import Batch, Columns, Occupancy, Placement, PushResult, Run
 from lockstep.core.rules import due_after_push
 from lockstep.errors import QueueFull, TooLarge
 from lockstep.storage.memory.state import Partition, Queue, State

@@ -9,9 +9,10 @@ from itertools import count
 from uuid import UUID
 
 from lockstep.core.ids import segment_uuid7
+from lockstep.core.messages import Message, Run
 from lockstep.core.names import QUEUE_MODE, namespace_and_task
 from lockstep.core.policy import QueueOptions
-from lockstep.core.records import Message, Run, Subscription
+from lockstep.core.records import Subscription
 from lockstep.core.rules import Cursor, Death, due_after_release
 from lockstep.errors import GroupNotFound, PartitionNotFound, QueueNotFound
 from lockstep.storage.memory.agenda import Agenda

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 
+from lockstep.core.messages import Batch, Message, PushResult
 from lockstep.core.policy import QueueOptions
 from lockstep.core.records import (
     Ack,
     AckOutcome,
-    Batch,
     ClearScope,
     DeadLetter,
     DeadLetterFilter,
@@ -21,7 +21,6 @@ from lockstep.core.records import (
     Depth,
     GroupInfo,
     LeaseInfo,
-    Message,
     MessageFilter,
     MessagePage,
     MessageView,
@@ -32,7 +31,6 @@ from lockstep.core.records import (
     PopRequest,
     Position,
     Problem,
-    PushResult,
     QueueInfo,
     Renewal,
     Renewed,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from uuid import UUID
 
-from lockstep.core.records import Columns
+from lockstep.core.messages import Columns
 
 _VALUE_OVERHEAD_BYTES = 64
 """What a value costs in Python beside its bytes: the object's header and its place in the list."""

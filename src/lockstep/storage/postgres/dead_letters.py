@@ -7,7 +7,8 @@ from typing import Any
 
 import asyncpg
 
-from lockstep.core.records import DeadLetter, DeadLetterFilter, DeadLetterPage, Run, redriven
+from lockstep.core.messages import Run, redriven
+from lockstep.core.records import DeadLetter, DeadLetterFilter, DeadLetterPage
 from lockstep.errors import DeadLetterNotFound
 from lockstep.storage.postgres import pushing, sql
 from lockstep.storage.postgres.shared import Shared

@@ -11,17 +11,15 @@ from typing import Any, TypeVar
 import asyncpg
 
 from lockstep.core.ids import is_canonical_uuid, uuid7
+from lockstep.core.messages import Batch, PushResult, Run
 from lockstep.core.records import (
     Ack,
     AckOutcome,
-    Batch,
     PendingRequest,
     Popped,
     PopRequest,
-    PushResult,
     Renewal,
     Renewed,
-    Run,
     TransactionResult,
 )
 from lockstep.errors import LockstepError, TransactionRolledBack

@@ -7,19 +7,18 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from lockstep.core.ids import is_canonical_uuid, split_message_id
+from lockstep.core.messages import Message, Run
 from lockstep.core.names import QUEUE_MODE
 from lockstep.core.records import (
     Depth,
     GroupProgress,
     LeaseInfo,
-    Message,
     MessageFilter,
     MessagePage,
     MessageView,
     PartitionInfo,
     PartitionLag,
     QueueInfo,
-    Run,
     Utilisation,
 )
 from lockstep.core.rules import STOPPED, Cursor, message_status

@@ -20,7 +20,7 @@ from uuid import UUID
 from lockstep.config import Config
 from lockstep.core.codec import Codec, encode, seal
 from lockstep.core.ids import SEGMENT_MESSAGES_MAX, all_canonical_uuids, is_canonical_uuid, message_id
-from lockstep.core.records import COLUMN_NAMES, Batch, Columns, Occupancy, Placement, PushResult
+from lockstep.core.messages import COLUMN_NAMES, Batch, Columns, Occupancy, Placement, PushResult
 from lockstep.errors import EncryptionUnavailable, QueueFull, TooLarge, Unavailable
 from lockstep.storage.postgres.cache import NameCache, QueueNames, Segment
 from lockstep.storage.postgres.calls import Call, Conversation, Work

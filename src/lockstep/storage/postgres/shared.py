@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import asyncpg
 
 from lockstep.core.codec import Codec, decode, unseal
-from lockstep.core.records import Columns, Run
+from lockstep.core.messages import Columns, Run
 from lockstep.errors import GroupNotFound, PartitionNotFound, QueueNotFound, Unavailable
 from lockstep.storage.postgres import sql
 from lockstep.storage.postgres.cache import NameCache, QueueNames, Segment, SegmentCache

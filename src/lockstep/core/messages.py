@@ -1,0 +1,342 @@
+"""Messages, and what becomes of pushed ones.
+
+Messages travel as columns: one list per field for all messages of a partition. Hot paths slice and join these
+lists and never look at a single message; `Message` and `Receipt` are made only for a caller who asks for one.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal, overload
+from uuid import UUID
+
+import msgspec
+
+from lockstep.core.ids import message_id
+from lockstep.core.names import DEFAULT_PARTITION
+
+
+@dataclass(slots=True)
+class Columns:
+    """Messages as columns: lists of one length; a column that no message uses is None."""
+
+    payloads: list[bytes]
+    transaction_ids: list[str | None] | None = None
+    trace_ids: list[str | None] | None = None
+    kinds: list[str | None] | None = None
+    references: list[str | None] | None = None
+    encodings: list[str | None] | None = None
+    """None is JSON; anything else says what the opaque bytes of the payload are."""
+    headers: list[bytes | None] | None = None
+    """A JSON object of strings, encoded."""
+    producer_subs: list[str | None] | None = None
+
+    def __len__(self) -> int:
+        return len(self.payloads)
+
+    def bare(self) -> bool:
+        """Whether there is nothing but payloads."""
+        return (
+            self.transaction_ids is None
+            and self.trace_ids is None
+            and self.kinds is None
+            and self.references is None
+            and self.encodings is None
+            and self.headers is None
+            and self.producer_subs is None
+        )
+
+    def slice(self, start: int, stop: int) -> Columns:
+        if start == 0 and stop >= len(self.payloads):
+            return self
+        return Columns(*[None if column is None else column[start:stop] for column in self.all()])  # type: ignore[arg-type]
+
+    def take(self, positions: Sequence[int]) -> Columns:
+        return Columns(*[None if column is None else [column[i] for i in positions] for column in self.all()])  # type: ignore[arg-type]
+
+    def all(self) -> tuple[list[Any] | None, ...]:
+        """Every column, in the order of COLUMN_NAMES."""
+        return (
+            self.payloads,
+            self.transaction_ids,
+            self.trace_ids,
+            self.kinds,
+            self.references,
+            self.encodings,
+            self.headers,
+            self.producer_subs,
+        )
+
+
+COLUMN_NAMES = (
+    "payloads",
+    "transaction_ids",
+    "trace_ids",
+    "kinds",
+    "references",
+    "encodings",
+    "headers",
+    "producer_subs",
+)
+
+
+class NewMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """One message to push."""
+
+    queue: str
+    payload: bytes
+    partition: str = DEFAULT_PARTITION
+    transaction_id: str | None = None
+    trace_id: str | None = None
+    kind: str | None = None
+    reference: str | None = None
+    encoding: str | None = None
+    headers: Mapping[str, str] | None = None
+    producer_sub: str | None = None
+
+
+@dataclass(slots=True)
+class Batch:
+    """Messages to push to one partition, in order."""
+
+    queue: str
+    partition: str
+    columns: Columns
+
+    @classmethod
+    def of(cls, queue: str, payloads: Iterable[bytes], *, partition: str = DEFAULT_PARTITION, **columns: Any) -> Batch:
+        """A batch from payloads and, by name, any other columns."""
+        return cls(queue, partition, Columns(list(payloads), **columns))
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True):
+    """One stored message."""
+
+    id: str
+    queue: str
+    partition: str
+    partition_id: int
+    seq: int
+    created_at: datetime
+    payload: bytes
+    transaction_id: str
+    """What the producer gave, or the message's own id."""
+    trace_id: str | None = None
+    kind: str | None = None
+    reference: str | None = None
+    encoding: str | None = None
+    headers: Mapping[str, str] | None = None
+    producer_sub: str | None = None
+    attempt: int = 0
+    """Which delivery this is, from 1; 0 when the message was read and not popped."""
+
+    def json(self) -> Any:
+        """The payload, decoded from JSON."""
+        return msgspec.json.decode(self.payload)
+
+
+_decode_headers = msgspec.json.Decoder(dict[str, str]).decode
+
+
+@dataclass(slots=True)
+class Run:
+    """Consecutive messages of one partition inside one segment, loaded."""
+
+    queue: str
+    partition: str
+    partition_id: int
+    first_seq: int
+    segment: UUID
+    ordinal: int
+    created_at: datetime
+    columns: Columns
+    attempt: int = 0
+
+    def __len__(self) -> int:
+        return len(self.columns.payloads)
+
+    @property
+    def last_seq(self) -> int:
+        return self.first_seq + len(self.columns.payloads) - 1
+
+    def message(self, offset: int) -> Message:
+        columns = self.columns
+        own_id = message_id(self.segment, self.ordinal + offset)
+        headers = _at(columns.headers, offset)
+        return Message(
+            id=own_id,
+            queue=self.queue,
+            partition=self.partition,
+            partition_id=self.partition_id,
+            seq=self.first_seq + offset,
+            created_at=self.created_at,
+            payload=columns.payloads[offset],
+            transaction_id=_at(columns.transaction_ids, offset) or own_id,
+            trace_id=_at(columns.trace_ids, offset),
+            kind=_at(columns.kinds, offset),
+            reference=_at(columns.references, offset),
+            encoding=_at(columns.encodings, offset),
+            headers=None if headers is None else _decode_headers(headers),
+            producer_sub=_at(columns.producer_subs, offset),
+            attempt=self.attempt,
+        )
+
+    def messages(self) -> Iterator[Message]:
+        return map(self.message, range(len(self.columns.payloads)))
+
+
+def _at(column: list[Any] | None, offset: int) -> Any:
+    return None if column is None else column[offset]
+
+
+REDRIVEN_FROM = "lockstep-redriven-from"
+"""The header that names the message whose dead letter was pushed again."""
+
+
+def redriven(message: Message) -> Batch:
+    """A dead message as it is pushed again: without a transaction id, because the old one is used up."""
+    headers = msgspec.json.encode({**(message.headers or {}), REDRIVEN_FROM: message.id})
+    columns = Columns([message.payload], headers=[headers])
+    for name in ("trace_id", "kind", "reference", "encoding", "producer_sub"):
+        if getattr(message, name) is not None:
+            setattr(columns, f"{name}s", [getattr(message, name)])
+    return Batch(message.queue, message.partition, columns)
+
+
+class Receipt(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one pushed message."""
+
+    index: int
+    status: Literal["queued", "duplicate"]
+    queue: str
+    partition: str
+    partition_id: int
+    seq: int
+    message_id: str
+    """A duplicate names the first message with its transaction id."""
+    transaction_id: str
+    trace_id: str | None = None
+    depth: int | None = None
+    """Of a queue with a max_size: the pending messages after this push; None for a queue without."""
+    remaining: int | None = None
+
+
+@dataclass(slots=True)
+class Placement:
+    """Where a batch's new messages went: positions in the batch and the place of the first of them."""
+
+    partition_id: int
+    first_seq: int
+    segment: UUID
+    ordinal: int
+    duplicates: Mapping[int, tuple[int, str]] | None = None
+    """By position in the batch: seq and message id of the first message with that transaction id."""
+
+
+@dataclass(slots=True, frozen=True)
+class Occupancy:
+    """How full a queue with a max_size is."""
+
+    depth: int
+    remaining: int
+
+
+class PushResult(Sequence[Receipt]):
+    """Receipts in input order, made when they are asked for."""
+
+    __slots__ = ("_order", "_recent", "batches", "occupancy", "placements")
+
+    def __init__(
+        self,
+        batches: Sequence[Batch],
+        placements: Sequence[Placement],
+        *,
+        occupancy: Mapping[str, Occupancy] | None = None,
+        order: Sequence[tuple[int, int]] | None = None,
+    ) -> None:
+        self.batches = batches
+        self.placements = placements
+        self.occupancy = occupancy or {}
+        self._order = order
+        self._recent: tuple[int, Placement, list[int]] | None = None
+        """The batch that was last looked at, which usually has the next receipt, too; and where its duplicates are."""
+
+    def __len__(self) -> int:
+        return sum(len(batch.columns.payloads) for batch in self.batches)
+
+    def in_order(self, order: Sequence[tuple[int, int]] | None) -> PushResult:
+        """The same receipts in another order: for each, its batch and its position there."""
+        return (
+            self if order is None else PushResult(self.batches, self.placements, occupancy=self.occupancy, order=order)
+        )
+
+    @property
+    def duplicates(self) -> int:
+        """How many of the messages were duplicates."""
+        return sum(len(p.duplicates) for p in self.placements if p.duplicates)
+
+    @overload
+    def __getitem__(self, index: int) -> Receipt: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Receipt]: ...
+    def __getitem__(self, index: int | slice) -> Receipt | list[Receipt]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        if index < 0:
+            index += len(self)
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        return self._receipt(index, *self._locate(index))
+
+    def __iter__(self) -> Iterator[Receipt]:
+        if self._order is not None:
+            for index, place in enumerate(self._order):
+                yield self._receipt(index, *place)
+            return
+        index = 0
+        for batch_index, batch in enumerate(self.batches):
+            for position in range(len(batch.columns.payloads)):
+                yield self._receipt(index, batch_index, position)
+                index += 1
+
+    def _locate(self, index: int) -> tuple[int, int]:
+        if self._order is not None:
+            return self._order[index]
+        for batch_index, batch in enumerate(self.batches):
+            if index < len(batch.columns.payloads):
+                return batch_index, index
+            index -= len(batch.columns.payloads)
+        raise IndexError(index)
+
+    def _receipt(self, index: int, batch_index: int, position: int) -> Receipt:
+        if self._recent is None or self._recent[0] != batch_index:
+            placement = self.placements[batch_index]
+            self._recent = (batch_index, placement, sorted(placement.duplicates or ()))
+        _, placement, duplicated = self._recent
+        batch = self.batches[batch_index]
+        earlier = placement.duplicates or {}
+        occupancy = self.occupancy.get(batch.queue)
+        if position in earlier:
+            status: Literal["queued", "duplicate"] = "duplicate"
+            seq, identity = earlier[position]
+        else:
+            status = "queued"
+            offset = position - bisect_left(duplicated, position)
+            seq = placement.first_seq + offset
+            identity = message_id(placement.segment, placement.ordinal + offset)
+        return Receipt(
+            index=index,
+            status=status,
+            queue=batch.queue,
+            partition=batch.partition,
+            partition_id=placement.partition_id,
+            seq=seq,
+            message_id=identity,
+            transaction_id=_at(batch.columns.transaction_ids, position) or identity,
+            trace_id=_at(batch.columns.trace_ids, position),
+            depth=occupancy.depth if occupancy else None,
+            remaining=occupancy.remaining if occupancy else None,
+        )
