@@ -289,15 +289,17 @@ def _lease_outcomes(acks: Sequence[Ack], rows: list[Any]) -> list[AckOutcome]:
             continue
         again = ack.lease_id in seen
         seen.add(ack.lease_id)
+        live = [row for row in found if not row[5]]
         outcomes.append(
             AckOutcome(
                 index=index,
-                success=True,
+                success=len(live) == len(found),
+                error=None if len(live) == len(found) else "lease_lost",
                 noop=again,
-                released=True,
-                messages=0 if again else sum(row[4] for row in found),
-                queue=found[0][3],
-                partition=found[0][2],
+                released=bool(live),
+                messages=0 if again else sum(row[4] for row in live),
+                queue=live[0][3] if live else None,
+                partition=live[0][2] if live else None,
             )
         )
     return outcomes

@@ -6,9 +6,9 @@
 -- Where more was there at first, and was cleared since, the cursor is left due without the lock, for the next pop to look.
 -- Indexes: cursor_lease, cursor_pkey, run_pkey.
 
--- Completes all that the given leases hold: the cheap form.
+-- Completes all that the given leases hold: the cheap form. One row per partition of a lease.
 create or replace function lockstep.ack_leases(_lease_ids uuid[], _at timestamptz)
-returns table (lease_id uuid, partition_id bigint, partition_name text, queue_name text, messages bigint) language plpgsql as $$
+returns table (lease_id uuid, partition_id bigint, partition_name text, queue_name text, messages bigint, expired boolean) language plpgsql as $$
 #variable_conflict use_column
 declare
     _now timestamptz := coalesce(_at, clock_timestamp());
@@ -34,8 +34,8 @@ begin
         order by p.id for no key update
     ) p;
     with held as (
-        select c.partition_id, c.group_id, c.acked, c.lease_id from lockstep.cursor c
-        where c.lease_id = any (_lease_ids) and c.due_at > _now
+        select c.partition_id, c.group_id, c.acked, c.lease_id, c.due_at > _now as live from lockstep.cursor c
+        where c.lease_id = any (_lease_ids)
         order by c.partition_id, c.group_id for no key update
     ), acked as (
         update lockstep.cursor c
@@ -52,12 +52,13 @@ begin
             select r.last_seq from lockstep.run r
             where r.partition_id = h.partition_id and r.segment_id is not null order by r.first_seq desc limit 1
         ) l on true
-        where c.partition_id = h.partition_id and c.group_id = h.group_id
-        returning h.lease_id, c.partition_id, c.group_id, h.acked as before, c.acked as after, p.name as partition_name, q.name as queue_name
+        where c.partition_id = h.partition_id and c.group_id = h.group_id and h.live
+        returning c.partition_id, c.group_id, c.acked as after, p.name as partition_name, q.name as queue_name
     )
-    select array_agg(a.lease_id), array_agg(a.partition_id), array_agg(a.group_id), array_agg(a.before), array_agg(a.after),
+    select array_agg(h.lease_id), array_agg(h.partition_id), array_agg(h.group_id), array_agg(h.acked), array_agg(coalesce(a.after, h.acked)),
            array_agg(a.partition_name), array_agg(a.queue_name)
-    into _leases, _partition_ids, _group_ids, _from, _to, _partition_names, _queue_names from acked a;
+    into _leases, _partition_ids, _group_ids, _from, _to, _partition_names, _queue_names
+    from held h left join acked a on a.partition_id = h.partition_id and a.group_id = h.group_id;
     if _leases is null then
         return;
     end if;
@@ -65,7 +66,7 @@ begin
         perform lockstep.count_moves(_group_ids, _partition_ids, _from, _to);
     end if;
     return query
-    select t.lease_id, t.partition_id, t.partition_name, t.queue_name, t.after - t.before
+    select t.lease_id, t.partition_id, t.partition_name, t.queue_name, t.after - t.before, t.partition_name is null
     from unnest(_leases, _partition_ids, _partition_names, _queue_names, _from, _to)
         t (lease_id, partition_id, partition_name, queue_name, before, after);
 end $$;
