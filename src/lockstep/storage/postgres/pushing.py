@@ -29,8 +29,8 @@ PLAIN_BYTES_MAX = 1024
 """Up to here a segment's messages go into SQL arrays: packing would not make them smaller."""
 
 SEAL_APART_BYTES_MIN = 1024 * 1024
-"""From here a body is compressed in a thread of its own, so that others need not wait. Below, changing threads costs more
-than it gains: at 256 KiB a push was a fifth slower."""
+"""From here a body is compressed in a thread of its own, so that others need not wait. Below, changing threads costs
+more than it gains: at 256 KiB a push was a fifth slower."""
 
 _NO_SEGMENT = UUID(int=0)
 _STALE_ATTEMPTS_MAX = 20
