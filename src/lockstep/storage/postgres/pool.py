@@ -55,7 +55,7 @@ class PoolSettings:
 class _Pool:
     """Connections to one DSN: the one that was used last is used next, and none is made before it is needed.
 
-    asyncpg's own pool costs a task and two timers per call, more than a small push does otherwise.
+    asyncpg's own pool makes a task and timers for each call; see docs/decisions/0008.
     """
 
     def __init__(self, dsn: str, settings: PoolSettings) -> None:

@@ -315,7 +315,7 @@ class _Entries:
 
 
 def int_array(numbers: Iterable[int]) -> str:
-    """An array as PostgreSQL spells it. Drivers encode arrays element by element, at five times the price."""
+    """An array as PostgreSQL spells it: asyncpg looks at every element of a list before it encodes it."""
     return f"{{{','.join(map(str, numbers))}}}"
 
 
