@@ -11,7 +11,7 @@ import tomllib
 from base64 import b64decode
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import msgspec
@@ -20,12 +20,13 @@ from msgspec import Meta
 from lockstep.errors import InvalidOption
 
 ENVIRONMENT_PREFIX = "LOCKSTEP_"
-OTHER_VARIABLES = frozenset({"LOCKSTEP_TEST_DSN", "LOCKSTEP_POSTGRES_USER", "LOCKSTEP_SOAK"})
+OTHER_VARIABLES = frozenset({"LOCKSTEP_TEST_DSN", "LOCKSTEP_POSTGRES_USER", "LOCKSTEP_SOAK", "LOCKSTEP_URL"})
 """Environment variables that begin like settings and are none."""
 
 ENCRYPTION_KEY_BYTES = 32
 _HIDDEN = "***"
 _KIB, _MIB = 1024, 1024**2
+_LIFETIME_SECONDS = 10 * 366 * 86_400
 # A message id has 16 bits for the place in its segment.
 _SEGMENT_MESSAGES = 65_536
 
@@ -34,6 +35,7 @@ _Bytes = Annotated[int, Meta(ge=1, le=512 * _MIB)]
 _Count = Annotated[int, Meta(ge=1, le=1_000_000)]
 _Length = Annotated[int, Meta(ge=1, le=_MIB)]
 _Seconds = Annotated[float, Meta(ge=0.001, le=86_400)]
+_Interval = Annotated[float, Meta(ge=1, le=86_400)]
 
 
 def _help(text: str) -> Meta:
@@ -46,6 +48,31 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     dsn: Annotated[str | None, _help("PostgreSQL to use; without one, an embedded PostgreSQL is started.")] = None
     data_dir: Annotated[str | None, _help("Data directory of the embedded PostgreSQL.")] = None
 
+    host: Annotated[str, _help("Address on which the server listens.")] = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65_535), _help("Port on which the server listens; 0 is any free one.")] = 6632
+    workers: Annotated[int, Meta(ge=1, le=256), _help("Server processes, all on the same port.")] = 1
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], _help("What the server logs.")] = "info"
+    log_format: Annotated[Literal["text", "json"], _help("How the server writes its log lines.")] = "text"
+    body_bytes_max: Annotated[_Bytes, _help("Largest body of an HTTP request.")] = 96 * _MIB
+    request_headers_bytes_max: Annotated[_Bytes, _help("Most bytes of the headers of an HTTP request.")] = 32 * _KIB
+    request_timeout_seconds: Annotated[_Seconds, _help("Longest wait for the next part of an HTTP request.")] = 30.0
+    keep_alive_seconds: Annotated[_Seconds, _help("How long an idle HTTP connection stays open.")] = 75.0
+    shutdown_timeout_seconds: Annotated[_Seconds, _help("Longest wait, at shutdown, for requests in flight.")] = 20.0
+    pop_wait_seconds_max: Annotated[_Seconds, _help("Longest time that a pop may wait for messages.")] = 300.0
+
+    batching: Annotated[bool, _help("Join requests of one kind that come together into one call of the store.")] = True
+    push_calls_max: Annotated[_Count, _help("Push calls that the batching keeps in flight at a time.")] = 2
+    pop_calls_max: Annotated[_Count, _help("Pop calls that the batching keeps in flight at a time.")] = 2
+    ack_calls_max: Annotated[_Count, _help("Ack and renew calls, each, that the batching keeps in flight.")] = 2
+    call_requests_max: Annotated[_Count, _help("Most requests that the batching joins into one call.")] = 256
+    call_messages_max: Annotated[int, Meta(ge=1, le=_SEGMENT_MESSAGES), _help("Most messages of a joined push.")] = (
+        10_000
+    )
+    call_bytes_max: Annotated[_Bytes, _help("Most bytes of payloads of a joined push.")] = 4 * _MIB
+    pop_precheck: Annotated[bool, _help("Ask whether a waiting pop would find something before it is tried.")] = True
+    pop_check_seconds_min: Annotated[_Seconds, _help("First wait between two such checks; it doubles.")] = 0.05
+    pop_check_seconds_max: Annotated[_Seconds, _help("Longest wait between two such checks.")] = 1.0
+
     payload_bytes_max: Annotated[_Bytes, _help("Largest payload of one message.")] = 16 * _MIB
     push_messages_max: Annotated[int, Meta(ge=1, le=_SEGMENT_MESSAGES), _help("Most messages of one push call.")] = (
         10_000
@@ -56,11 +83,26 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ack_items_max: Annotated[_Count, _help("Most acks, or renewals, of one call.")] = 10_000
     # Not below 1,000, which is the page that the verbs ask for where nobody says how long it should be.
     page_items_max: Annotated[int, Meta(ge=1_000, le=1_000_000), _help("Longest page of any listing.")] = 1_000
+    analytics_rows_max: Annotated[
+        int, Meta(ge=1_000, le=10_000_000), _help("Most samples, or removals, that one request may look at.")
+    ] = 100_000
     error_text_length_max: Annotated[_Length, _help("An error text that is longer is cut.")] = 10_000
     reference_length_max: Annotated[_Length, _help("Longest reference of a message.")] = 2_000
     kind_length_max: Annotated[_Length, _help("Longest kind of a message.")] = 255
     encoding_length_max: Annotated[_Length, _help("Longest encoding of a message.")] = 64
     headers_bytes_max: Annotated[_Bytes, _help("Most bytes of a message's encoded headers.")] = 16 * _KIB
+
+    trace_data_bytes_max: Annotated[_Bytes, _help("Largest data of a trace event.")] = 64 * _KIB
+    trace_names_max: Annotated[int, Meta(ge=1, le=1_000), _help("Most names of a trace event.")] = 50
+    stream_keys_max: Annotated[_Count, _help("Most keys of one look into the state of a stream query.")] = 10_000
+    stream_rows_max: Annotated[_Count, _help("Most rows that one look into the state of a stream query may find.")] = (
+        100_000
+    )
+    stream_ops_max: Annotated[_Count, _help("Most changes of state in one cycle of a stream query.")] = 10_000
+    # A key is part of an index, which takes no more than a third of a page.
+    stream_key_bytes_max: Annotated[int, Meta(ge=1, le=2_000), _help("Longest key in a stream query's state.")] = 1_000
+    stream_value_bytes_max: Annotated[_Bytes, _help("Largest value in a stream query's state.")] = _MIB
+    stream_cycle_bytes_max: Annotated[_Bytes, _help("Most bytes of values in one cycle of a stream query.")] = 64 * _MIB
 
     segment_cache_bytes_max: Annotated[
         int, Meta(ge=0, le=2**40), _help("Memory for segments that were read or written lately.")
@@ -77,6 +119,44 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         _Count, _help("Attempts at a transaction that meets a deadlock or a serialization failure.")
     ] = 10
 
+    client_timeout_seconds: Annotated[_Seconds, _help("Longest wait of a client for an answer of the server.")] = 30.0
+    client_retry_attempts_max: Annotated[_Count, _help("How often a client sends a request that fails.")] = 4
+    client_retry_delay_seconds_max: Annotated[_Seconds, _help("Longest wait of a client before it tries again.")] = 30.0
+    client_failover_cooldown_seconds: Annotated[
+        _Seconds, _help("How long a client leaves a server alone that failed, while it has others.")
+    ] = 10.0
+    client_connections_max: Annotated[
+        _Count, _help("Most HTTP connections of a client at a time; each poll has one.")
+    ] = 1000
+    client_exactly_once: Annotated[
+        bool, _help("Give each message that is pushed over HTTP a transaction id, so that the push can be repeated.")
+    ] = True
+
+    retention_interval_seconds: Annotated[_Interval, _help("How often old messages are removed.")] = 60.0
+    retention_batch_messages_max: Annotated[_Count, _help("Most messages, about, that one transaction removes.")] = (
+        10_000
+    )
+    eviction_interval_seconds: Annotated[_Interval, _help("How often messages that waited too long are removed.")] = (
+        10.0
+    )
+    idle_partition_seconds: Annotated[
+        float, Meta(ge=0, le=_LIFETIME_SECONDS), _help("Partitions empty for this long are removed; 0 is never.")
+    ] = 0.0
+    idle_partitions_interval_seconds: Annotated[_Interval, _help("How often idle partitions are removed.")] = 300.0
+    idle_partitions_batch_max: Annotated[_Count, _help("Most partitions that one transaction removes.")] = 1_000
+    samples_interval_seconds: Annotated[_Interval, _help("How often a sample of every queue is taken.")] = 60.0
+    verify_interval_seconds: Annotated[_Interval, _help("How often the stored data is verified.")] = 3_600.0
+    verify_partitions_max: Annotated[_Count, _help("Most partitions that are verified by one call.")] = 1_000
+    history_interval_seconds: Annotated[_Interval, _help("How often old samples and removals are forgotten.")] = 3_600.0
+    history_seconds_max: Annotated[
+        int, Meta(ge=60, le=_LIFETIME_SECONDS), _help("How long samples and the history of removals are kept.")
+    ] = 30 * 86_400
+    duty_pass_seconds_max: Annotated[_Seconds, _help("A duty that takes longer goes on in another pass.")] = 10.0
+    duty_hold_seconds: Annotated[
+        float, Meta(ge=1, le=86_400), _help("After this, another server takes over the duty of one that is gone.")
+    ] = 300.0
+    duty_stop_seconds_max: Annotated[_Seconds, _help("Longest wait, at shutdown, for a duty that is being done.")] = 5.0
+
     encryption_key: Annotated[
         str | None, _help("Base64 of the 32 bytes that encrypt the payloads of queues with encryption.")
     ] = None
@@ -91,12 +171,16 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def encryption_key_bytes(self) -> bytes | None:
         return None if self.encryption_key is None else _decode_key(self.encryption_key)
 
+    def shown(self) -> dict[str, Any]:
+        """All settings by name, without their secrets."""
+        shown = {name: getattr(self, name) for name in self.__struct_fields__}
+        shown["dsn"] = None if self.dsn is None else without_password(self.dsn)
+        shown["encryption_key"] = None if self.encryption_key is None else _HIDDEN
+        return shown
+
     def __repr__(self) -> str:
         """All settings, without their secrets: this is what ends up in logs."""
-        shown = {name: getattr(self, name) for name in self.__struct_fields__}
-        shown["dsn"] = None if self.dsn is None else _without_password(self.dsn)
-        shown["encryption_key"] = None if self.encryption_key is None else _HIDDEN
-        return f"Config({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
+        return f"Config({', '.join(f'{name}={value!r}' for name, value in self.shown().items())})"
 
 
 _TYPES = get_type_hints(Config, include_extras=True)
@@ -115,6 +199,17 @@ def load(
     for name, value, source in _given(overrides or {}, os.environ if environ is None else environ, file):
         values[name] = _convert(name, value, source)
     return Config(**values)
+
+
+def origins(
+    overrides: Mapping[str, object] | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+    file: Path | None = None,
+) -> dict[str, str]:
+    """Where `load` takes each given setting from: the variable, the place in the file, or the override's own name."""
+    given = _given(overrides or {}, os.environ if environ is None else environ, file)
+    return {name: source for name, _, source in given}
 
 
 def _given(
@@ -173,7 +268,7 @@ def _decode_key(text: str) -> bytes | None:
         return None
 
 
-def _without_password(dsn: str) -> str:
+def without_password(dsn: str) -> str:
     """The DSN for people. What cannot be taken apart is hidden whole."""
     try:
         parts = urlsplit(dsn)

@@ -4,15 +4,21 @@
     ├── InvalidRequest 400         the caller's input is wrong; nothing was changed
     │   ├── InvalidName            a queue, partition or group name
     │   ├── InvalidOption          a queue option or a setting
+    │   ├── InvalidPayload         a payload that cannot be encoded, or is not of the type that was asked for
     │   └── EncryptionUnavailable  the queue is encrypted and there is no key
     ├── Unauthorized 401
     ├── Forbidden 403
     ├── NotFound 404
+    │   ├── NoSuchRoute            the path of the request
     │   ├── QueueNotFound, PartitionNotFound, GroupNotFound
-    │   └── MessageNotFound, DeadLetterNotFound
+    │   ├── MessageNotFound, DeadLetterNotFound
+    │   └── StreamQueryNotFound
+    ├── MethodNotAllowed 405       the route is there, but not for this method
+    ├── RequestTimeout 408         the client sent its request too slowly
     ├── Conflict 409
     │   ├── LeaseLost              the lease is not, or no longer, the live one
-    │   └── TransactionRolledBack  one step of a transaction failed, so none was applied
+    │   ├── TransactionRolledBack  one step of a transaction failed, so none was applied
+    │   └── StreamConfigMismatch   the stream query is known with another configuration
     ├── TooLarge 413
     ├── QueueFull 429              the queue's own limit (max_size)
     ├── Overloaded 429             the server's limit
@@ -63,6 +69,12 @@ class InvalidOption(InvalidRequest):
     code = "invalid_option"
 
 
+class InvalidPayload(InvalidRequest):
+    """The payload is not what it should be."""
+
+    code = "invalid_payload"
+
+
 class EncryptionUnavailable(InvalidRequest):
     """The queue is encrypted, but no encryption key is configured."""
 
@@ -88,6 +100,12 @@ class NotFound(LockstepError):
 
     code = "not_found"
     status = 404
+
+
+class NoSuchRoute(NotFound):
+    """There is no such route."""
+
+    code = "no_such_route"
 
 
 class QueueNotFound(NotFound):
@@ -120,6 +138,26 @@ class DeadLetterNotFound(NotFound):
     code = "dead_letter_not_found"
 
 
+class StreamQueryNotFound(NotFound):
+    """There is no such stream query."""
+
+    code = "stream_query_not_found"
+
+
+class MethodNotAllowed(LockstepError):
+    """The route does not take this method."""
+
+    code = "method_not_allowed"
+    status = 405
+
+
+class RequestTimeout(LockstepError):
+    """The request did not arrive in time."""
+
+    code = "request_timeout"
+    status = 408
+
+
 class Conflict(LockstepError):
     """The request conflicts with the present state."""
 
@@ -137,6 +175,12 @@ class TransactionRolledBack(Conflict):
     """The transaction was rolled back."""
 
     code = "transaction_rolled_back"
+
+
+class StreamConfigMismatch(Conflict):
+    """The stream query is known with another configuration."""
+
+    code = "stream_config_mismatch"
 
 
 class TooLarge(LockstepError):

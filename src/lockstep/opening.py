@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
+import msgspec
+
 from lockstep.config import Config, load
 from lockstep.engine.engine import Engine
 from lockstep.errors import InvalidRequest
@@ -24,20 +26,49 @@ def open_engine(
     TOML file `config_file`.
     """
     config = load(overrides, file=config_file)
-    address = config.dsn if url is None else url
-    if address is None:
-        return _embedded(config)
-    return _opened(_store(address, config), config)
+    if url is not None:
+        config = msgspec.structs.replace(config, dsn=url)
+    if config.dsn is not None:
+        check_address(config.dsn)
+    return _opened(config)
+
+
+@asynccontextmanager
+async def _opened(config: Config) -> AsyncIterator[Engine]:
+    async with running_database(config) as address, engine_on(address, config) as engine:
+        yield engine
+
+
+@asynccontextmanager
+async def running_database(config: Config) -> AsyncIterator[str]:
+    """The address of the store that the settings mean. An embedded PostgreSQL runs as long as the context lasts."""
+    if config.dsn is not None:
+        yield config.dsn
+        return
+    from lockstep.storage.postgres.embedded import EmbeddedPostgres
+
+    async with EmbeddedPostgres(config.data_dir, start_timeout=config.embedded_start_timeout_seconds) as server:
+        yield server.dsn
+
+
+def engine_on(address: str, config: Config) -> Engine:
+    """An engine, not yet open, on the store at an address. Raises InvalidRequest if that is none."""
+    return Engine(_store(address, config), config)
+
+
+def check_address(address: str) -> str:
+    """The kind of store that an address means. Raises InvalidRequest if it is none."""
+    scheme, separator, _ = address.partition("://")
+    if separator and scheme == "memory":
+        return "memory"
+    if separator and scheme in ("postgresql", "postgres"):
+        return "postgresql"
+    # Without the address itself, which may hold a password.
+    raise InvalidRequest("the address of a store begins with memory:// or postgresql://")
 
 
 def _store(address: str, config: Config) -> Store:
-    scheme, separator, _ = address.partition("://")
-    if separator and scheme == "memory":
-        return MemoryStore()
-    if separator and scheme in ("postgresql", "postgres"):
-        return _postgres_store(address, config)
-    # Without the address itself, which may hold a password.
-    raise InvalidRequest("the address of a store begins with memory:// or postgresql://")
+    return MemoryStore() if check_address(address) == "memory" else _postgres_store(address, config)
 
 
 def _postgres_store(dsn: str, config: Config) -> Store:
@@ -45,18 +76,3 @@ def _postgres_store(dsn: str, config: Config) -> Store:
     from lockstep.storage.postgres.store import PostgresStore
 
     return PostgresStore(dsn, config=config)
-
-
-@asynccontextmanager
-async def _opened(store: Store, config: Config) -> AsyncIterator[Engine]:
-    async with Engine(store, config) as engine:
-        yield engine
-
-
-@asynccontextmanager
-async def _embedded(config: Config) -> AsyncIterator[Engine]:
-    from lockstep.storage.postgres.embedded import EmbeddedPostgres
-
-    started = EmbeddedPostgres(config.data_dir, start_timeout=config.embedded_start_timeout_seconds)
-    async with started as server, Engine(_postgres_store(server.dsn, config), config) as engine:
-        yield engine

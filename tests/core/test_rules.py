@@ -162,6 +162,38 @@ def test_expiry_with_nothing_ahead_charges_nobody() -> None:
     assert (cursor.attempts, cursor.lease_id) == (1, None)
 
 
+@pytest.mark.parametrize("cursor", [leased(acked=5, to=5, expires_in=0), leased(acked=2, to=5, expires_in=0)])
+def test_expiry_does_not_charge_a_head_that_was_not_leased(cursor: Cursor) -> None:
+    released, death = rules.expire(cursor, 6, queue_options(retry_limit=0), NOW)
+    assert death is None
+    assert (released.attempts, released.acked, released.lease_id) == (0, cursor.acked, None)
+
+
+# --- Keeping and giving up
+
+
+def test_lease_is_kept_though_nothing_is_left() -> None:
+    held = leased(acked=0, to=5)
+    kept = rules.keep_lease(held, settle(held, item(5)).cursor)
+    assert (kept.acked, kept.lease_id, kept.lease_to, kept.due_at) == (5, LEASE, 5, held.due_at)
+
+
+def test_lease_that_is_kept_reaches_as_far_as_the_cursor() -> None:
+    held = leased(acked=0, to=5)
+    assert rules.keep_lease(held, settle(held, item(7, lease=None)).cursor).lease_to == 7
+
+
+@pytest.mark.parametrize(
+    ("cursor", "attempts"),
+    [(Cursor(acked=2, attempts=1), 1), (leased(acked=2, attempts=1, expires_in=0), 2), (Cursor(2, STOPPED), 0)],
+    ids=["waiting", "expired", "stopped"],
+)
+def test_bury_passes_the_head_and_tells_its_attempts(cursor: Cursor, attempts: int) -> None:
+    buried, death = rules.bury(cursor, 3, "why", NOW)
+    assert death == Death(seq=3, attempts=attempts, error="why", recorded=True)
+    assert (buried.acked, buried.attempts, buried.lease_id, buried.consumed_at) == (3, 0, None, NOW)
+
+
 # --- Acks
 
 

@@ -40,6 +40,12 @@ def message_id(segment: UUID, ordinal: int) -> str:
     return str(UUID(int=segment.int | ordinal))
 
 
+def message_ids(segment: UUID, ordinal: int, count: int) -> list[str]:
+    """The ids of `count` messages from `ordinal` of the segment on."""
+    prefix = str(segment)[:-4]
+    return [f"{prefix}{place:04x}" for place in range(ordinal, ordinal + count)]
+
+
 def split_message_id(text: str) -> tuple[UUID, int]:
     """The segment's UUID and the ordinal that a message id stands for."""
     number = parse_uuid(text, what="message id").int

@@ -273,6 +273,10 @@ class PushResult(Sequence[Receipt]):
             self if order is None else PushResult(self.batches, self.placements, occupancy=self.occupancy, order=order)
         )
 
+    def part(self, start: int, stop: int) -> PushResult:
+        """The receipts of the batches from `start` to `stop`."""
+        return PushResult(self.batches[start:stop], self.placements[start:stop], occupancy=self.occupancy)
+
     @property
     def duplicates(self) -> int:
         """How many of the messages were duplicates."""

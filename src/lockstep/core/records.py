@@ -12,6 +12,7 @@ import msgspec
 from lockstep.core.messages import Message, PushResult, Run
 from lockstep.core.names import QUEUE_MODE
 from lockstep.core.policy import QueueOptions
+from lockstep.errors import InvalidRequest
 
 MessageStatus = Literal["pending", "processing", "completed", "dead_letter"]
 AckStatus = Literal["completed", "failed", "retry", "dlq"]
@@ -236,8 +237,13 @@ class PartitionInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MessageFilter(msgspec.Struct, frozen=True, kw_only=True):
-    queue: str
+    """Which messages; what is None filters nothing."""
+
+    queue: str | None = None
     partition: str | None = None
+    """Of the queue, which must be named then."""
+    namespace: str | None = None
+    task: str | None = None
     status: MessageStatus | None = None
     from_at: datetime | None = None
     """Created at or after."""
@@ -265,6 +271,23 @@ class MessagePage(msgspec.Struct, frozen=True, kw_only=True):
     items: list[MessageView]
     next_cursor: str | None
     """Give it back for the next page; None at the end. A page may be short, even empty, and still have one."""
+
+
+def page_cursor(partition_id: int, seq: int) -> str:
+    """The cursor of the page that begins after a message."""
+    return f"{partition_id}.{seq}"
+
+
+def parse_page_cursor(cursor: str | None) -> tuple[int, int]:
+    """Partition id and seq after which a page begins. Raises InvalidRequest."""
+    if cursor is None:
+        return 0, 0
+    partition_id, _, seq = cursor.partition(".")
+    if not (partition_id.isascii() and partition_id.isdigit() and seq.isascii() and seq.isdigit()):
+        raise InvalidRequest(f"not a page cursor: {cursor[:64]!r}")
+    if int(partition_id) >= 2**63 or int(seq) >= 2**62:
+        raise InvalidRequest(f"not a page cursor: {cursor[:64]!r}")
+    return int(partition_id), int(seq)
 
 
 class LeaseInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -116,10 +116,12 @@ def place(cursor: Cursor, acked: int) -> Cursor:
 def expire(cursor: Cursor, head: int | None, options: QueueOptions, now: datetime) -> tuple[Cursor, Death | None]:
     """A pop found the lease expired: the head's delivery failed. The caller sets due_at unless it is STOPPED.
 
-    `head` is the seq of the first message after the cursor that is there.
+    `head` is the seq of the first message after the cursor that is there. One that is not of the lease was not
+    delivered, so it is not charged.
     """
+    delivered = head is not None and cursor.lease_to is not None and head <= cursor.lease_to
     cursor = release(cursor)
-    if head is None:
+    if head is None or not delivered:
         return cursor, None
     charged = replace(cursor, attempts=cursor.attempts + 1)
     if charged.attempts <= options.retry_limit:
@@ -128,6 +130,21 @@ def expire(cursor: Cursor, head: int | None, options: QueueOptions, now: datetim
         return replace(charged, due_at=STOPPED), None
     death = Death(head, charged.attempts, LEASE_EXPIRED, recorded=options.on_exhausted == "dead")
     return move(charged, head, now), death
+
+
+def keep_lease(held: Cursor, settled: Cursor) -> Cursor:
+    """The settled cursor with the lease that it had, of which nothing may be left: its holder keeps the partition."""
+    to = max(held.lease_to or 0, settled.acked)
+    return replace(settled, lease_id=held.lease_id, lease_to=to, leased_at=held.leased_at, due_at=held.due_at)
+
+
+def bury(cursor: Cursor, head: int, error: str | None, now: datetime) -> tuple[Cursor, Death]:
+    """The head is given up without waiting for its attempts. The caller sets due_at.
+
+    An expired lease that nobody has noticed yet was a failed delivery, too.
+    """
+    attempts = cursor.attempts + int(head <= (cursor.lease_to or 0))
+    return move(release(cursor), head, now), Death(head, attempts, error, recorded=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -182,6 +182,13 @@ def check_pop(request: object, config: Config) -> PopRequest:
     return request
 
 
+def check_wait_seconds(seconds: object, config: Config) -> None:
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+        raise InvalidRequest(f"the wait must be a number of seconds, not {type(seconds).__name__}")
+    if not 0 <= seconds <= config.pop_wait_seconds_max:
+        raise InvalidRequest(f"the wait must be between 0 and {config.pop_wait_seconds_max} seconds, not {seconds}")
+
+
 def check_pending(request: object) -> PendingRequest:
     request = check_kind(request, PendingRequest)
     check_queue(request.queue)
@@ -270,6 +277,11 @@ def _normal_errors(acks: Sequence[Ack], config: Config) -> Sequence[Ack]:
     ]
 
 
+def check_error(error: object, config: Config) -> str | None:
+    """An error text that fits, of something that has one or none."""
+    return None if error is None else _normal_error(error, config)
+
+
 def _normal_error(error: object, config: Config) -> str:
     if not isinstance(error, str):
         raise InvalidRequest(f"error must be a string, not {type(error).__name__}")
@@ -317,11 +329,13 @@ def check_position(position: object) -> Position:
 
 def check_message_filter(where: object) -> MessageFilter:
     where = check_kind(where, MessageFilter)
-    check_queue(where.queue)
-    check_names(partition=where.partition)
+    check_names(queue=where.queue, partition=where.partition)
+    check_labels(namespace=where.namespace, task=where.task)
+    if where.partition is not None and where.queue is None:
+        raise InvalidRequest("a filter that names a partition must name its queue")
     if where.status is not None:
         check_choice(where.status, MessageStatus, what="status")
-    _check_period(where.from_at, where.to_at)
+    check_period(where.from_at, where.to_at)
     return where
 
 
@@ -330,11 +344,11 @@ def check_dead_letter_filter(where: object) -> DeadLetterFilter:
     check_names(queue=where.queue, partition=where.partition, group=where.group)
     for dead_letter_id in where.ids or ():
         check_integer(dead_letter_id, what="dead letter id", low=1)
-    _check_period(where.from_at, where.to_at)
+    check_period(where.from_at, where.to_at)
     return where
 
 
-def _check_period(from_at: datetime | None, to_at: datetime | None) -> None:
+def check_period(from_at: datetime | None, to_at: datetime | None) -> None:
     if from_at is not None:
         check_time(from_at, what="from_at")
     if to_at is not None:

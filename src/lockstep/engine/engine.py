@@ -5,16 +5,22 @@ Every verb checks all of its input before the store sees any of it, so bad input
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import timedelta
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from types import TracebackType
 
 import msgspec
 
 from lockstep.config import Config
+from lockstep.core.buckets import SampleSpan
 from lockstep.core.ids import parse_uuid
-from lockstep.core.messages import Batch, Message, NewMessage, PushResult
-from lockstep.core.policy import QueueOptions
+from lockstep.core.maintenance import DutyInfo, Removal, Sample
+from lockstep.core.messages import Batch, Message, NewMessage, PushResult, Receipt
+from lockstep.core.names import QUEUE_MODE, check_name
+from lockstep.core.overview import LabelInfo, Overview
+from lockstep.core.policy import SECONDS_MAX, QueueOptions
 from lockstep.core.records import (
     Ack,
     AckOutcome,
@@ -42,9 +48,33 @@ from lockstep.core.records import (
     TransactionResult,
     Utilisation,
 )
-from lockstep.engine import checks
+from lockstep.core.statistics import DatabaseStats, StoreCounts
+from lockstep.core.streams import (
+    NewStreamQuery,
+    StateFilter,
+    StateRow,
+    StreamCycle,
+    StreamCycleResult,
+    StreamQuery,
+)
+from lockstep.core.traces import NamedTracePage, NewTraceEvent, TraceEvent, TraceNamePage
+from lockstep.engine import checks, stream_checks
+from lockstep.engine.batching import Batching, CallCounts
 from lockstep.engine.incoming import check_push
+from lockstep.engine.maintenance import Maintenance
+from lockstep.engine.waiting import Waiting, WaitingCounts
+from lockstep.errors import TooLarge
 from lockstep.storage.base import Store
+
+
+@dataclass(frozen=True, slots=True)
+class EngineCounts:
+    """What the engine counts of its own work, since it was made."""
+
+    calls: Mapping[str, CallCounts]
+    """By verb: how its requests were joined into calls of the store."""
+    waiting: WaitingCounts
+    store: StoreCounts
 
 
 class Engine:
@@ -53,6 +83,9 @@ class Engine:
     def __init__(self, store: Store, config: Config) -> None:
         self._store = store
         self._config = config
+        self._batching = Batching(store, config, released=self._tell_released)
+        self._waiting = Waiting(store, self._batching.pop, config)
+        self._listening = False
 
     async def __aenter__(self) -> Engine:
         await self.open()
@@ -67,7 +100,28 @@ class Engine:
         await self._store.open()
 
     async def close(self) -> None:
+        await self.stop_waiting()
+        await self._batching.close()
         await self._store.close()
+
+    async def listen(self) -> None:
+        """Hear what other processes on the same store do: what they push wakes the pops that wait here."""
+        if not self._listening:
+            self._listening = True
+            await self._store.listen(lambda queue, partitions: self._waiting.stirred(queue, count=partitions))
+
+    async def stop_waiting(self) -> None:
+        """Let every waiting pop answer now, and every later one without a wait."""
+        await self._waiting.stop()
+
+    def maintenance(self) -> Maintenance:
+        """The background duties of a server on this store, not yet begun."""
+        return Maintenance(self._store, self._config)
+
+    @property
+    def counts(self) -> EngineCounts:
+        """How requests are joined, how pops wait, and how the store stands."""
+        return EngineCounts(self._batching.counts, self._waiting.counts, self._store.counts())
 
     async def ping(self) -> None:
         await self._store.ping()
@@ -130,16 +184,47 @@ class Engine:
     async def push(self, messages: Sequence[Batch] | Sequence[NewMessage]) -> PushResult:
         """Push batches, or single messages; the receipts are in the order of the input either way."""
         batches, order = check_push(messages, self._config)
-        return (await self._store.push(batches)).in_order(order)
+        pushed = await self._batching.push(batches)
+        self._tell_pushed(batches)
+        return pushed.in_order(order)
+
+    def _tell_pushed(self, batches: Sequence[Batch]) -> None:
+        """Wake the pops that wait for what was pushed, here and elsewhere."""
+        if len(batches) == 1:
+            partitions_by_queue = {batches[0].queue: {batches[0].partition}}
+        else:
+            partitions_by_queue = {}
+            for batch in batches:
+                partitions_by_queue.setdefault(batch.queue, set()).add(batch.partition)
+        self._waiting.pushed(partitions_by_queue)
+        self._store.announce({queue: len(partitions) for queue, partitions in partitions_by_queue.items()})
 
     async def pop(self, requests: Sequence[PopRequest]) -> list[Popped]:
-        return await self._store.pop([checks.check_pop(request, self._config) for request in requests])
+        return await self._batching.pop([checks.check_pop(request, self._config) for request in requests])
+
+    async def wait_pop(self, request: PopRequest, seconds: float) -> Popped:
+        """Pop; if there is nothing, wait for something for as long as `seconds`.
+
+        Who stops waiting, by cancelling the call, loses nothing: what was leased for it meanwhile is released.
+        """
+        checks.check_pop(request, self._config)
+        checks.check_wait_seconds(seconds, self._config)
+        await self.listen()
+        return await self._waiting.pop(request, seconds)
 
     async def has_pending(self, requests: Sequence[PendingRequest]) -> list[bool]:
         return await self._store.has_pending([checks.check_pending(request) for request in requests])
 
     async def ack(self, acks: Sequence[Ack]) -> list[AckOutcome]:
-        return await self._store.ack(checks.check_acks(acks, self._config))
+        outcomes = await self._batching.ack(checks.check_acks(acks, self._config))
+        self._tell_released(outcomes)
+        return outcomes
+
+    def _tell_released(self, outcomes: Sequence[AckOutcome]) -> None:
+        """A partition that is free again may have more for the next consumer, here or elsewhere."""
+        released = Counter([outcome.queue for outcome in outcomes if outcome.released and outcome.queue is not None])
+        for queue, partitions in released.items():
+            self._waiting.stirred(queue, count=partitions)
 
     async def nack(self, acks: Sequence[Ack]) -> list[AckOutcome]:
         """Ack with the status `failed`."""
@@ -147,7 +232,7 @@ class Engine:
         return await self.ack(failed)
 
     async def renew(self, renewals: Sequence[Renewal]) -> list[Renewed]:
-        return await self._store.renew(checks.check_renewals(renewals, self._config))
+        return await self._batching.renew(checks.check_renewals(renewals, self._config))
 
     async def transaction(
         self, acks: Sequence[Ack], messages: Sequence[Batch] | Sequence[NewMessage]
@@ -155,6 +240,9 @@ class Engine:
         acks = checks.check_acks(acks, self._config)
         batches, order = check_push(messages, self._config)
         result = await self._store.transaction(acks, batches)
+        self._tell_released(result.acks)
+        if batches:
+            self._tell_pushed(batches)
         return TransactionResult(result.acks, result.pushed.in_order(order))
 
     # Groups
@@ -177,7 +265,15 @@ class Engine:
         checks.check_group(group)
         checks.check_position(position)
         checks.check_names(partition=partition)
-        return await self._store.seek(queue, group, position, partition=partition)
+        moved = await self._store.seek(queue, group, position, partition=partition)
+        self._tell_stirred(queue)
+        return moved
+
+    def _tell_stirred(self, queue: str | None) -> None:
+        """Something in a queue, or in any, became due without a push."""
+        self._waiting.stirred(queue)
+        if queue is not None:
+            self._store.announce({queue: 1})
 
     async def delete_group(self, group: str, *, queue: str | None = None, forget_subscription: bool = True) -> int:
         checks.check_group(group)
@@ -230,6 +326,89 @@ class Engine:
         checks.check_limit(limit, self._config)
         return await self._store.trace(str(parse_uuid(trace_id, what="trace id")), limit=limit)
 
+    async def namespaces(self, *, after: str | None = None, limit: int = 1000) -> list[LabelInfo]:
+        checks.check_labels(after=after)
+        checks.check_limit(limit, self._config)
+        return await self._store.namespaces(after=after, limit=limit)
+
+    async def tasks(self, *, after: str | None = None, limit: int = 1000) -> list[LabelInfo]:
+        checks.check_labels(after=after)
+        checks.check_limit(limit, self._config)
+        return await self._store.tasks(after=after, limit=limit)
+
+    async def overview(self) -> Overview:
+        return await self._store.overview()
+
+    # Single messages
+
+    async def remove_message(self, partition_id: int, transaction_id: str) -> None:
+        stream_checks.check_message(partition_id, transaction_id)
+        await self._store.remove_message(partition_id, transaction_id)
+        self._tell_stirred(None)
+
+    async def retry_message(self, partition_id: int, transaction_id: str) -> Receipt:
+        stream_checks.check_message(partition_id, transaction_id)
+        receipt = await self._store.retry_message(partition_id, transaction_id)
+        self._tell_stirred(receipt.queue)
+        return receipt
+
+    async def bury_message(
+        self, partition_id: int, transaction_id: str, *, group: str = QUEUE_MODE, error: str | None = None
+    ) -> int:
+        stream_checks.check_message(partition_id, transaction_id)
+        checks.check_group(group)
+        error = checks.check_error(error, self._config)
+        buried = await self._store.bury_message(partition_id, transaction_id, group=group, error=error)
+        self._tell_stirred(None)
+        return buried
+
+    # Trace events
+
+    async def record_trace(self, event: NewTraceEvent) -> int:
+        return await self._store.record_trace(stream_checks.check_trace(event, self._config))
+
+    async def traces_of_message(self, partition_id: int, transaction_id: str, *, limit: int = 1000) -> list[TraceEvent]:
+        stream_checks.check_message(partition_id, transaction_id)
+        checks.check_limit(limit, self._config)
+        return await self._store.traces_of_message(partition_id, transaction_id, limit=limit)
+
+    async def traces_by_name(self, name: str, *, limit: int = 100, offset: int = 0) -> NamedTracePage:
+        check_name(name, what="trace name")
+        checks.check_limit(limit, self._config)
+        checks.check_integer(offset, what="offset", low=0)
+        return await self._store.traces_by_name(name, limit=limit, offset=offset)
+
+    async def trace_names(self, *, limit: int = 100, offset: int = 0) -> TraceNamePage:
+        checks.check_limit(limit, self._config)
+        checks.check_integer(offset, what="offset", low=0)
+        return await self._store.trace_names(limit=limit, offset=offset)
+
+    # Stream queries
+
+    async def register_stream_query(self, query: NewStreamQuery) -> StreamQuery:
+        return await self._store.register_stream_query(stream_checks.check_stream_query(query))
+
+    async def stream_state(self, where: StateFilter) -> list[StateRow]:
+        """All rows that match. Raises TooLarge if they are more than the setting stream_rows_max allows."""
+        where = stream_checks.check_state_filter(where, self._config)
+        rows_max = self._config.stream_rows_max
+        rows = await self._store.stream_state(where, limit=rows_max + 1)
+        if len(rows) > rows_max:
+            raise TooLarge(f"more than {rows_max} rows match; ask by keys, or by a longer prefix")
+        return rows
+
+    async def stream_cycle(
+        self, cycle: StreamCycle, messages: Sequence[Batch] | Sequence[NewMessage] = ()
+    ) -> StreamCycleResult:
+        cycle = stream_checks.check_cycle(cycle, self._config)
+        batches, order = check_push(messages, self._config)
+        result = await self._store.stream_cycle(cycle, batches)
+        if result.ack is not None:
+            self._tell_released([result.ack])
+        if batches:
+            self._tell_pushed(batches)
+        return replace(result, pushed=result.pushed.in_order(order))
+
     # Dead letters
 
     async def dead_letters(self, where: DeadLetterFilter, *, limit: int = 100, offset: int = 0) -> DeadLetterPage:
@@ -245,7 +424,9 @@ class Engine:
     async def redrive(self, where: DeadLetterFilter, *, limit: int = 1000) -> int:
         checks.check_dead_letter_filter(where)
         checks.check_limit(limit, self._config)
-        return await self._store.redrive(where, limit=limit)
+        redriven = await self._store.redrive(where, limit=limit)
+        self._tell_stirred(where.queue)
+        return redriven
 
     async def purge(self, where: DeadLetterFilter) -> int:
         checks.check_dead_letter_filter(where)
@@ -273,3 +454,66 @@ class Engine:
     async def repair(self, *, queue: str | None = None) -> list[Problem]:
         checks.check_names(queue=queue)
         return await self._store.repair(queue=queue)
+
+    # Maintenance: what the duties in `engine/maintenance` have done
+
+    async def sample(self) -> int:
+        """Take a sample of every queue now, beside those that the duty takes."""
+        return await self._store.sample()
+
+    async def database_stats(self) -> DatabaseStats:
+        return await self._store.database_stats()
+
+    async def duties(self) -> list[DutyInfo]:
+        return await self._store.duties()
+
+    async def samples(
+        self,
+        *,
+        queue: str | None = None,
+        from_at: datetime | None = None,
+        to_at: datetime | None = None,
+        after: Sample | None = None,
+        limit: int = 1000,
+    ) -> list[Sample]:
+        checks.check_names(queue=queue)
+        checks.check_period(from_at, to_at)
+        if after is not None:
+            checks.check_kind(after, Sample)
+        checks.check_limit(limit, self._config)
+        return await self._store.samples(queue=queue, from_at=from_at, to_at=to_at, after=after, limit=limit)
+
+    async def sample_spans(
+        self,
+        *,
+        seconds: int,
+        from_at: datetime,
+        to_at: datetime,
+        queue: str | None = None,
+        namespace: str | None = None,
+        task: str | None = None,
+    ) -> list[SampleSpan]:
+        checks.check_integer(seconds, what="seconds", low=1, high=SECONDS_MAX)
+        checks.check_time(from_at, what="from_at")
+        checks.check_time(to_at, what="to_at")
+        checks.check_names(queue=queue)
+        checks.check_labels(namespace=namespace, task=task)
+        return await self._store.sample_spans(
+            seconds=seconds, from_at=from_at, to_at=to_at, queue=queue, namespace=namespace, task=task
+        )
+
+    async def removals(
+        self,
+        *,
+        queue: str | None = None,
+        from_at: datetime | None = None,
+        to_at: datetime | None = None,
+        after: Removal | None = None,
+        limit: int = 1000,
+    ) -> list[Removal]:
+        checks.check_names(queue=queue)
+        checks.check_period(from_at, to_at)
+        if after is not None:
+            checks.check_kind(after, Removal)
+        checks.check_limit(limit, self._config)
+        return await self._store.removals(queue=queue, from_at=from_at, to_at=to_at, after=after, limit=limit)

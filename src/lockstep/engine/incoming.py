@@ -30,6 +30,8 @@ _decode_headers = msgspec.json.Decoder(dict[str, str]).decode
 
 def check_push(messages: Sequence[Batch] | Sequence[NewMessage], config: Config) -> tuple[list[Batch], Order | None]:
     """The batches to store, checked; and the order of the messages, if they were given one by one."""
+    if len(messages) == 1 and type(messages[0]) is Batch and _payloads_alone(messages):  # type: ignore[arg-type]
+        return _check_lone(messages[0], config), None
     kinds = set(map(type, messages))
     if kinds <= {Batch}:
         return check_batches(messages, config), None  # type: ignore[arg-type]
@@ -39,6 +41,16 @@ def check_push(messages: Sequence[Batch] | Sequence[NewMessage], config: Config)
         return check_batches(batches, config), order
     names = ", ".join(sorted(kind.__name__ for kind in kinds))
     raise InvalidRequest(f"a push takes batches, or messages, and not a mix or anything else: {names}")
+
+
+def _check_lone(batch: Batch, config: Config) -> list[Batch]:
+    """The same checks for one batch of nothing but payloads, which most pushes are."""
+    check_name(batch.queue, what="queue")
+    check_name(batch.partition, what="partition")
+    payloads = batch.columns.payloads
+    _check_size(_check_payloads(payloads, config), config)
+    _check_count(len(payloads), config)
+    return [batch] if payloads else []
 
 
 def check_batches(batches: Sequence[Batch], config: Config) -> list[Batch]:
@@ -53,13 +65,14 @@ def check_batches(batches: Sequence[Batch], config: Config) -> list[Batch]:
     else:
         checked, size = _check_each(batches, config)
     _check_count(sum([len(batch.columns.payloads) for batch in checked]), config)
-    if size > config.push_bytes_max:
-        limit = config.push_bytes_max
-        raise TooLarge(f"the push has {size} bytes of payloads and headers; at most {limit} are allowed")
+    _check_size(size, config)
     return [batch for batch in checked if batch.columns.payloads]
 
 
 def _payloads_alone(batches: Sequence[Batch]) -> bool:
+    if len(batches) == 1:
+        only = batches[0].columns
+        return type(only) is Columns and only.bare() and type(only.payloads) is list
     columns = [batch.columns for batch in batches]
     return (
         set(map(type, columns)) == {Columns}
@@ -76,6 +89,12 @@ def _check_each(batches: Sequence[Batch], config: Config) -> tuple[list[Batch], 
         checked.append(batch if columns is batch.columns else replace(batch, columns=columns))
         size += batch_size
     return checked, size
+
+
+def _check_size(size: int, config: Config) -> None:
+    if size > config.push_bytes_max:
+        limit = config.push_bytes_max
+        raise TooLarge(f"the push has {size} bytes of payloads and headers; at most {limit} are allowed")
 
 
 def _check_count(messages: int, config: Config) -> None:

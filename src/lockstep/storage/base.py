@@ -13,11 +13,24 @@ What holds for every verb:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import timedelta
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Protocol
 
-from lockstep.core.messages import Batch, Message, PushResult
+from lockstep.core.buckets import SampleSpan
+from lockstep.core.maintenance import (
+    DutyClaim,
+    DutyInfo,
+    Place,
+    Pruned,
+    PruneKind,
+    Removal,
+    Sample,
+    Verified,
+)
+from lockstep.core.messages import Batch, Message, PushResult, Receipt
+from lockstep.core.names import QUEUE_MODE
+from lockstep.core.overview import LabelInfo, Overview
 from lockstep.core.policy import QueueOptions
 from lockstep.core.records import (
     Ack,
@@ -46,6 +59,16 @@ from lockstep.core.records import (
     TransactionResult,
     Utilisation,
 )
+from lockstep.core.statistics import DatabaseStats, StoreCounts
+from lockstep.core.streams import (
+    NewStreamQuery,
+    StateFilter,
+    StateRow,
+    StreamCycle,
+    StreamCycleResult,
+    StreamQuery,
+)
+from lockstep.core.traces import NamedTracePage, NewTraceEvent, TraceEvent, TraceNamePage
 
 
 class Store(Protocol):
@@ -59,6 +82,19 @@ class Store(Protocol):
 
     async def ping(self) -> None:
         """Return if the store answers; raise Unavailable if it does not."""
+
+    # Between processes
+
+    async def listen(self, hear: Callable[[str | None, int], None]) -> None:
+        """From now on call `hear` with a queue, and a number of partitions, for what other processes pushed; with None
+        when something may have been missed. A hint, not a promise: who waits must look from time to time, too.
+
+        A change of a queue that another process made is heard in the same way, and rules what this one does next.
+        """
+
+    def announce(self, partitions_by_queue: Mapping[str, int]) -> None:
+        """Tell those who listen in other processes what was pushed: queues, and to how many partitions. Returns at
+        once; many announcements travel together."""
 
     # Queues and partitions
 
@@ -215,14 +251,89 @@ class Store(Protocol):
     # Looking at messages
 
     async def messages(self, where: MessageFilter, *, cursor: str | None = None, limit: int = 100) -> MessagePage:
-        """A page of a queue's stored messages: by partition id and seq. Raises QueueNotFound, PartitionNotFound,
-        InvalidRequest for a cursor that is none."""
+        """A page of stored messages: by partition id and seq. Without a queue it goes over the partitions of all
+        queues. Raises QueueNotFound, PartitionNotFound, InvalidRequest for a cursor that is none."""
 
     async def message(self, identity: str, *, partition_id: int | None = None) -> MessageView:
         """One message by its id; or, with a partition id, by its transaction id or its id. Raises MessageNotFound."""
 
     async def trace(self, trace_id: str, *, limit: int = 1000) -> list[Message]:
         """All messages of a trace over all queues, by created_at, then id."""
+
+    async def namespaces(self, *, after: str | None = None, limit: int = 1000) -> list[LabelInfo]:
+        """The namespaces of all queues by name, those after the name `after`. The cost follows the number of
+        partitions and cursors, as for the next two; no message is counted."""
+
+    async def tasks(self, *, after: str | None = None, limit: int = 1000) -> list[LabelInfo]:
+        """The tasks of all queues, likewise."""
+
+    async def overview(self) -> Overview:
+        """Sums over the whole store, and how far behind its cursors are."""
+
+    # Single messages. Each is named by a partition id and a transaction id, or its own id, and raises MessageNotFound.
+
+    async def remove_message(self, partition_id: int, transaction_id: str) -> None:
+        """Remove a message for everybody, with its dedup entry, trace entries, trace events and dead letters.
+
+        Its seq stays unused, as after a clear; a group whose head it was starts anew with what is left. Raises Conflict
+        if it is under a live lease of any group.
+        """
+
+    async def retry_message(self, partition_id: int, transaction_id: str) -> Receipt:
+        """Push a message to the end of its partition again, as a redrive does, once, and remove its dead letters.
+
+        It must be a dead letter of some group, or completed by every group: raises Conflict if it is still to be
+        delivered. Raises QueueFull.
+        """
+
+    async def bury_message(
+        self, partition_id: int, transaction_id: str, *, group: str = QUEUE_MODE, error: str | None = None
+    ) -> int:
+        """Give a message up for a group (`rules.bury`): it becomes a dead letter, whose id is returned, and the cursor
+        passes it. A stopped partition goes on.
+
+        It must be the next one of that group, because the cursor would pass all before it, too. Raises Conflict if it
+        is not, or is done, or the partition is under a live lease of the group; GroupNotFound.
+        """
+
+    # Trace events
+
+    async def record_trace(self, event: NewTraceEvent) -> int:
+        """Keep what is told about a stored message, as long as the message is; returns its id. Raises
+        MessageNotFound."""
+
+    async def traces_of_message(self, partition_id: int, transaction_id: str, *, limit: int = 1000) -> list[TraceEvent]:
+        """What was told about a message, oldest first; nothing if there is no such message."""
+
+    async def traces_by_name(self, name: str, *, limit: int = 100, offset: int = 0) -> NamedTracePage:
+        """Trace events with this name over all queues, newest first, with their messages; and how many there are."""
+
+    async def trace_names(self, *, limit: int = 100, offset: int = 0) -> TraceNamePage:
+        """The names that trace events have, the one seen last first (then by name), and how many there are. The cost
+        follows the number of events with names."""
+
+    # Stream queries
+
+    async def register_stream_query(self, query: NewStreamQuery) -> StreamQuery:
+        """Find a stream query by its name, or create it. Its queues need not exist.
+
+        One that is known with another config hash or source queue raises StreamConfigMismatch, and is left as it is;
+        with `reset` it takes the new configuration and its state is removed. A new sink queue is always taken.
+        """
+
+    async def stream_state(self, where: StateFilter, *, limit: int = 1000) -> list[StateRow]:
+        """The state of a query on one partition, by key. Raises StreamQueryNotFound."""
+
+    async def stream_cycle(self, cycle: StreamCycle, batches: Sequence[Batch]) -> StreamCycleResult:
+        """One step of a query on one partition: changes of its state, an ack, and pushes, all or nothing. Cycles of the
+        same query and partition come one after the other.
+
+        A completed ack ends the live lease of the group on the partition even if it is not all of it; without
+        release_lease it keeps it even if it is (`rules.keep_lease`): then the lease has nothing left, and still nobody
+        else pops the partition. An ack without success raises TransactionRolledBack with details `outcomes`, and so
+        does a noop: a cycle that is sent twice must not be applied twice. Raises QueueFull, StreamQueryNotFound,
+        PartitionNotFound. The state goes with its partition.
+        """
 
     # Dead letters
 
@@ -244,6 +355,14 @@ class Store(Protocol):
     async def purge(self, where: DeadLetterFilter) -> int:
         """Remove matching dead letters; returns how many. Their messages stay until retention takes them."""
 
+    # The store itself
+
+    def counts(self) -> StoreCounts:
+        """Its connections and caches in this process."""
+
+    async def database_stats(self) -> DatabaseStats:
+        """The database beneath it, as that counts itself."""
+
     # Operations
 
     async def leases(
@@ -259,3 +378,89 @@ class Store(Protocol):
 
     async def repair(self, *, queue: str | None = None) -> list[Problem]:
         """Verify, and recompute what can be recomputed; returns what was off, and which of it is repaired."""
+
+    # Maintenance. Walks through all queues go in batches, each a call of its own that begins at the `next` of the one
+    # before, and at the start without one.
+
+    async def prune(self, kind: PruneKind, *, after: Place | None = None, limit: int) -> Pruned:
+        """Remove messages that a queue's policy says are to go (`core/maintenance.py`), oldest first, with their dedup
+        entries, trace entries, trace events and dead letters; tell the history.
+
+        A batch is of one queue and ends with the segment that makes it `limit` messages or more; it may also end
+        early. Cursors pass what is removed before them, as after a clear; a partition goes on that was stopped by it.
+        What could not be locked in time, and what comes after it in its partition, stays until the next walk.
+        """
+
+    async def prune_partitions(self, idle_seconds: float, *, after: Place | None = None, limit: int) -> Pruned:
+        """Remove partitions that have been found empty for `idle_seconds`; tell the history.
+
+        Empty: every message was removed. One that never had any stays, and so do `Default`, those under a live lease,
+        and those for which a stream query keeps state. The first walk that finds one empty starts its time. Its next
+        push makes it anew, from seq 1.
+        """
+
+    async def prune_history(self, seconds: float, *, limit: int) -> int:
+        """Remove samples and removals that are older, at most `limit` of each; returns how many."""
+
+    async def claim_duty(self, name: str, *, interval_seconds: float, hold_seconds: float, by: str) -> DutyClaim:
+        """Begin a duty, if it is due and nobody else is at it. The claim ends with finish_duty, or by itself after
+        `hold_seconds`. A duty is due `interval_seconds` after it last began; one that was never done is due now."""
+
+    async def finish_duty(
+        self,
+        name: str,
+        *,
+        by: str,
+        effect: dict[str, Any] | None = None,
+        error: str | None = None,
+        more: bool = False,
+    ) -> bool:
+        """End a claim, and keep what came of it; with `more` the duty is due again at once. False if the claim was not
+        theirs any more; nothing is changed then."""
+
+    async def duties(self) -> list[DutyInfo]:
+        """Duties that were ever claimed, by name."""
+
+    async def sample(self) -> int:
+        """Take a sample of every queue; returns of how many. A queue gets no second one in the same instant."""
+
+    async def samples(
+        self,
+        *,
+        queue: str | None = None,
+        from_at: datetime | None = None,
+        to_at: datetime | None = None,
+        after: Sample | None = None,
+        limit: int = 1000,
+    ) -> list[Sample]:
+        """Samples taken at or after `from_at` and before `to_at`, by time, then queue; those after the sample `after`.
+        They outlive their queue."""
+
+    async def sample_spans(
+        self,
+        *,
+        seconds: int,
+        from_at: datetime,
+        to_at: datetime,
+        queue: str | None = None,
+        namespace: str | None = None,
+        task: str | None = None,
+    ) -> list[SampleSpan]:
+        """The samples taken at or after `from_at` and before `to_at`, joined into spans of so many seconds, by time.
+        A namespace or task is that of queues that still exist."""
+
+    async def removals(
+        self,
+        *,
+        queue: str | None = None,
+        from_at: datetime | None = None,
+        to_at: datetime | None = None,
+        after: Removal | None = None,
+        limit: int = 1000,
+    ) -> list[Removal]:
+        """What was removed in the minutes at or after `from_at` and before `to_at`, by minute, queue, then kind; those
+        after the removal `after`. They outlive their queue."""
+
+    async def verify_slice(self, *, after: Place | None = None, partitions: int) -> Verified:
+        """Verify the next partitions, at most so many, of one queue; with its last ones what belongs to the whole
+        queue."""

@@ -27,6 +27,8 @@ SNAPSHOT = Path(__file__).parent / "snapshots" / "schema.txt"
 # A released migration never changes: databases out there have applied it as it is. Correct it with the next one.
 RELEASED = {
     "0001_core.sql": "a1c594fd07de238ae630cf5be4c07430f73fa6b38679ebacee8cb5a84be4528c",
+    "0002_maintenance.sql": "82c52e4dbe90e8902c9ebb7d22d4b647e7a3feb878a60fbe247c03f28681588a",
+    "0003_streams.sql": "f5c397b4f4441b44648779c51ab039f80036ef6efb14523d8ce83bf3542885f1",
 }
 
 

@@ -168,7 +168,7 @@ DAMAGES = [
     ),
     Damage(
         "lease-on-nothing",
-        f"update lockstep.cursor set lease_to = acked where {in_partition('leased')}",
+        f"update lockstep.cursor set lease_to = acked - 1 where {in_partition('leased')}",
         "lease_invalid",
     ),
     Damage(
@@ -194,6 +194,12 @@ DAMAGES = [
     Damage(
         "trace-dangling",
         f"insert into lockstep.trace_index values (gen_random_uuid(), {PARTITION.format('p')}, 999)",
+        "trace_dangling",
+    ),
+    Damage(
+        "trace-event-dangling",
+        "insert into lockstep.trace_event (partition_id, seq, transaction_id, event_type, names, data, created_at)"
+        f" values ({PARTITION.format('p')}, 999, 't', 'info', '{{}}', '1', now())",
         "trace_dangling",
     ),
     Damage(

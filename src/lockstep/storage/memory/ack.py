@@ -23,13 +23,15 @@ def ack(state: State, acks: Sequence[Ack], now: datetime) -> list[AckOutcome]:
     return decided.outcomes()
 
 
-def transaction(state: State, acks: Sequence[Ack], batches: Sequence[Batch], now: datetime) -> TransactionResult:
-    """Acks and then pushes; what the acks changed is taken back if the pushes fail."""
+def transaction(
+    state: State, acks: Sequence[Ack], batches: Sequence[Batch], now: datetime, *, once: bool = False
+) -> TransactionResult:
+    """Acks and then pushes; what the acks changed is taken back if the pushes fail. `once`: a noop fails, too."""
     decided = _decide(state, acks, now)
     outcomes = decided.outcomes()
-    failed = next((outcome for outcome in outcomes if not outcome.success), None)
+    failed = next((outcome for outcome in outcomes if not outcome.success or (once and outcome.noop)), None)
     if failed is not None:
-        text = f"transaction rolled back: ack {failed.index} failed: {failed.error}"
+        text = f"transaction rolled back: ack {failed.index} failed: {failed.error or 'committed'}"
         raise TransactionRolledBack(text, outcomes=outcomes)
     before = {place: place[0].cursors[place[1].id] for place in decided.settlements}
     dead_letter_ids = _apply(state, decided, now)

@@ -7,31 +7,36 @@ from datetime import datetime
 from itertools import islice
 
 from lockstep.core.messages import Message
-from lockstep.core.records import GroupProgress, MessageFilter, MessagePage, MessageView
+from lockstep.core.records import (
+    GroupProgress,
+    MessageFilter,
+    MessagePage,
+    MessageView,
+    page_cursor,
+    parse_page_cursor,
+)
 from lockstep.core.rules import message_status
-from lockstep.errors import InvalidRequest, MessageNotFound
-from lockstep.storage.memory.state import Partition, State
+from lockstep.errors import MessageNotFound
+from lockstep.storage.memory.state import Partition, Queue, State
 
 _PageCursor = tuple[int, int]
 """Partition id and seq of the last message of a page."""
 
 
 def messages(state: State, where: MessageFilter, *, cursor: str | None, limit: int, now: datetime) -> MessagePage:
-    after = (0, 0) if cursor is None else _parse(cursor)
-    partitions = sorted(state.queue(where.queue).chosen(where.partition), key=lambda one: one.id)
+    after = parse_page_cursor(cursor)
+    queues = [queue for queue in state.chosen(where.queue) if _has_labels(queue, where)]
+    partitions = sorted((one for queue in queues for one in queue.chosen(where.partition)), key=lambda one: one.id)
     views = (view for one in partitions for view in _views(state, one, where, after, now))
     found = list(islice(views, limit + 1))
     if len(found) <= limit:
         return MessagePage(items=found, next_cursor=None)
     last = found[limit - 1].message
-    return MessagePage(items=found[:limit], next_cursor=f"{last.partition_id}-{last.seq}")
+    return MessagePage(items=found[:limit], next_cursor=page_cursor(last.partition_id, last.seq))
 
 
-def _parse(cursor: str) -> _PageCursor:
-    partition_id, _, seq = cursor.partition("-")
-    if not (partition_id.isascii() and partition_id.isdecimal() and seq.isascii() and seq.isdecimal()):
-        raise InvalidRequest(f"this is not a page cursor: {cursor[:64]!r}")
-    return int(partition_id), int(seq)
+def _has_labels(queue: Queue, where: MessageFilter) -> bool:
+    return where.namespace in (None, queue.namespace) and where.task in (None, queue.task)
 
 
 def _views(

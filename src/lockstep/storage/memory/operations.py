@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -69,12 +69,11 @@ def _utilisation(group: Group, now: datetime) -> Utilisation:
 
 
 def verify(state: State, *, queue: str | None) -> list[Problem]:
-    return [
-        problem
-        for one in state.chosen(queue)
-        for partition in one.partitions.values()
-        for problem in _problems(state, partition)
-    ]
+    return verify_partitions(state, (one for found in state.chosen(queue) for one in found.partitions.values()))
+
+
+def verify_partitions(state: State, partitions: Iterable[Partition]) -> list[Problem]:
+    return [problem for partition in partitions for problem in _problems(state, partition)]
 
 
 def repair(state: State, *, queue: str | None, now: datetime) -> list[Problem]:
@@ -116,6 +115,9 @@ def _texts(state: State, partition: Partition) -> Iterator[tuple[ProblemKind, st
     for trace_id, places in state.traces.items():
         if any(partition_id == partition.id and log.find(seq) is None for partition_id, seq in places):
             yield "trace_dangling", f"trace {trace_id} points at a message that is not stored"
+    for seq in partition.events:
+        if log.find(seq) is None:
+            yield "trace_dangling", f"a trace event points at {seq}, which is not stored"
     for seq in partition.dead:
         if log.find(seq) is None:
             yield "dead_letter_dangling", f"a dead letter points at {seq}, which is not stored"
@@ -126,7 +128,7 @@ def _cursor_texts(partition: Partition, group: str, cursor: Cursor) -> Iterator[
     if not 0 <= cursor.acked <= last_seq:
         yield "cursor_out_of_range", f"group {group!r} is at {cursor.acked} of {last_seq}"
     if cursor.lease_id is not None:
-        if cursor.due_at is None or not cursor.acked < (cursor.lease_to or 0) <= last_seq:
+        if cursor.due_at is None or not cursor.acked <= (cursor.lease_to or 0) <= last_seq:
             yield "lease_invalid", f"group {group!r} at {cursor.acked} has a lease up to {cursor.lease_to}"
     elif _due_at_is_wrong(partition, cursor):
         yield "due_at_wrong", f"group {group!r} at {cursor.acked} of {last_seq} is due {cursor.due_at}"

@@ -44,7 +44,7 @@ def clear(state: State, queue: str, *, partition: str | None, scope: ClearScope,
     for one in state.queue(queue).chosen(partition):
         kept = _leased_ranges(state, one, now) if scope == "unleased" else []
         removed += state.remove_messages(one, kept=kept)
-        _put_right(state, one, scope, now)
+        put_right(state, one, scope, now)
     return removed
 
 
@@ -52,11 +52,11 @@ def _leased_ranges(state: State, partition: Partition, now: datetime) -> list[tu
     return [
         (cursor.acked + 1, cursor.lease_to)
         for _, cursor in state.cursors(partition)
-        if cursor.leased(now) and cursor.lease_to is not None
+        if cursor.leased(now) and cursor.lease_to is not None and cursor.lease_to > cursor.acked
     ]
 
 
-def _put_right(state: State, partition: Partition, scope: ClearScope, now: datetime) -> None:
+def put_right(state: State, partition: Partition, scope: ClearScope, now: datetime) -> None:
     """Move the cursors past what was removed. One whose head was removed starts anew with what is left."""
     log = partition.log
     for group, cursor in list(state.cursors(partition)):

@@ -14,6 +14,8 @@ from lockstep.core.names import QUEUE_MODE, namespace_and_task
 from lockstep.core.policy import QueueOptions
 from lockstep.core.records import Subscription
 from lockstep.core.rules import Cursor, Death, due_after_release
+from lockstep.core.streams import NewStreamQuery, StateRow
+from lockstep.core.traces import TraceEvent
 from lockstep.errors import GroupNotFound, PartitionNotFound, QueueNotFound
 from lockstep.storage.memory.agenda import Agenda
 from lockstep.storage.memory.log import Log
@@ -34,6 +36,8 @@ class Partition:
     """Transaction id to seq."""
     dead: dict[int, set[int]] = field(default_factory=dict)
     """Seq to the ids of its dead letters."""
+    events: dict[int, list[TraceEvent]] = field(default_factory=dict)
+    """Seq to what was told about it."""
 
     def message(self, seq: int) -> Message:
         found = self.log.find(seq)
@@ -131,6 +135,17 @@ class DeadEntry:
     failed_at: datetime
 
 
+@dataclass(slots=True)
+class StoredQuery:
+    """A stream query with its state."""
+
+    id: int
+    asked: NewStreamQuery
+    """As it was last asked for."""
+    rows: dict[int, dict[str, StateRow]] = field(default_factory=dict)
+    """By partition id and key."""
+
+
 class State:
     """All queues, and the indexes over them."""
 
@@ -141,9 +156,13 @@ class State:
         self.traces: dict[str, set[tuple[int, int]]] = {}
         """Trace id to partition id and seq."""
         self.dead_letters: dict[int, DeadEntry] = {}
+        self.trace_events: dict[int, TraceEvent] = {}
+        self.stream_queries: dict[str, StoredQuery] = {}
         self._queue_ids = count(1)
         self._partition_ids = count(1)
         self._dead_letter_ids = count(1)
+        self.trace_event_ids = count(1)
+        self.stream_query_ids = count(1)
         self._segment_ns = 0
 
     # Queues and partitions
@@ -191,6 +210,8 @@ class State:
             self.remove_group(group)
         for partition in queue.partitions.values():
             self.remove_messages(partition, kept=())
+            for query in self.stream_queries.values():
+                query.rows.pop(partition.id, None)
             del self.partitions[partition.id]
         del self.queues[queue.name]
 
@@ -269,6 +290,10 @@ class State:
             for seq in range(run.first_seq, run.last_seq + 1):
                 for dead_letter_id in partition.dead.pop(seq, ()):
                     del self.dead_letters[dead_letter_id]
+        if partition.events:
+            for seq in range(run.first_seq, run.last_seq + 1):
+                for event in partition.events.pop(seq, ()):
+                    del self.trace_events[event.id]
 
     def remove_trace(self, trace_id: str, place: tuple[int, int]) -> None:
         self.traces[trace_id].discard(place)

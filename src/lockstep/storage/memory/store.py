@@ -6,10 +6,24 @@ before it changes anything, so one that raises has changed nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
-from lockstep.core.messages import Batch, Message, PushResult
+from lockstep.core.buckets import SampleSpan
+from lockstep.core.maintenance import (
+    DutyClaim,
+    DutyInfo,
+    Place,
+    Pruned,
+    PruneKind,
+    Removal,
+    Sample,
+    Verified,
+)
+from lockstep.core.messages import Batch, Message, PushResult, Receipt
+from lockstep.core.names import QUEUE_MODE
+from lockstep.core.overview import LabelInfo, Overview
 from lockstep.core.policy import QueueOptions
 from lockstep.core.records import (
     Ack,
@@ -38,7 +52,31 @@ from lockstep.core.records import (
     TransactionResult,
     Utilisation,
 )
-from lockstep.storage.memory import ack, dead_letters, groups, messages, operations, pop, push, queues
+from lockstep.core.statistics import DatabaseStats, StoreCounts
+from lockstep.core.streams import (
+    NewStreamQuery,
+    StateFilter,
+    StateRow,
+    StreamCycle,
+    StreamCycleResult,
+    StreamQuery,
+)
+from lockstep.core.traces import NamedTracePage, NewTraceEvent, TraceEvent, TraceNamePage
+from lockstep.storage.memory import (
+    ack,
+    dead_letters,
+    groups,
+    maintenance,
+    message_admin,
+    messages,
+    operations,
+    overview,
+    pop,
+    push,
+    queues,
+    streams,
+    traces,
+)
 from lockstep.storage.memory.state import State
 
 
@@ -52,6 +90,7 @@ class MemoryStore:
     def __init__(self, *, clock: Callable[[], datetime] | None = None) -> None:
         self._now = clock or _utc_now
         self._state = State()
+        self._books = maintenance.Books()
 
     async def open(self) -> None:
         """Nothing to do."""
@@ -61,6 +100,12 @@ class MemoryStore:
 
     async def ping(self) -> None:
         """Always there."""
+
+    async def listen(self, hear: Callable[[str | None, int], None]) -> None:
+        """No other process can reach this store, so there is nothing to hear."""
+
+    def announce(self, partitions_by_queue: Mapping[str, int]) -> None:
+        """There is nobody to tell."""
 
     # Queues and partitions
 
@@ -170,6 +215,54 @@ class MemoryStore:
     async def trace(self, trace_id: str, *, limit: int = 1000) -> list[Message]:
         return messages.trace(self._state, trace_id, limit=limit)
 
+    async def namespaces(self, *, after: str | None = None, limit: int = 1000) -> list[LabelInfo]:
+        return overview.labels(self._state, "namespace", after=after, limit=limit, now=self._now())
+
+    async def tasks(self, *, after: str | None = None, limit: int = 1000) -> list[LabelInfo]:
+        return overview.labels(self._state, "task", after=after, limit=limit, now=self._now())
+
+    async def overview(self) -> Overview:
+        return overview.overview(self._state, self._now())
+
+    # Single messages
+
+    async def remove_message(self, partition_id: int, transaction_id: str) -> None:
+        message_admin.remove_message(self._state, partition_id, transaction_id, self._now())
+
+    async def retry_message(self, partition_id: int, transaction_id: str) -> Receipt:
+        return message_admin.retry_message(self._state, partition_id, transaction_id, self._now())
+
+    async def bury_message(
+        self, partition_id: int, transaction_id: str, *, group: str = QUEUE_MODE, error: str | None = None
+    ) -> int:
+        now = self._now()
+        return message_admin.bury_message(self._state, partition_id, transaction_id, group=group, error=error, now=now)
+
+    # Trace events
+
+    async def record_trace(self, event: NewTraceEvent) -> int:
+        return traces.record_trace(self._state, event, self._now())
+
+    async def traces_of_message(self, partition_id: int, transaction_id: str, *, limit: int = 1000) -> list[TraceEvent]:
+        return traces.traces_of_message(self._state, partition_id, transaction_id, limit=limit)
+
+    async def traces_by_name(self, name: str, *, limit: int = 100, offset: int = 0) -> NamedTracePage:
+        return traces.traces_by_name(self._state, name, limit=limit, offset=offset)
+
+    async def trace_names(self, *, limit: int = 100, offset: int = 0) -> TraceNamePage:
+        return traces.trace_names(self._state, limit=limit, offset=offset)
+
+    # Stream queries
+
+    async def register_stream_query(self, query: NewStreamQuery) -> StreamQuery:
+        return streams.register_stream_query(self._state, query)
+
+    async def stream_state(self, where: StateFilter, *, limit: int = 1000) -> list[StateRow]:
+        return streams.stream_state(self._state, where, limit=limit)
+
+    async def stream_cycle(self, cycle: StreamCycle, batches: Sequence[Batch]) -> StreamCycleResult:
+        return streams.stream_cycle(self._state, cycle, batches, self._now())
+
     # Dead letters
 
     async def dead_letters(self, where: DeadLetterFilter, *, limit: int = 100, offset: int = 0) -> DeadLetterPage:
@@ -183,6 +276,14 @@ class MemoryStore:
 
     async def purge(self, where: DeadLetterFilter) -> int:
         return dead_letters.purge(self._state, where)
+
+    # The store itself
+
+    def counts(self) -> StoreCounts:
+        return StoreCounts()
+
+    async def database_stats(self) -> DatabaseStats:
+        return DatabaseStats()
 
     # Operations
 
@@ -201,3 +302,78 @@ class MemoryStore:
 
     async def repair(self, *, queue: str | None = None) -> list[Problem]:
         return operations.repair(self._state, queue=queue, now=self._now())
+
+    # Maintenance
+
+    async def prune(self, kind: PruneKind, *, after: Place | None = None, limit: int) -> Pruned:
+        return maintenance.prune(self._state, self._books, kind, after=after, limit=limit, now=self._now())
+
+    async def prune_partitions(self, idle_seconds: float, *, after: Place | None = None, limit: int) -> Pruned:
+        now = self._now()
+        return maintenance.prune_partitions(self._state, self._books, idle_seconds, after=after, limit=limit, now=now)
+
+    async def prune_history(self, seconds: float, *, limit: int) -> int:
+        return maintenance.prune_history(self._state, self._books, seconds, limit=limit, now=self._now())
+
+    async def claim_duty(self, name: str, *, interval_seconds: float, hold_seconds: float, by: str) -> DutyClaim:
+        return maintenance.claim_duty(
+            self._books, name, interval_seconds=interval_seconds, hold_seconds=hold_seconds, by=by, now=self._now()
+        )
+
+    async def finish_duty(
+        self,
+        name: str,
+        *,
+        by: str,
+        effect: dict[str, Any] | None = None,
+        error: str | None = None,
+        more: bool = False,
+    ) -> bool:
+        now = self._now()
+        return maintenance.finish_duty(self._books, name, by=by, effect=effect, error=error, more=more, now=now)
+
+    async def duties(self) -> list[DutyInfo]:
+        return [self._books.duties[name] for name in sorted(self._books.duties)]
+
+    async def sample(self) -> int:
+        return maintenance.sample(self._state, self._books, self._now())
+
+    async def samples(
+        self,
+        *,
+        queue: str | None = None,
+        from_at: datetime | None = None,
+        to_at: datetime | None = None,
+        after: Sample | None = None,
+        limit: int = 1000,
+    ) -> list[Sample]:
+        return maintenance.samples(self._books, queue=queue, from_at=from_at, to_at=to_at, after=after, limit=limit)
+
+    async def sample_spans(
+        self,
+        *,
+        seconds: int,
+        from_at: datetime,
+        to_at: datetime,
+        queue: str | None = None,
+        namespace: str | None = None,
+        task: str | None = None,
+    ) -> list[SampleSpan]:
+        samples = maintenance.samples(
+            self._books, queue=queue, from_at=from_at, to_at=to_at, after=None, limit=len(self._books.samples)
+        )
+        return overview.sample_spans(self._state, samples, seconds=seconds, namespace=namespace, task=task)
+
+    async def removals(
+        self,
+        *,
+        queue: str | None = None,
+        from_at: datetime | None = None,
+        to_at: datetime | None = None,
+        after: Removal | None = None,
+        limit: int = 1000,
+    ) -> list[Removal]:
+        return maintenance.removals(self._books, queue=queue, from_at=from_at, to_at=to_at, after=after, limit=limit)
+
+    async def verify_slice(self, *, after: Place | None = None, partitions: int) -> Verified:
+        return maintenance.verify_slice(self._state, after=after, partitions=partitions)

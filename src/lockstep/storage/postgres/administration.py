@@ -36,7 +36,7 @@ where ($1::int is null or q.id = $1) and (
 order by q.id
 """
 _DELETE_GROUP = "select lockstep.delete_group($1, $2, $3)"
-_VERIFY = "select * from lockstep.verify($1::int, $2::timestamptz)"
+_VERIFY = "select * from lockstep.verify($1::int, 0, null, $2::timestamptz)"
 _REMOVE_LOST_SEGMENTS = (
     "delete from lockstep.segment s where not exists (select 1 from lockstep.queue q where q.id = s.queue_id)"
 )
@@ -133,7 +133,7 @@ class Administration(Shared):
 
     async def verify(self, *, queue: str | None = None) -> list[Problem]:
         queue_id = None if queue is None else await self._queue_id(queue)
-        return [_problem(row) for row in await self.database.fetch("verify", _VERIFY, queue_id, self.now())]
+        return [problem_of(row) for row in await self.database.fetch("verify", _VERIFY, queue_id, self.now())]
 
     async def repair(self, *, queue: str | None = None) -> list[Problem]:
         before = await self.verify(queue=queue)
@@ -149,7 +149,6 @@ class Administration(Shared):
 
 def queue_info(row: Any) -> QueueInfo:
     """A queue from a row of `queue_list`."""
-    stored, pending = row[6], row[7]
     return QueueInfo(
         id=row[0],
         name=row[1],
@@ -157,8 +156,8 @@ def queue_info(row: Any) -> QueueInfo:
         task=row[3],
         created_at=row[4],
         partitions=row[5],
-        messages=stored,
-        pending=stored if pending is None else pending,
+        messages=row[6],
+        pending=row[7],
         processing=row[8],
         dead_letters=row[9],
         options=QueueOptions(**dict(zip(OPTION_NAMES, row[10:], strict=True))),
@@ -180,7 +179,8 @@ def group_info(row: Any) -> GroupInfo:
     )
 
 
-def _problem(row: Any) -> Problem:
+def problem_of(row: Any) -> Problem:
+    """A problem from a row of `verify`."""
     return Problem(kind=row[0], text=row[1], queue=row[2], partition_id=row[3], repairable=row[4])
 
 

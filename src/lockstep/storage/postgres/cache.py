@@ -109,6 +109,10 @@ class NameCache:
         names.partitions.update(partitions)
         self._partitions += len(names.partitions) - before
 
+    def clear(self) -> None:
+        self._queues.clear()
+        self._partitions = 0
+
     def forget(self, queue: str) -> None:
         names = self._queues.pop(queue, None)
         if names is not None:

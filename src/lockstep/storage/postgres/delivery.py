@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar
+from uuid import UUID
 
 import asyncpg
 
@@ -98,30 +100,31 @@ class Delivery(Shared):
         queues.update(request.queue for request in requests if request.queue is not None)
         claims = [claim for i, request in enumerate(requests) for claim in await self._claims(i, request)]
         queues.update(claim.queue for claim in claims)
-        popped = [Popped(request.group) for request in requests]
-        if claims:
-            asked = [requests[claim.request] for claim in claims]
-            leases = [uuid7(time.time_ns()) for _ in requests]
-            rows = await self.database.fetch(
-                "pop",
-                _POP,
-                [claim.request for claim in claims],
-                [claim.group_id for claim in claims],
-                [claim.partition_id for claim in claims],
-                [request.partitions for request in asked],
-                [request.batch for request in asked],
-                [_milliseconds(request.lease_seconds) for request in asked],
-                [leases[claim.request] for claim in claims],
-                [request.auto_ack for request in asked],
-                self.now(),
-            )
-            try:
-                await self._fill(popped, rows, {claim.queue_id: claim.queue for claim in claims})
-            except LockstepError:
-                # What cannot be read, for want of a key, is not kept from others until the lease runs out.
-                await self.ack([Ack(lease_id=str(lease), status="retry") for lease in leases])
-                raise
-        return popped
+        if not claims:
+            return [Popped(request.group) for request in requests]
+        leases = [uuid7(time.time_ns()) for _ in requests]
+        arguments = _pop_arguments(claims, requests, leases, self.now())
+        names = {claim.queue_id: claim.queue for claim in claims}
+        if any([request.auto_ack for request in requests]):
+            return await self._pop_at_once(requests, arguments, names)
+        rows = await self.database.fetch("pop", _POP, *arguments)
+        try:
+            return await self._filled(requests, rows, names)
+        except LockstepError:
+            # What cannot be read, for want of a key, is not kept from others until the lease runs out.
+            await self.ack([Ack(lease_id=str(lease), status="retry") for lease in leases])
+            raise
+
+    async def _pop_at_once(
+        self, requests: Sequence[PopRequest], arguments: tuple[Any, ...], names: dict[int, str]
+    ) -> list[Popped]:
+        """No lease holds what an auto-ack passes, so it is read before that is committed."""
+
+        async def work(connection: asyncpg.Connection[Any]) -> list[Popped]:
+            rows = await self.database.on(connection, "pop", _POP, *arguments)
+            return await self._filled(requests, rows, names, connection)
+
+        return await self.database.transaction(work)
 
     async def _claims(self, index: int, request: PopRequest) -> list[_Claim]:
         """What a request may be served from; nothing if its queue or partition does not exist."""
@@ -160,9 +163,16 @@ class Delivery(Shared):
             group_id = names.groups[request.group] = rows[0][0]
         return group_id
 
-    async def _fill(self, popped: list[Popped], rows: list[Any], queues: dict[int, str]) -> None:
-        """Put the runs that were leased, with their messages, where they were asked for."""
-        segments = await self._load_segments(row[7] for row in rows)
+    async def _filled(
+        self,
+        requests: Sequence[PopRequest],
+        rows: list[Any],
+        queues: dict[int, str],
+        connection: asyncpg.Connection[Any] | None = None,
+    ) -> list[Popped]:
+        """The runs that were leased, with their messages, where they were asked for."""
+        popped = [Popped(request.group) for request in requests]
+        segments = await self._load_segments([row[7] for row in rows], connection)
         for row in rows:
             segment = segments.get(row[7])
             if segment is None:
@@ -172,6 +182,7 @@ class Delivery(Shared):
             if row[9] is not None:
                 answer.lease_id = str(row[10])
                 answer.expires_at = min(answer.expires_at or row[9], row[9])
+        return popped
 
     async def has_pending(self, requests: Sequence[PendingRequest]) -> list[bool]:
         answers = [False] * len(requests)
@@ -203,13 +214,13 @@ class Delivery(Shared):
             rows = await self.database.fetch("ack_leases", *_ack_leases_call(acks, self.now()))
             return _lease_outcomes(acks, rows)
         rows = await self.database.fetch("ack_items", *_ack_items_call(acks, self.now()))
-        return _item_outcomes(acks, rows)
+        return item_outcomes(acks, rows)
 
     async def renew(self, renewals: Sequence[Renewal]) -> list[Renewed]:
         rows = await self.database.fetch(
             "renew",
             _RENEW,
-            [_lease_uuid(renewal.lease_id) for renewal in renewals],
+            [lease_uuid(renewal.lease_id) for renewal in renewals],
             [_milliseconds(renewal.seconds) for renewal in renewals],
             self.now(),
         )
@@ -223,7 +234,7 @@ class Delivery(Shared):
             outcomes: list[AckOutcome] = []
             if acks:
                 rows = await self.database.on(connection, "ack_items", *_ack_items_call(acks, self.now()))
-                outcomes = _item_outcomes(acks, rows)
+                outcomes = item_outcomes(acks, rows)
                 _refuse_failures(outcomes)
             return outcomes, await self._converse(self._push_conversation(batches), connection)
 
@@ -242,9 +253,27 @@ class Delivery(Shared):
             if names is not None and batch.partition in names.partitions:
                 queue_ids.add(names.id)
                 partition_ids.add(names.partitions[batch.partition])
-        leases = [_lease_uuid(ack.lease_id) for ack in acks if ack.lease_id is not None and ack.partition_id is None]
+        leases = [lease_uuid(ack.lease_id) for ack in acks if ack.lease_id is not None and ack.partition_id is None]
         locks = (list(queue_ids), list(partition_ids), leases)
         await self.database.on(connection, "lock_for_transaction", _LOCK, *locks)
+
+
+def _pop_arguments(
+    claims: Sequence[_Claim], requests: Sequence[PopRequest], leases: Sequence[UUID], at: datetime | None
+) -> tuple[Any, ...]:
+    asked = [requests[claim.request] for claim in claims]
+    return (
+        [claim.request for claim in claims],
+        [claim.group_id for claim in claims],
+        [claim.partition_id for claim in claims],
+        # Every partition that is claimed gives at least one message.
+        [min(request.partitions, request.batch) for request in asked],
+        [request.batch for request in asked],
+        [_milliseconds(request.lease_seconds) for request in asked],
+        [leases[claim.request] for claim in claims],
+        [request.auto_ack for request in asked],
+        at,
+    )
 
 
 def _run(queue: str, row: Any, segment: Segment) -> Run:
@@ -253,7 +282,7 @@ def _run(queue: str, row: Any, segment: Segment) -> Run:
     return Run(queue, partition, partition_id, first_seq, segment.uuid, ordinal, segment.created_at, columns, attempt)
 
 
-def _lease_uuid(lease_id: str | None) -> str | None:
+def lease_uuid(lease_id: str | None) -> str | None:
     """What is no lease id at all is a lease that is gone, too."""
     return lease_id if lease_id is None or is_canonical_uuid(lease_id) else _NO_LEASE
 
@@ -273,7 +302,7 @@ def _is_whole_lease(ack: Ack) -> bool:
 
 
 def _ack_leases_call(acks: Sequence[Ack], at: Any) -> tuple[Any, ...]:
-    return _ACK_LEASES, [_lease_uuid(ack.lease_id) for ack in acks], at
+    return _ACK_LEASES, [lease_uuid(ack.lease_id) for ack in acks], at
 
 
 def _lease_outcomes(acks: Sequence[Ack], rows: list[Any]) -> list[AckOutcome]:
@@ -308,7 +337,7 @@ def _lease_outcomes(acks: Sequence[Ack], rows: list[Any]) -> list[AckOutcome]:
 def _ack_items_call(acks: Sequence[Ack], at: Any) -> tuple[Any, ...]:
     return (
         _ACK_ITEMS,
-        [_lease_uuid(ack.lease_id) for ack in acks],
+        [lease_uuid(ack.lease_id) for ack in acks],
         [ack.partition_id for ack in acks],
         [ack.seq for ack in acks],
         [ack.transaction_id for ack in acks],
@@ -319,7 +348,7 @@ def _ack_items_call(acks: Sequence[Ack], at: Any) -> tuple[Any, ...]:
     )
 
 
-def _item_outcomes(acks: Sequence[Ack], rows: list[Any]) -> list[AckOutcome]:
+def item_outcomes(acks: Sequence[Ack], rows: list[Any]) -> list[AckOutcome]:
     by_item: dict[int, list[Any]] = {}
     for row in rows:
         by_item.setdefault(row[0] - 1, []).append(row)

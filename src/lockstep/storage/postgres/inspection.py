@@ -20,14 +20,20 @@ from lockstep.core.records import (
     PartitionLag,
     QueueInfo,
     Utilisation,
+    page_cursor,
+    parse_page_cursor,
 )
 from lockstep.core.rules import STOPPED, Cursor, message_status
-from lockstep.errors import InvalidRequest, MessageNotFound, PartitionNotFound
+from lockstep.errors import MessageNotFound, PartitionNotFound
 from lockstep.storage.postgres.administration import queue_info
 from lockstep.storage.postgres.shared import Shared
 
 _NOW = "select clock_timestamp()"
 _RESOLVE_SEQ = "select lockstep.resolve_seq($1, $2)"
+_LABELLED = (
+    "select 1 from lockstep.queue "
+    "where id = $1 and ($2::text is null or namespace = $2) and ($3::text is null or task = $3)"
+)
 
 _SCAN_ROUNDS_MAX = 20
 """How many pages of runs are read in search of messages of one status before a short page is answered."""
@@ -88,35 +94,48 @@ class Inspection(Shared):
         return Depth(queue=queue, group=group, pending=pending, partitions_pending=partitions, leased=leased)
 
     async def messages(self, where: MessageFilter, *, cursor: str | None = None, limit: int = 100) -> MessagePage:
-        partition_after, seq_after = _parse_cursor(cursor)
-        queue_id = await self._queue_id(where.queue)
-        partition_id = None
-        if where.partition is not None:
-            partition_id = await self._partition_id(where.queue, queue_id, where.partition)
+        partition_after, seq_after = parse_page_cursor(cursor)
+        query, scope = await self._scope(where)
         items: list[MessageView] = []
         for _ in range(_SCAN_ROUNDS_MAX):
-            place = (partition_after, seq_after, partition_id, where.from_at, where.to_at)
-            rows = await self._query("message_runs", queue_id, *place, limit)
+            rows = await self._query(query, *scope, partition_after, seq_after, where.from_at, where.to_at, limit)
             if not rows:
                 return MessagePage(items=items, next_cursor=None)
+            rows = _enough(rows, limit - len(items), partition_after, seq_after)
             for view in await self._views(await self._runs_after(where.queue, rows, partition_after, seq_after)):
                 if where.status is None or view.status == where.status:
                     items.append(view)
                     if len(items) == limit:
-                        return MessagePage(items=items, next_cursor=_make_cursor(view.message))
+                        return MessagePage(
+                            items=items, next_cursor=page_cursor(view.message.partition_id, view.message.seq)
+                        )
             partition_after, seq_after = rows[-1][0], rows[-1][3]
-        return MessagePage(items=items, next_cursor=f"{partition_after}.{seq_after}")
+        return MessagePage(items=items, next_cursor=page_cursor(partition_after, seq_after))
 
-    async def _runs_after(self, queue: str, rows: Sequence[Any], partition_id: int, seq: int) -> list[Run]:
+    async def _scope(self, where: MessageFilter) -> tuple[str, Sequence[Any]]:
+        """The query that finds the runs of a filter, and its first arguments."""
+        if where.queue is None:
+            return "message_runs_over", (where.namespace, where.task)
+        queue_id = await self._queue_id(where.queue)
+        partition_id = None
+        if where.partition is not None:
+            partition_id = await self._partition_id(where.queue, queue_id, where.partition)
+        if (where.namespace, where.task) != (None, None):
+            labelled = await self.database.fetch("queue_labelled", _LABELLED, queue_id, where.namespace, where.task)
+            return "message_runs", (queue_id if labelled else None, partition_id)
+        return "message_runs", (queue_id, partition_id)
+
+    async def _runs_after(self, queue: str | None, rows: Sequence[Any], partition_id: int, seq: int) -> list[Run]:
         """The runs of `message_runs`, without the messages up to the place."""
         segments = await self._load_segments(row[4] for row in rows)
         runs = []
-        for id_, name, first_seq, last_seq, segment_id, ordinal, created_at in rows:
+        for id_, name, first_seq, last_seq, segment_id, ordinal, created_at, *over in rows:
             skip = max(seq + 1 - first_seq, 0) if id_ == partition_id else 0
             if segment_id in segments:
                 columns = segments[segment_id].columns.slice(ordinal + skip, ordinal + last_seq - first_seq + 1)
                 uuid = segments[segment_id].uuid
-                runs.append(Run(queue, name, id_, first_seq + skip, uuid, ordinal + skip, created_at, columns))
+                of = over[0] if queue is None else queue
+                runs.append(Run(of, name, id_, first_seq + skip, uuid, ordinal + skip, created_at, columns))
         return runs
 
     async def _views(self, runs: Sequence[Run]) -> list[MessageView]:
@@ -218,6 +237,15 @@ def _partition_lag(queue: str, row: Any) -> PartitionLag:
     )
 
 
+def _enough(rows: list[Any], messages: int, partition_id: int, seq: int) -> list[Any]:
+    """The first runs of `message_runs` with so many messages after the place: each may cost a segment to decode."""
+    for number, (id_, _, first_seq, last_seq, *_) in enumerate(rows, start=1):
+        messages -= last_seq - (max(first_seq, seq + 1) if id_ == partition_id else first_seq) + 1
+        if messages <= 0:
+            return rows[:number]
+    return rows
+
+
 def _view(message: Message, cursors: Iterable[tuple[str, Cursor]], dead: bool, now: datetime) -> MessageView:
     groups = []
     for name, cursor in cursors:
@@ -231,19 +259,3 @@ def _view(message: Message, cursors: Iterable[tuple[str, Cursor]], dead: bool, n
         )
     status = message_status(message.seq, (cursor for _, cursor in cursors), dead=dead, now=now)
     return MessageView(message=message, status=status, groups=groups)
-
-
-def _make_cursor(message: Message) -> str:
-    return f"{message.partition_id}.{message.seq}"
-
-
-def _parse_cursor(cursor: str | None) -> tuple[int, int]:
-    """Partition id and seq after which a page begins."""
-    if cursor is None:
-        return 0, 0
-    partition_id, _, seq = cursor.partition(".")
-    if not (partition_id.isascii() and partition_id.isdigit() and seq.isascii() and seq.isdigit()):
-        raise InvalidRequest(f"not a page cursor: {cursor[:64]!r}")
-    if int(partition_id) >= 2**63 or int(seq) >= 2**62:
-        raise InvalidRequest(f"not a page cursor: {cursor[:64]!r}")
-    return int(partition_id), int(seq)

@@ -49,6 +49,16 @@ end $$;
 """
 
 
+# Bodies are not checked while they are created, because they call each other; the tests call every one of them.
+_NO_BODY_CHECK = "set local check_function_bodies = off"
+_RECORD_MIGRATION = "insert into lockstep.migration (version, name) values ({}, {})"
+_RECORD_PROCEDURES = (
+    "insert into lockstep.procedures (schema_version, checksum) values ({}, {}) "
+    "on conflict (only_row) do update set schema_version = excluded.schema_version, "
+    "checksum = excluded.checksum, applied_at = clock_timestamp()"
+)
+
+
 async def migrate(connection: asyncpg.Connection[Any]) -> list[str]:
     """Apply what is missing; returns the names of what was applied. Raises SchemaTooNew, Unavailable."""
     major = connection.get_server_version().major
@@ -65,6 +75,32 @@ async def migrate(connection: asyncpg.Connection[Any]) -> list[str]:
             await _apply_procedures(connection)
             applied.append("procedures")
     return applied
+
+
+def script(version: int = 0) -> str:
+    """What `migrate` does to a database of a schema version, as SQL for others to run. Raises SchemaTooNew."""
+    _refuse_newer(version)
+    ours = len(sql.migrations())
+    steps = [
+        "begin;",
+        f"set local statement_timeout = 0; set local lock_timeout = 0; {_NO_BODY_CHECK};",
+        f"select pg_advisory_xact_lock({ADVISORY_LOCK});",
+        _BOOKKEEPING.strip(),
+        *[f"{migration.sql.strip()}\n{_record(migration)};" for migration in sql.migrations()[version:]],
+        sql.procedures().strip(),
+        _DROP_LEFT_OVER.strip(),
+        f"{_RECORD_PROCEDURES.format(ours, _quoted(sql.procedures_checksum()))};",
+        "commit;",
+    ]
+    return "\n\n".join(steps) + "\n"
+
+
+def _record(migration: sql.Migration) -> str:
+    return _RECORD_MIGRATION.format(migration.version, _quoted(migration.name))
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
 
 
 async def schema_version(connection: asyncpg.Connection[Any]) -> int:
@@ -97,11 +133,7 @@ async def _apply_migrations(connection: asyncpg.Connection[Any]) -> list[str]:
     applied = []
     for migration in sql.migrations()[version:]:
         await connection.execute(migration.sql)
-        await connection.execute(
-            "insert into lockstep.migration (version, name) values ($1, $2)",
-            migration.version,
-            migration.name,
-        )
+        await connection.execute(_RECORD_MIGRATION.format("$1", "$2"), migration.version, migration.name)
         applied.append(f"{migration.version:04d}_{migration.name}")
     return applied
 
@@ -112,14 +144,8 @@ async def _procedures_differ(connection: asyncpg.Connection[Any]) -> bool:
 
 
 async def _apply_procedures(connection: asyncpg.Connection[Any]) -> None:
-    # Bodies are not checked while they are created, because they call each other; the tests call every one of them.
-    await connection.execute("set local check_function_bodies = off")
+    await connection.execute(_NO_BODY_CHECK)
     await connection.execute(sql.procedures())
     await connection.execute(_DROP_LEFT_OVER)
-    await connection.execute(
-        "insert into lockstep.procedures (schema_version, checksum) values ($1, $2) "
-        "on conflict (only_row) do update set schema_version = excluded.schema_version, "
-        "checksum = excluded.checksum, applied_at = clock_timestamp()",
-        len(sql.migrations()),
-        sql.procedures_checksum(),
-    )
+    statement = _RECORD_PROCEDURES.format("$1", "$2")
+    await connection.execute(statement, len(sql.migrations()), sql.procedures_checksum())

@@ -52,6 +52,16 @@ class PoolSettings:
     transaction_attempts_max: int = 10
 
 
+@dataclass(frozen=True, slots=True)
+class PoolCounts:
+    """How a pool stands."""
+
+    open: int
+    idle: int
+    connections_max: int
+    waiters: int
+
+
 class _Pool:
     """Connections to one DSN: the one that was used last is used next, and none is made before it is needed.
 
@@ -91,6 +101,9 @@ class _Pool:
         connection.terminate()
         self._open -= 1
         self._hand_over(None)
+
+    def counts(self) -> PoolCounts:
+        return PoolCounts(self._open, len(self._idle), self._settings.connections_max, len(self._waiting))
 
     async def close(self) -> None:
         for connection in self._idle:
@@ -140,17 +153,7 @@ class _Pool:
         try:
             for attempt in range(1, settings.connect_attempts_max + 1):
                 try:
-                    return await asyncpg.connect(
-                        self._dsn,
-                        timeout=settings.connect_timeout_seconds,
-                        # No command_timeout: the server ends a slow statement itself, and says so.
-                        server_settings={
-                            "application_name": "lockstep",
-                            "statement_timeout": str(int(settings.statement_timeout_seconds * 1000)),
-                            "lock_timeout": str(int(settings.lock_timeout_seconds * 1000)),
-                            **_PLANNER,
-                        },
-                    )
+                    return await connect(self._dsn, settings)
                 except Exception as error:
                     if not may_retry_connect(error) or attempt == settings.connect_attempts_max:
                         raise translate(error) from error
@@ -161,6 +164,21 @@ class _Pool:
             self._open -= 1
             self._hand_over(None)
             raise
+
+
+async def connect(dsn: str, settings: PoolSettings, *, application_name: str = "lockstep") -> asyncpg.Connection[Any]:
+    """One attempt at a connection."""
+    return await asyncpg.connect(
+        dsn,
+        timeout=settings.connect_timeout_seconds,
+        # No command_timeout: the server ends a slow statement itself, and says so.
+        server_settings={
+            "application_name": application_name,
+            "statement_timeout": str(int(settings.statement_timeout_seconds * 1000)),
+            "lock_timeout": str(int(settings.lock_timeout_seconds * 1000)),
+            **_PLANNER,
+        },
+    )
 
 
 # A pool belongs to the event loop that made it, so the loop is part of the key.
@@ -215,6 +233,15 @@ class Database:
         else:
             pool.release(connection)
 
+    @property
+    def counts(self) -> PoolCounts:
+        """The connections of the pool, which others may use, too."""
+        return PoolCounts(0, 0, self._settings.connections_max, 0) if self._pool is None else self._pool.counts()
+
+    async def connect_apart(self, application_name: str) -> asyncpg.Connection[Any]:
+        """A connection that is not the pool's: the caller closes it."""
+        return await connect(self._dsn, self._settings, application_name=application_name)
+
     async def fetch(self, name: str, query: str, *args: Any) -> list[Any]:
         """The rows of one query, which is a transaction of its own; retried if PostgreSQL says it may be."""
 
@@ -257,18 +284,30 @@ class Database:
         return await self._attempts(attempt)
 
     async def _attempts(self, work: Callable[[asyncpg.Connection[Any]], Awaitable[T]]) -> T:
+        # The body of connection() once more, without a context manager: this is the way of every call.
         for attempt in range(1, self._settings.transaction_attempts_max + 1):
-            async with self.connection() as connection:
-                try:
-                    return await work(connection)
-                except (StaleName, asyncio.CancelledError):
-                    raise
-                except Exception as error:
-                    if not is_retryable(error) or attempt == self._settings.transaction_attempts_max:
-                        raise translate(error) from error
-                    logger.info("transaction_retried", extra={"action": "transaction_retried", "attempt": attempt})
+            pool = self._join()
+            connection = await pool.acquire()
+            try:
+                result = await work(connection)
+            except asyncio.CancelledError:
+                pool.discard(connection)
+                raise
+            except Exception as error:
+                pool.release(connection)
+                self._raise_unless_retryable(error, attempt)
+            else:
+                pool.release(connection)
+                return result
+            logger.info("transaction_retried", extra={"action": "transaction_retried", "attempt": attempt})
             await asyncio.sleep(backoff_seconds(attempt))
         raise AssertionError("transaction_attempts_max is at least 1")
+
+    def _raise_unless_retryable(self, error: Exception, attempt: int) -> None:
+        if isinstance(error, StaleName):
+            raise error
+        if not is_retryable(error) or attempt == self._settings.transaction_attempts_max:
+            raise translate(error) from error
 
     def _join(self) -> _Pool:
         """The pool of this DSN, settings and event loop; made by its first user."""

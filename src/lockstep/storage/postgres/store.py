@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 
 from lockstep.config import Config, load
 from lockstep.storage.postgres.administration import Administration
 from lockstep.storage.postgres.cache import NameCache, SegmentCache
 from lockstep.storage.postgres.dead_letters import DeadLetters
-from lockstep.storage.postgres.delivery import Delivery
 from lockstep.storage.postgres.inspection import Inspection
+from lockstep.storage.postgres.listen import Hear, Signals
+from lockstep.storage.postgres.maintenance import Maintenance
+from lockstep.storage.postgres.message_admin import MessageAdmin
 from lockstep.storage.postgres.migrate import migrate
+from lockstep.storage.postgres.overview import Overviews
 from lockstep.storage.postgres.pool import Database, PoolSettings, QueryHook
 from lockstep.storage.postgres.pushing import Encryption
+from lockstep.storage.postgres.statistics import Statistics
+from lockstep.storage.postgres.streams import Streams
+from lockstep.storage.postgres.traces import Traces
 
 
-class PostgresStore(Delivery, Administration, Inspection, DeadLetters):
+class PostgresStore(
+    Streams, MessageAdmin, Administration, Inspection, Overviews, DeadLetters, Traces, Maintenance, Statistics
+):
     """Queues in PostgreSQL 15 or newer. `clock` sets the time for tests; without it the database's clock rules."""
 
     def __init__(
@@ -33,6 +41,7 @@ class PostgresStore(Delivery, Administration, Inspection, DeadLetters):
         self.names = NameCache(config.partition_cache_entries_max)
         self.encryption = Encryption.of(config)
         self._clock = clock
+        self._signals = Signals(self.database, self.names)
 
     def now(self) -> datetime | None:
         return None if self._clock is None else self._clock()
@@ -43,10 +52,17 @@ class PostgresStore(Delivery, Administration, Inspection, DeadLetters):
             await migrate(connection)
 
     async def close(self) -> None:
+        await self._signals.close()
         await self.database.close()
 
     async def ping(self) -> None:
         await self.database.fetch("ping", "select 1")
+
+    async def listen(self, hear: Hear) -> None:
+        await self._signals.listen(hear)
+
+    def announce(self, partitions_by_queue: Mapping[str, int]) -> None:
+        self._signals.announce(partitions_by_queue)
 
 
 def _pool_settings(config: Config) -> PoolSettings:

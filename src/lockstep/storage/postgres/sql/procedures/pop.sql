@@ -203,7 +203,7 @@ begin
         _cursor.acked := _start;
         _cursor.attempts := 0;
     end if;
-    if _cursor.lease_id is not null and _head is not null then
+    if _cursor.lease_id is not null and _head <= _cursor.lease_to then
         _cursor.attempts := _cursor.attempts + 1;
         _stopped := _cursor.attempts > _queue.retry_limit and _queue.on_exhausted = 'stop';
         if _cursor.attempts > _queue.retry_limit and not _stopped then
@@ -256,8 +256,8 @@ begin
     return lockstep.due_at(_partition_id, _acked, _queue.delay_seconds, _queue.window_seconds, _not_before);
 end $$;
 
--- Whether a pop may find something, by group and, where not null, partition. Yes for a group that is gone: its next
--- pop starts afresh.
+-- Whether a pop may find something, by group and, where not null, partition. Yes for one that is gone: its next pop looks
+-- up the names again.
 create or replace function lockstep.has_pending(_group_ids int[], _partition_ids bigint[], _at timestamptz) returns boolean[] language plpgsql stable as $$
 declare
     _now timestamptz := coalesce(_at, clock_timestamp());
@@ -269,7 +269,7 @@ begin
                 select 1 from lockstep.cursor c where c.group_id = t.group_id and c.due_at <= _now
             ) else exists (
                 select 1 from lockstep.cursor c where c.partition_id = t.partition_id and c.group_id = t.group_id and c.due_at <= _now
-            ) end order by t.o)
+            ) or not exists (select 1 from lockstep.partition p where p.id = t.partition_id) end order by t.o)
         from unnest(_group_ids, _partition_ids) with ordinality t (group_id, partition_id, o)
     );
 end $$;

@@ -49,6 +49,8 @@ begin
     delete from lockstep.run r using lockstep.partition p where p.queue_id = _queue_id and r.partition_id = p.id;
     delete from lockstep.segment s where s.queue_id = _queue_id;
     delete from lockstep.dead_letter d where d.queue_id = _queue_id;
+    perform lockstep.remove_trace_events_of_queue(_queue_id);
+    delete from lockstep.stream_state s using lockstep.partition p where p.queue_id = _queue_id and s.partition_id = p.id;
     delete from lockstep.depth d where d.queue_id = _queue_id;
     delete from lockstep.subscription s where s.queue_id = _queue_id;
     delete from lockstep.consumer_group g where g.queue_id = _queue_id;
@@ -131,6 +133,7 @@ begin
     delete from lockstep.dedup_text d using lockstep.partition p where p.queue_id = _queue_id and d.partition_id = p.id;
     delete from lockstep.trace_index t using lockstep.partition p where p.queue_id = _queue_id and t.partition_id = p.id;
     delete from lockstep.dead_letter d where d.queue_id = _queue_id;
+    perform lockstep.remove_trace_events_of_queue(_queue_id);
     update lockstep.cursor c
     set acked = lockstep.last_seq(p.id), attempts = 0, lease_id = null, lease_to = null, leased_at = null, due_at = null
     from lockstep.partition p where p.queue_id = _queue_id and c.partition_id = p.id;
@@ -186,6 +189,7 @@ create or replace function lockstep.forget(_partition_id bigint, _from bigint, _
     delete from lockstep.dedup_text d where d.partition_id = _partition_id and d.seq between _from and _to;
     delete from lockstep.trace_index t where t.partition_id = _partition_id and t.seq between _from and _to;
     delete from lockstep.dead_letter d where d.partition_id = _partition_id and d.seq between _from and _to;
+    select lockstep.remove_trace_events(_partition_id, _from, _to);
 $$;
 
 -- Removes those of the segments that no run needs any more; their manifests say where to look.

@@ -1,10 +1,11 @@
 -- Every invariant of the tables, one branch each, over one queue or all; and repairs for what can be recomputed.
 
-create or replace function lockstep.verify(_queue_id int, _at timestamptz) returns table (kind text, problem text, queue_name text, partition_id bigint, repairable boolean)
+-- Checks the partitions after _after up to _upto; with _upto null to the end, and there also what is no partition's own.
+create or replace function lockstep.verify(_queue_id int, _after bigint, _upto bigint, _at timestamptz) returns table (kind text, problem text, queue_name text, partition_id bigint, repairable boolean)
 language sql stable as $$
     with lane as (
         select p.id, p.name, q.name as queue, q.id as queue_id from lockstep.partition p join lockstep.queue q on q.id = p.queue_id
-        where q.id = coalesce(_queue_id, q.id)
+        where q.id = coalesce(_queue_id, q.id) and p.id > _after and p.id <= coalesce(_upto, p.id)
     ), reach as (
         select l.*, lockstep.start_of(l.id) as start_seq, lockstep.last_seq(l.id) as last_seq, lockstep.last_stored(l.id) as last_stored from lane l
     ), run as (
@@ -24,7 +25,7 @@ language sql stable as $$
     union all
     select 'segment_orphaned', format('segment %s has no message that is still wanted', s.id), q.name, null, true
     from lockstep.segment s left join lockstep.queue q on q.id = s.queue_id
-    where s.queue_id = coalesce(_queue_id, s.queue_id) and not exists (
+    where _upto is null and s.queue_id = coalesce(_queue_id, s.queue_id) and not exists (
         select 1 from unnest(s.partition_ids, s.first_seqs, s.counts) m (partition_id, first_seq, n)
         join lockstep.run r on r.partition_id = m.partition_id and r.segment_id = s.id and r.first_seq between m.first_seq and m.first_seq + m.n - 1
     )
@@ -40,7 +41,7 @@ language sql stable as $$
            c.queue, c.partition_id, true
     from place c
     where (c.lease_id is null) <> (c.lease_to is null) or (c.lease_id is null) <> (c.leased_at is null)
-       or (c.lease_id is not null and (c.due_at is null or c.lease_to <= c.acked or c.lease_to > c.last_seq))
+       or (c.lease_id is not null and (c.due_at is null or c.lease_to < c.acked or c.lease_to > c.last_seq))
     union all
     select 'due_at_wrong', format('group %s is due at %s, with %s messages ahead', c.group_id, coalesce(c.due_at::text, 'no time'), lockstep.lag(c.partition_id, c.acked)),
            c.queue, c.partition_id, true
@@ -56,9 +57,13 @@ language sql stable as $$
     ) d join lane l on l.id = d.partition_id
     where not exists (select 1 from lockstep.runs_between(d.partition_id, d.seq - 1, d.seq) r)
     union all
-    select 'trace_dangling', format('trace %s points at seq %s, which is not stored', t.trace_id, t.seq), l.queue, l.id, true
-    from lockstep.trace_index t join lane l on l.id = t.partition_id
-    where not exists (select 1 from lockstep.runs_between(t.partition_id, t.seq - 1, t.seq) r)
+    select 'trace_dangling', format('trace %s points at seq %s, which is not stored', t.trace_id, t.seq), q.name, p.id, true
+    from lockstep.trace_index t join lockstep.partition p on p.id = t.partition_id join lockstep.queue q on q.id = p.queue_id
+    where _upto is null and q.id = coalesce(_queue_id, q.id) and not exists (select 1 from lockstep.runs_between(t.partition_id, t.seq - 1, t.seq) r)
+    union all
+    select 'trace_dangling', format('trace event %s points at seq %s, which is not stored', e.id, e.seq), l.queue, l.id, true
+    from lockstep.trace_event e join lane l on l.id = e.partition_id
+    where not exists (select 1 from lockstep.runs_between(e.partition_id, e.seq - 1, e.seq) r)
     union all
     select 'dead_letter_dangling', format('dead letter %s points at seq %s, which is not stored', d.id, d.seq), l.queue, l.id, true
     from lockstep.dead_letter d join lane l on l.id = d.partition_id
@@ -73,7 +78,7 @@ language sql stable as $$
             select d.group_id, sum(d.pending)::bigint as pending from lockstep.depth d where d.queue_id = q.id group by d.group_id
         ) d on d.group_id = e.group_id
     ) t
-    where q.id = coalesce(_queue_id, q.id) and q.max_size > 0 and t.counted is distinct from t.expected
+    where _upto is null and q.id = coalesce(_queue_id, q.id) and q.max_size > 0 and t.counted is distinct from t.expected
 $$;
 
 -- Recomputes what can be recomputed, under the locks of the queue, its partitions and its cursors.
@@ -91,7 +96,7 @@ begin
     update lockstep.cursor c set lease_id = null, lease_to = null, leased_at = null
     from lockstep.partition p
     where p.queue_id = _queue_id and c.partition_id = p.id
-      and (c.lease_id is null or c.due_at is null or c.lease_to is null or c.leased_at is null or c.lease_to <= c.acked or c.lease_to > lockstep.last_seq(p.id));
+      and (c.lease_id is null or c.due_at is null or c.lease_to is null or c.leased_at is null or c.lease_to < c.acked or c.lease_to > lockstep.last_seq(p.id));
     update lockstep.cursor c
     set acked = least(greatest(c.acked, lockstep.start_of(p.id)), lockstep.last_seq(p.id))
     from lockstep.partition p where p.queue_id = _queue_id and c.partition_id = p.id and c.lease_id is null;
@@ -104,6 +109,10 @@ begin
     where p.queue_id = _queue_id and d.partition_id = p.id and not exists (select 1 from lockstep.runs_between(p.id, d.seq - 1, d.seq) r);
     delete from lockstep.trace_index t using lockstep.partition p
     where p.queue_id = _queue_id and t.partition_id = p.id and not exists (select 1 from lockstep.runs_between(p.id, t.seq - 1, t.seq) r);
+    delete from lockstep.trace_name n using lockstep.partition p
+    where p.queue_id = _queue_id and n.partition_id = p.id and not exists (select 1 from lockstep.runs_between(p.id, n.seq - 1, n.seq) r);
+    delete from lockstep.trace_event e using lockstep.partition p
+    where p.queue_id = _queue_id and e.partition_id = p.id and not exists (select 1 from lockstep.runs_between(p.id, e.seq - 1, e.seq) r);
     delete from lockstep.dead_letter d using lockstep.partition p
     where p.queue_id = _queue_id and d.partition_id = p.id and not exists (select 1 from lockstep.runs_between(p.id, d.seq - 1, d.seq) r);
     perform lockstep.sweep_segments(array(select s.id from lockstep.segment s where s.queue_id = _queue_id));

@@ -1,0 +1,45 @@
+"""What a store tells about itself: its connections and caches, and the database beneath."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class StoreCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a store holds in this process; all 0 where it has no such thing."""
+
+    connections_open: int = 0
+    connections_idle: int = 0
+    connections_max: int = 0
+    connection_waiters: int = 0
+    """Calls that wait for a connection."""
+    cache_segments: int = 0
+    cache_bytes: int = 0
+    cache_bytes_max: int = 0
+    cache_hits: int = 0
+    cache_misses: int = 0
+
+
+class TableStats(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    bytes: int
+    """With its indexes and all that it keeps elsewhere."""
+    rows_estimate: int
+    dead_rows_estimate: int
+
+
+class DatabaseStats(msgspec.Struct, frozen=True, kw_only=True):
+    """The database beneath a store; empty where there is none."""
+
+    version: str | None = None
+    bytes: int = 0
+    connections: int = 0
+    """To this database, of whomever."""
+    connections_max: int = 0
+    cache_hit_rate: float | None = None
+    """The share of block reads that needed no disk; None before the first."""
+    commits: int = 0
+    rollbacks: int = 0
+    deadlocks: int = 0
+    tables: list[TableStats] = []
+    """Those of the schema, the largest first."""

@@ -1,0 +1,70 @@
+"""Trace events: what consumers tell about a message on its way. They live as long as their message."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+
+from lockstep.core.messages import Message
+
+
+class NewTraceEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that happened to a message."""
+
+    partition_id: int
+    transaction_id: str
+    """Of the message: what its producer gave, or the message's own id."""
+    data: bytes
+    """JSON."""
+    event_type: str = "info"
+    group: str | None = None
+    worker: str | None = None
+    """Who tells, for people."""
+    names: tuple[str, ...] = ()
+    """What the event can be found by, over all queues."""
+
+
+class TraceEvent(msgspec.Struct, frozen=True, kw_only=True):
+    id: int
+    queue: str
+    partition: str
+    partition_id: int
+    seq: int
+    """Of the message."""
+    transaction_id: str
+    """As the event was recorded with it."""
+    data: bytes
+    event_type: str
+    group: str | None
+    worker: str | None
+    names: tuple[str, ...]
+    created_at: datetime
+
+
+class NamedTrace(msgspec.Struct, frozen=True, kw_only=True):
+    """A trace event that was found by one of its names."""
+
+    event: TraceEvent
+    message: Message | None
+    """None if it was removed in this moment."""
+
+
+class NamedTracePage(msgspec.Struct, frozen=True, kw_only=True):
+    items: list[NamedTrace]
+    total: int
+
+
+class TraceName(msgspec.Struct, frozen=True, kw_only=True):
+    """All trace events with one name."""
+
+    name: str
+    traces: int
+    messages: int
+    """How many messages they are about."""
+    last_seen_at: datetime
+
+
+class TraceNamePage(msgspec.Struct, frozen=True, kw_only=True):
+    items: list[TraceName]
+    total: int

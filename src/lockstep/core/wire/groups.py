@@ -1,0 +1,170 @@
+"""Consumer groups on the wire: lists of them, their lag, deleting and seeking."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Literal
+
+from msgspec import Struct
+
+from lockstep.core.records import GroupInfo, PartitionLag, Position
+from lockstep.core.wire.times import Time, parse_time, seconds_since, timestamp, timestamp_or_none
+from lockstep.errors import InvalidRequest
+
+LAGGING_SECONDS = 300
+
+
+class GroupRow(Struct, rename="camel"):
+    """A group on one queue."""
+
+    name: str
+    topics: list[str]
+    queue_name: str
+    members: int
+    """Live leases: members are not registered anywhere."""
+    partitions_with_lag: int
+    total_lag: int
+    max_time_lag: float
+    """Seconds: the age of the oldest message that it has not done."""
+    state: Literal["Stable", "Lagging", "Dead"]
+    """Lagging above 300 seconds; Dead if it has a place in no partition."""
+    subscription_mode: str
+    subscription_timestamp: str | None
+    subscription_created_at: str
+
+
+class GroupPartition(Struct, rename="camel"):
+    partition: str
+    worker_id: str | None
+    """Always null: a lease belongs to whoever knows its id."""
+    last_consumed_at: str | None
+    total_consumed: int
+    """The group's place: the messages of the partition that count as done."""
+    offset_lag: int
+    time_lag_seconds: float
+    lease_active: bool
+
+
+class GroupPartitions(Struct):
+    partitions: list[GroupPartition]
+
+
+class LaggingRow(Struct):
+    consumer_group: str
+    queue_name: str
+    partition_name: str
+    partition_id: str
+    worker_id: str | None
+    offset_lag: int
+    time_lag_seconds: float
+    lag_hours: float
+    oldest_unconsumed_at: str | None
+    last_consumed_at: str | None
+
+
+class DeleteGroupAnswer(Struct, rename="camel", omit_defaults=True):
+    success: bool
+    consumer_group: str
+    deleted_partitions: int
+    metadata_deleted: bool
+    queue_name: str | None = None
+
+
+class SubscriptionBody(Struct, rename="camel"):
+    subscription_timestamp: Time
+
+
+class SubscriptionAnswer(Struct, rename="camel"):
+    success: bool
+    consumer_group: str
+    new_timestamp: str
+    rows_updated: int
+
+
+class SeekBody(Struct, rename="camel"):
+    to_end: bool = False
+    timestamp: Time | None = None
+
+
+class SeekAnswer(Struct, rename="camel"):
+    success: bool
+    consumer_group: str
+    queue_name: str
+    seek_to_end: bool
+    target_timestamp: str | None
+    partitions_updated: int
+
+
+def group_row(info: GroupInfo, now: datetime) -> GroupRow:
+    lag_seconds = seconds_since(info.oldest_at, now)
+    return GroupRow(
+        name=info.name,
+        topics=[info.queue],
+        queue_name=info.queue,
+        members=info.leases,
+        partitions_with_lag=info.partitions_with_lag,
+        total_lag=info.lag,
+        max_time_lag=lag_seconds,
+        state=_state(info, lag_seconds),
+        subscription_mode=info.subscription.mode,
+        subscription_timestamp=timestamp_or_none(info.subscription.from_at),
+        subscription_created_at=timestamp(info.created_at),
+    )
+
+
+def _state(info: GroupInfo, lag_seconds: float) -> Literal["Stable", "Lagging", "Dead"]:
+    if info.partitions == 0:
+        return "Dead"
+    return "Lagging" if lag_seconds > LAGGING_SECONDS else "Stable"
+
+
+def group_partitions(lags: Sequence[PartitionLag], now: datetime) -> GroupPartitions:
+    return GroupPartitions([_group_partition(lag, now) for lag in lags])
+
+
+def _group_partition(lag: PartitionLag, now: datetime) -> GroupPartition:
+    return GroupPartition(
+        partition=lag.partition,
+        worker_id=None,
+        last_consumed_at=timestamp_or_none(lag.consumed_at),
+        total_consumed=lag.acked,
+        offset_lag=lag.lag,
+        time_lag_seconds=seconds_since(lag.oldest_at, now),
+        lease_active=lag.leased,
+    )
+
+
+def lagging_row(lag: PartitionLag, now: datetime) -> LaggingRow:
+    seconds = seconds_since(lag.oldest_at, now)
+    return LaggingRow(
+        consumer_group=lag.group,
+        queue_name=lag.queue,
+        partition_name=lag.partition,
+        partition_id=str(lag.partition_id),
+        worker_id=None,
+        offset_lag=lag.lag,
+        time_lag_seconds=seconds,
+        lag_hours=round(seconds / 3600, 2),
+        oldest_unconsumed_at=timestamp_or_none(lag.oldest_at),
+        last_consumed_at=timestamp_or_none(lag.consumed_at),
+    )
+
+
+def position_of(body: SeekBody) -> Position:
+    if body.to_end:
+        return Position("end")
+    if body.timestamp is None:
+        raise InvalidRequest("a seek needs toEnd or timestamp")
+    return Position("time", at=parse_time(body.timestamp, what="timestamp"))
+
+
+def seek_answer(queue: str, group: str, position: Position, moved: int) -> SeekAnswer:
+    return SeekAnswer(
+        success=True,
+        consumer_group=group,
+        queue_name=queue,
+        seek_to_end=position.kind == "end",
+        target_timestamp=timestamp_or_none(position.at),
+        partitions_updated=moved,
+    )

@@ -1,0 +1,613 @@
+"""The hot routes on the wire: push, pop, ack, renew and transactions.
+
+Payloads stay raw bytes on their way through: `msgspec.Raw` takes them out of a body, and puts them into an answer,
+without decoding them. Field names are those of the protocol.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from lockstep.core.ids import is_canonical_uuid, message_ids
+from lockstep.core.messages import Batch, Columns, PushResult, Run
+from lockstep.core.names import DEFAULT_PARTITION, QUEUE_MODE
+from lockstep.core.records import (
+    ACK_ERROR_TEXTS,
+    Ack,
+    AckOutcome,
+    AckStatus,
+    Popped,
+    Renewed,
+    TransactionResult,
+)
+from lockstep.core.wire.numbers import number_of
+from lockstep.core.wire.times import timestamp, timestamp_or_none
+from lockstep.errors import InvalidRequest
+
+Order = list[tuple[int, int]]
+_NULL = Raw(b"null")
+_NO_LEASE = "00000000-0000-0000-0000-000000000000"
+# Each may cost another attempt at the transaction.
+_REQUIRED_LEASES_MAX = 100
+
+
+class PushItem(Struct, rename="camel", gc=False):
+    """One message to push. What is not named here is ignored, a `producerSub` above all: it is never trusted."""
+
+    queue: str
+    payload: Raw = msgspec.field(default_factory=lambda: _NULL)
+    partition: str = DEFAULT_PARTITION
+    transaction_id: str | None = None
+    trace_id: str | None = None
+    kind: str | None = None
+    reference: str | None = None
+    encoding: str | None = None
+    headers: dict[str, str] | None = None
+    payload_base64: str | None = None
+    """The payload as opaque bytes, in place of `payload`; `encoding` says what they are."""
+
+
+class PushBody(Struct):
+    items: list[PushItem]
+
+
+class PushReceipt(Struct, gc=False, omit_defaults=True):
+    """What became of one item. The names are a mix of two spellings, because the protocol's are."""
+
+    index: int
+    transaction_id: str
+    status: Literal["queued", "duplicate"]
+    message_id: str
+    partition_id: str
+    trace_id: str | None
+    queueName: str  # noqa: N815
+    partition: str
+    seq: int
+    depth: int | UnsetType = UNSET
+    """Of a queue with a max_size: its pending messages after this push, and how many more it takes."""
+    remaining: int | UnsetType = UNSET
+
+
+class PoppedMessage(Struct, rename="camel", gc=False, omit_defaults=True):
+    id: str
+    transaction_id: str
+    trace_id: str | None
+    data: Raw
+    """The payload; a base64 string where `encoding` says that it is not JSON."""
+    producer_sub: str | None
+    created_at: str
+    partition_id: str
+    partition: str
+    lease_id: str
+    consumer_group: str
+    queue: str
+    seq: int
+    attempt: int
+    kind: str | UnsetType = UNSET
+    reference: str | UnsetType = UNSET
+    encoding: str | UnsetType = UNSET
+    headers: Raw | UnsetType = UNSET
+
+
+class PopAnswer(Struct, rename="camel"):
+    success: bool
+    queue: str
+    partition: str
+    """The first claimed partition; each message names its own."""
+    partition_id: str
+    lease_id: str
+    consumer_group: str
+    partitions_claimed: int
+    expires_at: str | None
+    messages: list[PoppedMessage]
+
+
+class AckItem(Struct, rename="camel", gc=False):
+    transaction_id: str | None = None
+    partition_id: str | int | None = None
+    status: str = "completed"
+    consumer_group: str | None = None
+    lease_id: str | None = None
+    error: str | None = None
+    seq: int | None = None
+    """In place of the transaction id, with `leaseId` and `partitionId`."""
+
+
+class AckBatchBody(Struct, rename="camel"):
+    acknowledgments: list[AckItem]
+    consumer_group: str | None = None
+
+
+class LeaseAckBody(Struct, rename="camel"):
+    status: str = "completed"
+    error: str | None = None
+    partition_id: str | int | None = None
+    seq: int | None = None
+
+
+class AckResult(Struct, rename="camel", gc=False, omit_defaults=True):
+    index: int
+    transaction_id: str | None
+    success: bool
+    error: str | None
+    queue_name: str | None
+    partition_name: str | None
+    lease_released: bool
+    dlq: bool
+    noop: bool | UnsetType = UNSET
+
+
+class LeaseAckAnswer(Struct, rename="camel"):
+    lease_id: str
+    success: bool
+    error: str | None
+    messages: int
+    """How many messages this completed."""
+    lease_released: bool
+    dlq: bool
+    noop: bool
+
+
+class ExtendBody(Struct):
+    seconds: float | None = None
+
+
+class ExtendAnswer(Struct, rename="camel"):
+    lease_id: str
+    success: bool
+    renewed: int
+    new_expires_at: str | None
+    expires_at: str | None
+
+
+class PushOperation(Struct, tag="push", tag_field="type"):
+    items: list[PushItem]
+
+
+class AckOperation(AckItem, tag="ack", tag_field="type", rename="camel"):
+    """An ack as a step of a transaction."""
+
+
+class TransactionBody(Struct, rename="camel"):
+    operations: list[PushOperation | AckOperation]
+    required_leases: list[str] = []
+    """Acks that name no lease must each be under one of these."""
+
+
+class TransactionStep(Struct, rename="camel", omit_defaults=True):
+    """The result of one pushed item or one ack."""
+
+    index: int
+    type: Literal["push", "ack"]
+    success: bool
+    transaction_id: str | None
+    error: str | UnsetType | None = UNSET
+    dlq: bool | UnsetType = UNSET
+    status: str | UnsetType = UNSET
+    message_id: str | UnsetType = UNSET
+    partition_id: str | UnsetType = UNSET
+    queue_name: str | UnsetType | None = UNSET
+    seq: int | UnsetType = UNSET
+
+
+class TransactionAnswer(Struct, rename="camel", omit_defaults=True):
+    success: bool
+    results: list[TransactionStep]
+    transaction_id: str | UnsetType = UNSET
+    error: str | UnsetType = UNSET
+    code: str | UnsetType = UNSET
+
+
+# --- Push ---------------------------------------------------------------------------------------------------
+
+
+def batches_of(items: Sequence[PushItem], *, producer_sub: str | None = None) -> tuple[list[Batch], Order | None]:
+    """The items as batches, one for each queue and partition; and, where that changes it, their order."""
+    if len(items) == 1 or len({(item.queue, item.partition) for item in items}) <= 1:
+        return [_batch(items, producer_sub)] if items else [], None
+    gathered: dict[tuple[str, str], list[PushItem]] = {}
+    indexes: dict[tuple[str, str], int] = {}
+    order = []
+    for item in items:
+        key = (item.queue, item.partition)
+        members = gathered.setdefault(key, [])
+        order.append((indexes.setdefault(key, len(indexes)), len(members)))
+        members.append(item)
+    return [_batch(members, producer_sub) for members in gathered.values()], order
+
+
+def _batch(items: Sequence[PushItem], producer_sub: str | None) -> Batch:
+    columns = Columns([bytes(item.payload) for item in items])
+    if not all([_is_bare(item) for item in items]):
+        _add_extras(columns, items)
+    if producer_sub is not None:
+        columns.producer_subs = [producer_sub] * len(items)
+    return Batch(items[0].queue, items[0].partition, columns)
+
+
+def _is_bare(item: PushItem) -> bool:
+    """Whether there is nothing but a payload: the common case, in which only this one look is taken."""
+    return (
+        item.transaction_id is None
+        and item.trace_id is None
+        and item.kind is None
+        and item.reference is None
+        and item.encoding is None
+        and item.headers is None
+        and item.payload_base64 is None
+    )
+
+
+def _add_extras(columns: Columns, items: Sequence[PushItem]) -> None:
+    for name in ("transaction_id", "trace_id", "kind", "reference", "encoding"):
+        setattr(columns, f"{name}s", _used([getattr(item, name) for item in items]))
+    if any([item.headers is not None for item in items]):
+        columns.headers = [None if item.headers is None else msgspec.json.encode(item.headers) for item in items]
+    if columns.encodings is not None or any([item.payload_base64 is not None for item in items]):
+        columns.payloads = [_opaque(index, item) for index, item in enumerate(items)]
+
+
+def _used(column: list[Any]) -> list[Any] | None:
+    return column if column.count(None) < len(column) else None
+
+
+def _opaque(index: int, item: PushItem) -> bytes:
+    if item.payload_base64 is None:
+        if item.encoding is not None:
+            raise InvalidRequest(f"item {index}: with an encoding the payload comes as payloadBase64")
+        return bytes(item.payload)
+    if item.encoding is None:
+        raise InvalidRequest(f"item {index}: payloadBase64 needs an encoding that says what the bytes are")
+    try:
+        return b64decode(item.payload_base64, validate=True)
+    except ValueError:
+        raise InvalidRequest(f"item {index}: payloadBase64 is not base64") from None
+
+
+def receipts(result: PushResult, order: Order | None) -> list[PushReceipt]:
+    """What became of the items, in their order."""
+    by_batch = [_batch_receipts(result, index) for index in range(len(result.batches))]
+    if order is None:
+        return by_batch[0] if by_batch else []
+    ordered = [by_batch[batch][position] for batch, position in order]
+    for index, receipt in enumerate(ordered):
+        receipt.index = index
+    return ordered
+
+
+def _batch_receipts(result: PushResult, index: int) -> list[PushReceipt]:
+    batch, placement = result.batches[index], result.placements[index]
+    columns, queue, partition, partition_id = batch.columns, batch.queue, batch.partition, str(placement.partition_id)
+    count, first_seq = len(columns.payloads), placement.first_seq
+    if not result.occupancy and not placement.duplicates and columns.bare():
+        return [
+            PushReceipt(
+                position, identity, "queued", identity, partition_id, None, queue, partition, first_seq + position
+            )
+            for position, identity in enumerate(message_ids(placement.segment, placement.ordinal, count))
+        ]
+    occupancy = result.occupancy.get(queue)
+    depth = UNSET if occupancy is None else occupancy.depth
+    remaining = UNSET if occupancy is None else occupancy.remaining
+    duplicates = placement.duplicates or {}
+    fresh = iter(enumerate(message_ids(placement.segment, placement.ordinal, count - len(duplicates)), first_seq))
+    transaction_ids = columns.transaction_ids or [None] * count
+    trace_ids = columns.trace_ids or [None] * count
+    made = []
+    for position in range(count):
+        status: Literal["queued", "duplicate"] = "duplicate" if position in duplicates else "queued"
+        seq, identity = duplicates[position] if position in duplicates else next(fresh)
+        made.append(
+            PushReceipt(
+                position,
+                transaction_ids[position] or identity,
+                status,
+                identity,
+                partition_id,
+                trace_ids[position],
+                queue,
+                partition,
+                seq,
+                depth,
+                remaining,
+            )
+        )
+    return made
+
+
+# --- Pop ----------------------------------------------------------------------------------------------------
+
+
+def pop_answer(popped: Popped) -> PopAnswer:
+    """The answer of a pop that found something."""
+    first = popped.runs[0]
+    lease_id = popped.lease_id or ""
+    messages: list[PoppedMessage] = []
+    for run in popped.runs:
+        messages += _messages(run, lease_id, popped.group)
+    return PopAnswer(
+        success=True,
+        queue=first.queue,
+        partition=first.partition,
+        partition_id=str(first.partition_id),
+        lease_id=lease_id,
+        consumer_group=popped.group,
+        partitions_claimed=len({run.partition_id for run in popped.runs}),
+        expires_at=timestamp_or_none(popped.expires_at),
+        messages=messages,
+    )
+
+
+def _messages(run: Run, lease_id: str, group: str) -> list[PoppedMessage]:
+    columns = run.columns
+    ids = message_ids(run.segment, run.ordinal, len(columns.payloads))
+    transaction_ids: Sequence[str | None] = columns.transaction_ids or ids
+    created_at, partition_id, partition = timestamp(run.created_at), str(run.partition_id), run.partition
+    queue, attempt = run.queue, run.attempt
+    if all([column is None for column in columns.all()[2:]]):  # nothing but payloads and transaction ids
+        return [
+            PoppedMessage(
+                identity, transaction_id or identity, None, Raw(payload), None, created_at, partition_id, partition,
+                lease_id, group, queue, seq, attempt,
+            )
+            for seq, (identity, transaction_id, payload) in enumerate(
+                zip(ids, transaction_ids, columns.payloads, strict=True), run.first_seq
+            )
+        ]  # fmt: skip
+    return [
+        PoppedMessage(
+            id=identity,
+            transaction_id=transaction_ids[offset] or identity,
+            trace_id=_at(columns.trace_ids, offset),
+            data=_data(columns, offset),
+            producer_sub=_at(columns.producer_subs, offset),
+            created_at=created_at,
+            partition_id=partition_id,
+            partition=partition,
+            lease_id=lease_id,
+            consumer_group=group,
+            queue=queue,
+            seq=run.first_seq + offset,
+            attempt=attempt,
+            kind=_given(columns.kinds, offset),
+            reference=_given(columns.references, offset),
+            encoding=_given(columns.encodings, offset),
+            headers=UNSET if _at(columns.headers, offset) is None else Raw(_at(columns.headers, offset)),
+        )
+        for offset, identity in enumerate(ids)
+    ]
+
+
+def _at(column: list[Any] | None, offset: int) -> Any:
+    return None if column is None else column[offset]
+
+
+def _given(column: list[str | None] | None, offset: int) -> str | UnsetType:
+    value: str | None = _at(column, offset)
+    return UNSET if value is None else value
+
+
+def _data(columns: Columns, offset: int) -> Raw:
+    payload = columns.payloads[offset]
+    return raw_data(payload, _at(columns.encodings, offset))
+
+
+def raw_data(payload: bytes, encoding: str | None) -> Raw:
+    """A payload as it stands in an answer: JSON as it is, anything else as a base64 string."""
+    return Raw(payload) if encoding is None else Raw(b'"' + b64encode(payload) + b'"')
+
+
+# --- Ack ----------------------------------------------------------------------------------------------------
+
+_STATUSES: dict[str, AckStatus] = {
+    "completed": "completed",
+    "success": "completed",
+    "failed": "failed",
+    "retry": "retry",
+    "dlq": "dlq",
+}
+
+
+def ack_of(item: AckItem, *, group: str | None = None) -> Ack:
+    """An ack by message, or by a seq under a lease."""
+    if item.transaction_id is None and item.seq is None:
+        raise InvalidRequest("transactionId is required")
+    if item.partition_id is None:
+        raise InvalidRequest("partitionId is required")
+    if item.seq is not None and item.transaction_id is None and not item.lease_id:
+        raise InvalidRequest("an ack by seq needs a leaseId")
+    return Ack(
+        lease_id=lease_of(item.lease_id),
+        partition_id=partition_number(item.partition_id),
+        transaction_id=item.transaction_id,
+        seq=item.seq if item.transaction_id is None else None,
+        group=item.consumer_group or group or QUEUE_MODE,
+        status=ack_status(item.status),
+        error=item.error,
+    )
+
+
+def lease_of(text: str | None) -> str | None:
+    """A lease id. What is no lease id at all is a lease that is gone, too; an empty one is as if not given."""
+    return (text if is_canonical_uuid(text.lower()) else _NO_LEASE) if text else None
+
+
+def ack_status(text: str) -> AckStatus:
+    status = _STATUSES.get(text)
+    if status is None:
+        raise InvalidRequest(f"status must be one of {', '.join(_STATUSES)}, not {text[:64]!r}")
+    return status
+
+
+def partition_number(text: str | int) -> int:
+    return number_of(text, what="partitionId")
+
+
+def ack_result(item: AckItem, outcome: AckOutcome, index: int) -> AckResult:
+    return AckResult(
+        index,
+        item.transaction_id,
+        outcome.success,
+        ack_error(outcome),
+        outcome.queue,
+        outcome.partition,
+        outcome.released,
+        outcome.dead,
+        True if outcome.noop else UNSET,
+    )
+
+
+def ack_error(outcome: AckOutcome) -> str | None:
+    return None if outcome.error is None else ACK_ERROR_TEXTS[outcome.error]
+
+
+def lease_ack_answer(lease_id: str, outcome: AckOutcome) -> LeaseAckAnswer:
+    return LeaseAckAnswer(
+        lease_id=lease_id,
+        success=outcome.success,
+        error=ack_error(outcome),
+        messages=outcome.messages,
+        lease_released=outcome.released,
+        dlq=outcome.dead,
+        noop=outcome.noop,
+    )
+
+
+def extend_answer(lease_id: str, renewed: Renewed) -> ExtendAnswer:
+    expires_at = timestamp_or_none(renewed.expires_at)
+    return ExtendAnswer(
+        lease_id=lease_id,
+        success=renewed.partitions > 0,
+        renewed=renewed.partitions,
+        new_expires_at=expires_at,
+        expires_at=expires_at,
+    )
+
+
+# --- Transactions -------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class TransactionSteps:
+    """The operations of a transaction, taken apart into acks and pushes, and put together again for the answer."""
+
+    plan: list[tuple[Literal["push", "ack"], int]]
+    """For each step of the answer: what it is, and its place among the acks or the pushed items."""
+    items: list[PushItem]
+    ack_items: list[AckItem]
+    acks: list[Ack]
+    batches: list[Batch]
+    order: Order | None
+    untried: dict[int, list[str]]
+    """Of the acks that name no lease, by their place: the required leases under which they were not tried yet."""
+
+    @classmethod
+    def of(cls, body: TransactionBody) -> TransactionSteps:
+        plan: list[tuple[Literal["push", "ack"], int]] = []
+        items: list[PushItem] = []
+        ack_items: list[AckItem] = []
+        for operation in body.operations:
+            if isinstance(operation, PushOperation):
+                plan += [("push", len(items) + i) for i in range(len(operation.items))]
+                items += operation.items
+            else:
+                plan.append(("ack", len(ack_items)))
+                ack_items.append(operation)
+        acks = [ack_of(item) for item in ack_items]
+        batches, order = batches_of(items)
+        untried = _untried(acks, body.required_leases)
+        steps = cls(plan, items, ack_items, acks, batches, order, untried)
+        for place in untried:
+            steps._put_under_next_lease(place)
+        return steps
+
+    def put_under_other_leases(self, outcomes: Sequence[AckOutcome]) -> bool:
+        """Nothing was applied. Whether to try again, with each ack that lost its lease under the next required one.
+
+        An ack that names no lease is held to the required ones without saying to which; the store knows, and says so
+        by refusing it under all others.
+        """
+        failed = [outcome.index for outcome in outcomes if not outcome.success]
+        if not all([outcomes[place].error == "lease_lost" and self.untried.get(place) for place in failed]):
+            return False
+        for place in failed:
+            self._put_under_next_lease(place)
+        return True
+
+    def _put_under_next_lease(self, place: int) -> None:
+        self.acks[place] = msgspec.structs.replace(self.acks[place], lease_id=self.untried[place].pop(0))
+
+    def applied(self, transaction_id: str, result: TransactionResult) -> TransactionAnswer:
+        pushed = receipts(result.pushed, self.order)
+        steps = [
+            _pushed_step(index, pushed[place])
+            if kind == "push"
+            else self._ack_step(
+                index, place, result.acks[place].success, ack_error(result.acks[place]), result.acks[place]
+            )
+            for index, (kind, place) in enumerate(self.plan)
+        ]
+        return TransactionAnswer(success=True, transaction_id=transaction_id, results=steps)
+
+    def rolled_back(
+        self, reason: str, outcomes: Sequence[AckOutcome] | None, *, code: str | None = None
+    ) -> TransactionAnswer:
+        """Nothing was applied: every step failed, those at fault with their reason."""
+        steps = [
+            TransactionStep(
+                index=index,
+                type="push",
+                success=False,
+                transaction_id=self.items[place].transaction_id,
+                queue_name=self.items[place].queue,
+                error="rolled back",
+            )
+            if kind == "push"
+            else self._ack_step(
+                index, place, False, (ack_error(outcomes[place]) if outcomes else None) or "rolled back", None
+            )
+            for index, (kind, place) in enumerate(self.plan)
+        ]
+        error = reason if reason.startswith("transaction rolled back") else f"transaction rolled back: {reason}"
+        return TransactionAnswer(success=False, error=error, code=code or UNSET, results=steps)
+
+    def _ack_step(
+        self, index: int, place: int, success: bool, error: str | None, outcome: AckOutcome | None
+    ) -> TransactionStep:
+        return TransactionStep(
+            index=index,
+            type="ack",
+            success=success,
+            transaction_id=self.ack_items[place].transaction_id,
+            error=error,
+            dlq=outcome.dead if outcome else False,
+        )
+
+
+def _untried(acks: Sequence[Ack], required: Sequence[str]) -> dict[int, list[str]]:
+    leases = list(dict.fromkeys([lease for text in required if (lease := lease_of(text)) is not None]))
+    nameless = [place for place, ack in enumerate(acks) if ack.lease_id is None]
+    if nameless and len(leases) > _REQUIRED_LEASES_MAX:
+        limit = _REQUIRED_LEASES_MAX
+        raise InvalidRequest(f"with more than {limit} requiredLeases each ack needs its leaseId")
+    return {place: list(leases) for place in nameless if leases}
+
+
+def _pushed_step(index: int, receipt: PushReceipt) -> TransactionStep:
+    return TransactionStep(
+        index=index,
+        type="push",
+        success=True,
+        transaction_id=receipt.transaction_id,
+        status=receipt.status,
+        message_id=receipt.message_id,
+        partition_id=receipt.partition_id,
+        queue_name=receipt.queueName,
+        seq=receipt.seq,
+    )

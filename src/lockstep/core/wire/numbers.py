@@ -1,0 +1,16 @@
+"""Ids that are numbers. They travel as strings of digits, because not every client keeps 64 bits of a number."""
+
+from __future__ import annotations
+
+from lockstep.errors import InvalidRequest
+
+_DIGITS_MAX = 18
+
+
+def number_of(text: str | int, *, what: str) -> int:
+    """The number that is meant. Raises InvalidRequest."""
+    if isinstance(text, int):
+        return text
+    if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX):
+        raise InvalidRequest(f"{what} must be a string of digits, not {text[:64]!r}")
+    return int(text)

@@ -1,0 +1,229 @@
+"""Queues, partitions, namespaces and tasks on the wire, with how much is in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from msgspec import Struct
+
+from lockstep.core.overview import LabelInfo, Overview, Spread
+from lockstep.core.records import Depth, PartitionInfo, QueueInfo
+from lockstep.core.wire.pages import Pagination
+from lockstep.core.wire.queues import Options, shown_options
+from lockstep.core.wire.times import timestamp, timestamp_or_none
+
+
+class MessageCounts(Struct):
+    total: int
+    """Stored messages."""
+    pending: int
+    processing: int
+
+
+class FullCounts(MessageCounts, rename="camel"):
+    completed: int
+    """Stored messages that are not pending any more."""
+    failed: int
+    """Always 0: a failed message is pending again, or a dead letter."""
+    dead_letter: int
+
+
+class QueueRow(Struct, rename="camel", kw_only=True):
+    id: str
+    name: str
+    namespace: str
+    task: str
+    created_at: str
+    partitions: int
+    messages: MessageCounts
+
+
+class QueuesAnswer(Struct):
+    queues: list[QueueRow]
+
+
+class PartitionRow(Struct, rename="camel", kw_only=True):
+    id: str
+    name: str
+    queue: str
+    created_at: str
+    stats: FullCounts
+    oldest_message: str | None
+    newest_message: str | None
+
+
+class QueueAnswer(Struct, rename="camel", kw_only=True):
+    id: str
+    name: str
+    namespace: str
+    task: str
+    created_at: str
+    options: Options
+    partitions: list[PartitionRow]
+    totals: FullCounts
+
+
+class PartitionsAnswer(Struct):
+    partitions: list[PartitionRow]
+    pagination: Pagination
+
+
+class PartitionDepth(Struct):
+    partition: str
+    pending: int
+
+
+class DepthAnswer(Struct, rename="camel"):
+    queue: str
+    group: str
+    pending: int
+    partitions_pending: int
+    effective_pending: int
+    """Without what is under a live lease."""
+    partitions: list[PartitionDepth]
+
+
+class LabelCounts(Struct):
+    total: int
+    pending: int
+
+
+class NamespaceRow(Struct):
+    namespace: str
+    queues: int
+    partitions: int
+    messages: LabelCounts
+
+
+class NamespacesAnswer(Struct):
+    namespaces: list[NamespaceRow]
+
+
+class TaskRow(Struct):
+    task: str
+    queues: int
+    partitions: int
+    messages: LabelCounts
+
+
+class TasksAnswer(Struct):
+    tasks: list[TaskRow]
+
+
+class SpreadAnswer(Struct):
+    avg: float
+    median: float
+    min: float
+    max: float
+
+
+class LagAnswer(Struct):
+    time: SpreadAnswer
+    """Seconds."""
+    offset: SpreadAnswer
+    """Messages."""
+
+
+class Throughput(Struct, rename="camel"):
+    """Over the last five minutes, by samples."""
+
+    ingested_per_second: float
+    processed_per_second: float
+
+
+class OverviewAnswer(Struct):
+    queues: int
+    partitions: int
+    namespaces: int
+    tasks: int
+    messages: FullCounts
+    lag: LagAnswer
+    throughput: Throughput
+    timestamp: str
+
+
+def queue_row(info: QueueInfo) -> QueueRow:
+    return QueueRow(
+        id=str(info.id),
+        name=info.name,
+        namespace=info.namespace,
+        task=info.task,
+        created_at=timestamp(info.created_at),
+        partitions=info.partitions,
+        messages=MessageCounts(info.messages, info.pending, info.processing),
+    )
+
+
+def full_counts(infos: Iterable[QueueInfo] | Iterable[PartitionInfo]) -> FullCounts:
+    """The sums over queues, or over partitions."""
+    counts = FullCounts(0, 0, 0, 0, 0, 0)
+    for info in infos:
+        counts.total += info.messages
+        counts.pending += info.pending
+        counts.processing += info.processing
+        counts.completed += info.messages - info.pending
+        counts.dead_letter += info.dead_letters
+    return counts
+
+
+def partition_row(info: PartitionInfo) -> PartitionRow:
+    return PartitionRow(
+        id=str(info.id),
+        name=info.name,
+        queue=info.queue,
+        created_at=timestamp(info.created_at),
+        stats=full_counts([info]),
+        oldest_message=timestamp_or_none(info.oldest_at),
+        newest_message=timestamp_or_none(info.newest_at),
+    )
+
+
+def queue_answer(info: QueueInfo, partitions: Sequence[PartitionInfo]) -> QueueAnswer:
+    return QueueAnswer(
+        id=str(info.id),
+        name=info.name,
+        namespace=info.namespace,
+        task=info.task,
+        created_at=timestamp(info.created_at),
+        options=shown_options(info.options),
+        partitions=[partition_row(partition) for partition in partitions],
+        totals=full_counts([info]),
+    )
+
+
+def depth_answer(depth: Depth, partitions: list[PartitionDepth]) -> DepthAnswer:
+    return DepthAnswer(
+        depth.queue, depth.group, depth.pending, depth.partitions_pending, depth.pending - depth.leased, partitions
+    )
+
+
+def namespace_row(info: LabelInfo) -> NamespaceRow:
+    return NamespaceRow(info.name, info.queues, info.partitions, LabelCounts(info.messages, info.pending))
+
+
+def task_row(info: LabelInfo) -> TaskRow:
+    return TaskRow(info.name, info.queues, info.partitions, LabelCounts(info.messages, info.pending))
+
+
+def overview_answer(overview: Overview, throughput: Throughput, now: datetime) -> OverviewAnswer:
+    return OverviewAnswer(
+        queues=overview.queues,
+        partitions=overview.partitions,
+        namespaces=overview.namespaces,
+        tasks=overview.tasks,
+        messages=overview_counts(overview),
+        lag=LagAnswer(_spread(overview.lag_seconds), _spread(overview.lag_messages)),
+        throughput=throughput,
+        timestamp=timestamp(now),
+    )
+
+
+def overview_counts(overview: Overview) -> FullCounts:
+    return FullCounts(
+        overview.messages, overview.pending, overview.processing, overview.completed, 0, overview.dead_letters
+    )
+
+
+def _spread(spread: Spread) -> SpreadAnswer:
+    return SpreadAnswer(spread.average, spread.median, spread.minimum, spread.maximum)

@@ -1,0 +1,42 @@
+"""Times on the wire: ISO 8601 in UTC, with microseconds."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+from msgspec import Meta
+
+from lockstep.errors import InvalidRequest
+
+Time = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
+"""A time in a request."""
+
+
+def timestamp(at: datetime) -> str:
+    """2026-05-01T10:00:00.123456Z"""
+    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def timestamp_or_none(at: datetime | None) -> str | None:
+    return None if at is None else timestamp(at)
+
+
+def parse_time(text: str, *, what: str) -> datetime:
+    """The instant that an ISO text means; without an offset it is UTC. Raises InvalidRequest."""
+    try:
+        # A plus sign that a client did not encode arrives as a space.
+        at = datetime.fromisoformat(text.strip().replace(" 00:00", "+00:00"))
+        return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise InvalidRequest(f"{what} is not an ISO 8601 time: {text[:64]!r}") from None
+
+
+def parse_time_or_none(text: str | None, *, what: str) -> datetime | None:
+    """Nothing for a text that is missing or empty."""
+    return parse_time(text, what=what) if text else None
+
+
+def seconds_since(at: datetime | None, now: datetime) -> float:
+    """How old something is; 0 for nothing, and for what a clock beside ours has made just now."""
+    return 0.0 if at is None else max((now - at).total_seconds(), 0.0)

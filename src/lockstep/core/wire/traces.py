@@ -1,0 +1,128 @@
+"""Trace events on the wire: what consumers tell about a message on its way."""
+
+from __future__ import annotations
+
+from msgspec import Raw, Struct
+
+from lockstep.core.traces import NamedTrace, NamedTracePage, NewTraceEvent, TraceEvent, TraceNamePage
+from lockstep.core.wire.messages import partition_number, raw_data
+from lockstep.core.wire.pages import Pagination
+from lockstep.core.wire.times import timestamp
+
+
+class TraceBody(Struct, rename="camel", kw_only=True):
+    transaction_id: str
+    partition_id: str | int
+    data: Raw
+    consumer_group: str | None = None
+    worker_id: str | None = None
+    event_type: str = "info"
+    trace_names: str | list[str] | None = None
+
+
+class TraceAnswer(Struct, rename="camel"):
+    success: bool
+    trace_id: str
+
+
+class TraceRow(Struct, kw_only=True):
+    id: str
+    event_type: str
+    data: Raw
+    consumer_group: str | None
+    worker_id: str | None
+    created_at: str
+    trace_names: list[str]
+
+
+class TracesAnswer(Struct):
+    traces: list[TraceRow]
+
+
+class NamedTraceRow(TraceRow, kw_only=True):
+    transaction_id: str
+    partition_id: str
+    queue_name: str
+    partition_name: str
+    message_payload: Raw | None
+    """Null if the message is not stored any more."""
+
+
+class NamedTracesAnswer(Struct):
+    traces: list[NamedTraceRow]
+    total: int
+    pagination: Pagination
+
+
+class TraceNameRow(Struct):
+    trace_name: str
+    trace_count: int
+    message_count: int
+    last_seen: str
+
+
+class TraceNamesAnswer(Struct):
+    trace_names: list[TraceNameRow]
+    total: int
+    pagination: Pagination
+
+
+def trace_event(body: TraceBody) -> NewTraceEvent:
+    return NewTraceEvent(
+        partition_id=partition_number(body.partition_id),
+        transaction_id=body.transaction_id,
+        data=bytes(body.data),
+        event_type=body.event_type,
+        group=body.consumer_group,
+        worker=body.worker_id,
+        names=_names(body.trace_names),
+    )
+
+
+def _names(names: str | list[str] | None) -> tuple[str, ...]:
+    if isinstance(names, str):
+        return (names,)
+    return tuple(names or ())
+
+
+def traces_answer(events: list[TraceEvent]) -> TracesAnswer:
+    return TracesAnswer([_trace_row(event) for event in events])
+
+
+def _trace_row(event: TraceEvent) -> TraceRow:
+    return TraceRow(
+        id=str(event.id),
+        event_type=event.event_type,
+        data=Raw(event.data),
+        consumer_group=event.group,
+        worker_id=event.worker,
+        created_at=timestamp(event.created_at),
+        trace_names=list(event.names),
+    )
+
+
+def named_traces_answer(page: NamedTracePage, *, limit: int, offset: int) -> NamedTracesAnswer:
+    return NamedTracesAnswer([_named_row(trace) for trace in page.items], page.total, Pagination(limit, offset))
+
+
+def _named_row(trace: NamedTrace) -> NamedTraceRow:
+    event, message = trace.event, trace.message
+    return NamedTraceRow(
+        id=str(event.id),
+        event_type=event.event_type,
+        data=Raw(event.data),
+        consumer_group=event.group,
+        worker_id=event.worker,
+        created_at=timestamp(event.created_at),
+        trace_names=list(event.names),
+        transaction_id=event.transaction_id,
+        partition_id=str(event.partition_id),
+        queue_name=event.queue,
+        partition_name=event.partition,
+        message_payload=None if message is None else raw_data(message.payload, message.encoding),
+    )
+
+
+def trace_names_answer(page: TraceNamePage, *, limit: int, offset: int) -> TraceNamesAnswer:
+    rows = [TraceNameRow(name.name, name.traces, name.messages, timestamp(name.last_seen_at)) for name in page.items]
+    return TraceNamesAnswer(rows, page.total, Pagination(limit, offset))

@@ -1,0 +1,313 @@
+"""Requests that come together become one call of the store.
+
+A store call costs a round trip, a transaction and a commit, whether it carries one message or a thousand. So requests
+of one kind are joined. There is no timer that holds a request back: a request that finds a call free goes at once, and
+alone; while all calls of its kind are in flight, the next ones gather, and go together when the first call ends. An
+idle server therefore adds no wait, and the busier it is the larger its calls become.
+
+What is joined must not be noticed by those who asked:
+* Each request gets its own answer: its receipts, its lease, its outcomes. Pops never share a lease.
+* If a joined call fails, each of its requests is tried alone, so that one that is at fault fails for itself only.
+  When the store cannot be reached they all fail: trying each would take as many time-outs.
+* Acks of the same cursor are applied together, by the contract of the store, and then one may clamp the other. So two
+  requests that speak of the same partition and group, or of the same lease, never share a call.
+* Requests are joined in the order in which they came. A request that does not fit ends the call that gathers.
+* Whoever asked may stop waiting. A request that nobody waits for is not sent; and what a pop has leased for somebody
+  who has gone is released.
+
+Switched off, every request is a call of its own; all else is the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from msgspec.structs import replace
+
+from lockstep.config import Config
+from lockstep.core.messages import Batch, PushResult
+from lockstep.core.records import Ack, AckOutcome, Popped, PopRequest, Renewal, Renewed
+from lockstep.errors import LockstepError, Unavailable
+from lockstep.storage.base import Store
+
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
+
+_UNLIMITED = 1_000_000_000
+
+
+@dataclass(slots=True)
+class CallCounts:
+    """How well the requests of one kind are joined."""
+
+    requests: int = 0
+    calls: int = 0
+    items: int = 0
+    """Messages, acks, pops or renewals in all calls."""
+    requests_max: int = 0
+    """Most requests that one call carried."""
+    retried_alone: int = 0
+    """Requests that were tried alone because their joined call failed."""
+
+    @property
+    def round_trips_saved(self) -> int:
+        return self.requests - self.calls
+
+
+@dataclass(slots=True)
+class _Asked(Generic[Item, Answer]):
+    """A request that waits for its call."""
+
+    items: Sequence[Item]
+    messages: int
+    bytes: int
+    keys: frozenset[Hashable]
+    answer: asyncio.Future[Answer]
+
+
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    """Of one joined call. A single request that exceeds them goes alone."""
+
+    requests_max: int
+    messages_max: int
+    bytes_max: int
+
+
+class _Lane(Generic[Item, Answer]):
+    """The requests of one kind. A request is a sequence of items, and has one answer."""
+
+    def __init__(
+        self,
+        call: Callable[[list[Item]], Awaitable[Any]],
+        split: Callable[[Any, int, int], Answer],
+        *,
+        calls_max: int,
+        limits: _Limits,
+        abandoned: Callable[[Answer], None] | None = None,
+    ) -> None:
+        self._call = call
+        self._split = split
+        """The part of a call's answer that belongs to the items from one place to another."""
+        self._calls_max = calls_max
+        self._limits = limits
+        self._abandoned = abandoned
+        self._waiting: deque[_Asked[Item, Answer]] = deque()
+        self._calls: set[asyncio.Task[None]] = set()
+        self._direct = 0
+        """Calls that run in the task of the one who asked."""
+        self.counts = CallCounts()
+
+    async def ask(
+        self, items: Sequence[Item], *, messages: int = 1, bytes: int = 0, keys: frozenset[Hashable] = frozenset()
+    ) -> Answer:
+        self.counts.requests += 1
+        if self._abandoned is None and not self._waiting and self._in_flight() < self._calls_max:
+            return await self._ask_alone(items)
+        asked = _Asked(items, messages, bytes, keys, asyncio.get_running_loop().create_future())
+        self._waiting.append(asked)
+        self._start()
+        answer: Answer = await asked.answer
+        return answer
+
+    async def close(self) -> None:
+        """Wait for the calls in flight."""
+        while self._calls:
+            await asyncio.wait(set(self._calls))
+
+    def _in_flight(self) -> int:
+        return len(self._calls) + self._direct
+
+    async def _ask_alone(self, items: Sequence[Item]) -> Answer:
+        """The way of a lone request: no future, no task, no switch. Not for pops: a cancelled call would leave what
+        it leased behind, unknown to anybody."""
+        self._direct += 1
+        try:
+            self._count(1, len(items))
+            return self._split(await self._call(list(items)), 0, len(items))
+        finally:
+            self._direct -= 1
+            self._start()
+
+    def _start(self) -> None:
+        """Start a call, if there is something to call for and a call is free."""
+        while self._waiting and self._in_flight() < self._calls_max:
+            gathered = self._gather()
+            if gathered:
+                task = asyncio.create_task(self._run(gathered))
+                self._calls.add(task)
+                task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._calls.discard(task)
+        self._start()
+
+    def _gather(self) -> list[_Asked[Item, Answer]]:
+        gathered: list[_Asked[Item, Answer]] = []
+        messages = bytes = 0
+        keys: set[Hashable] = set()
+        while self._waiting and len(gathered) < self._limits.requests_max:
+            asked = self._waiting[0]
+            if asked.answer.done():  # nobody waits for it any more
+                self._waiting.popleft()
+                continue
+            messages += asked.messages
+            bytes += asked.bytes
+            too_much = messages > self._limits.messages_max or bytes > self._limits.bytes_max
+            if gathered and (too_much or not keys.isdisjoint(asked.keys)):
+                break
+            keys |= asked.keys
+            gathered.append(self._waiting.popleft())
+        return gathered
+
+    async def _run(self, gathered: list[_Asked[Item, Answer]]) -> None:
+        items = [item for asked in gathered for item in asked.items]
+        self._count(len(gathered), len(items))
+        try:
+            answer = await self._call(items)
+        except Exception as error:
+            if len(gathered) == 1 or not isinstance(error, LockstepError) or isinstance(error, Unavailable):
+                for asked in gathered:
+                    _fail(asked.answer, error)
+            else:
+                await self._run_each(gathered)
+            return
+        except asyncio.CancelledError:
+            for asked in gathered:
+                asked.answer.cancel()
+            raise
+        start = 0
+        for asked in gathered:
+            stop = start + len(asked.items)
+            self._deliver(asked.answer, self._split(answer, start, stop))
+            start = stop
+
+    async def _run_each(self, gathered: list[_Asked[Item, Answer]]) -> None:
+        for asked in gathered:
+            if asked.answer.done():
+                continue
+            self.counts.retried_alone += 1
+            self._count(1, len(asked.items))
+            try:
+                answer = await self._call(list(asked.items))
+            except Exception as error:
+                _fail(asked.answer, error)
+            else:
+                self._deliver(asked.answer, self._split(answer, 0, len(asked.items)))
+
+    def _deliver(self, future: asyncio.Future[Answer], answer: Answer) -> None:
+        if not future.done():
+            future.set_result(answer)
+        elif self._abandoned is not None:
+            self._abandoned(answer)
+
+    def _count(self, requests: int, items: int) -> None:
+        counts = self.counts
+        counts.calls += 1
+        counts.items += items
+        counts.requests_max = max(counts.requests_max, requests)
+
+
+def _fail(future: asyncio.Future[Any], error: Exception) -> None:
+    if not future.done():
+        future.set_exception(error)
+
+
+@dataclass(slots=True)
+class _Releases:
+    """Leases that nobody waits for any more, on their way back."""
+
+    store: Store
+    released: Callable[[list[AckOutcome]], None]
+    """Is told, so that somebody else may be woken for them."""
+    tasks: set[asyncio.Task[Any]] = field(default_factory=set)
+
+    def release(self, popped: Iterable[Popped]) -> None:
+        leases = [one.lease_id for one in popped if one.lease_id is not None]
+        if leases:
+            acks = [Ack(lease_id=lease_id, status="retry") for lease_id in leases]
+            task = asyncio.create_task(self._release(acks))
+            self.tasks.add(task)
+            task.add_done_callback(self.tasks.discard)
+
+    async def _release(self, acks: list[Ack]) -> None:
+        with suppress(LockstepError):  # if it fails the leases run out by themselves
+            self.released(await self.store.ack(acks))
+
+
+class Batching:
+    """The busy verbs of a store, joined."""
+
+    def __init__(self, store: Store, config: Config, *, released: Callable[[list[AckOutcome]], None]) -> None:
+        self._releases = _Releases(store, released)
+        limits = _Limits(config.call_requests_max, config.call_messages_max, config.call_bytes_max)
+        push_calls_max, pop_calls_max, ack_calls_max = config.push_calls_max, config.pop_calls_max, config.ack_calls_max
+        if not config.batching:
+            limits = _Limits(1, config.call_messages_max, config.call_bytes_max)
+            push_calls_max = pop_calls_max = ack_calls_max = _UNLIMITED
+        self._push: _Lane[Batch, PushResult] = _Lane(store.push, _part_of_push, calls_max=push_calls_max, limits=limits)
+        self._pop: _Lane[PopRequest, list[Popped]] = _Lane(
+            store.pop, _part_of_list, calls_max=pop_calls_max, abandoned=self._releases.release, limits=limits
+        )
+        # Whole leases have a procedure of their own, which does not take other acks.
+        self._ack_leases: _Lane[Ack, list[AckOutcome]] = _Lane(
+            store.ack, _part_of_outcomes, calls_max=ack_calls_max, limits=limits
+        )
+        self._ack: _Lane[Ack, list[AckOutcome]] = _Lane(
+            store.ack, _part_of_outcomes, calls_max=ack_calls_max, limits=limits
+        )
+        self._renew: _Lane[Renewal, list[Renewed]] = _Lane(
+            store.renew, _part_of_list, calls_max=ack_calls_max, limits=limits
+        )
+
+    @property
+    def counts(self) -> dict[str, CallCounts]:
+        return {
+            "push": self._push.counts,
+            "pop": self._pop.counts,
+            "ack_leases": self._ack_leases.counts,
+            "ack": self._ack.counts,
+            "renew": self._renew.counts,
+        }
+
+    async def push(self, batches: Sequence[Batch]) -> PushResult:
+        messages = sum([len(batch.columns.payloads) for batch in batches])
+        size = sum([sum(map(len, batch.columns.payloads)) for batch in batches])
+        return await self._push.ask(batches, messages=messages, bytes=size)
+
+    async def pop(self, requests: Sequence[PopRequest]) -> list[Popped]:
+        return await self._pop.ask(requests, messages=sum([request.batch for request in requests]))
+
+    async def ack(self, acks: Sequence[Ack]) -> list[AckOutcome]:
+        by_lease = all([ack.partition_id is None and ack.transaction_id is None for ack in acks])
+        lane = self._ack_leases if by_lease else self._ack
+        keys: set[Hashable] = {ack.lease_id for ack in acks if ack.lease_id is not None}
+        keys.update([(ack.partition_id, ack.group) for ack in acks if ack.partition_id is not None])
+        return await lane.ask(acks, messages=len(acks), keys=frozenset(keys))
+
+    async def renew(self, renewals: Sequence[Renewal]) -> list[Renewed]:
+        return await self._renew.ask(renewals, messages=len(renewals))
+
+    async def close(self) -> None:
+        for lane in (self._push, self._pop, self._ack_leases, self._ack, self._renew):
+            await lane.close()
+        while self._releases.tasks:
+            await asyncio.wait(set(self._releases.tasks))
+
+
+def _part_of_push(result: PushResult, start: int, stop: int) -> PushResult:
+    return result if stop - start == len(result.batches) else result.part(start, stop)
+
+
+def _part_of_list(answers: list[Any], start: int, stop: int) -> list[Any]:
+    return answers[start:stop]
+
+
+def _part_of_outcomes(outcomes: list[AckOutcome], start: int, stop: int) -> list[AckOutcome]:
+    part = outcomes[start:stop]
+    return part if start == 0 else [replace(outcome, index=outcome.index - start) for outcome in part]

@@ -1,0 +1,5 @@
+"""What a server does in the background: one duty per file, and the schedule that runs them."""
+
+from lockstep.engine.maintenance.schedule import Maintenance
+
+__all__ = ["Maintenance"]

@@ -1,0 +1,61 @@
+"""What every duty is: a name, an interval, and one pass of its work."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from lockstep.core.maintenance import Place
+
+
+class _Batch(Protocol):
+    @property
+    def next(self) -> Place | None: ...
+
+
+_Done = TypeVar("_Done", bound=_Batch)
+
+
+@dataclass(frozen=True, slots=True)
+class DutyReport:
+    """What one pass did."""
+
+    effect: dict[str, Any]
+    """For people; kept until the next pass."""
+    more: bool = False
+    """It ended early: there is more to do at once."""
+
+
+class Duty(Protocol):
+    name: str
+    interval_seconds: float
+
+    async def run_once(self) -> DutyReport:
+        """One pass. It may be cut short, and two servers may be at it at once: neither does harm."""
+
+
+class Walk:
+    """A walk through all queues, batch by batch. A pass ends with the walk or when its time is up, between two batches;
+    the next pass goes on from there."""
+
+    def __init__(self, pass_seconds_max: float) -> None:
+        self._pass_seconds_max = pass_seconds_max
+        self._place: Place | None = None
+
+    @property
+    def ended(self) -> bool:
+        return self._place is None
+
+    async def go(self, batch: Callable[[Place | None], Awaitable[_Done]]) -> list[_Done]:
+        """One pass; what each of its batches did."""
+        time = asyncio.get_running_loop().time
+        until = time() + self._pass_seconds_max
+        done: list[_Done] = []
+        while True:
+            place, self._place = self._place, None  # a batch that fails is not begun again and again
+            done.append(await batch(place))
+            self._place = done[-1].next
+            if self.ended or time() >= until:
+                return done

@@ -1,0 +1,24 @@
+"""Removes messages that have waited longer than their queue allows. A pop passes them anyway; this is for where nobody
+pops, so that they do not fill the queue."""
+
+from __future__ import annotations
+
+from lockstep.config import Config
+from lockstep.engine.maintenance.duty import DutyReport, Walk
+from lockstep.storage.base import Store
+
+
+class Eviction:
+    name = "eviction"
+
+    def __init__(self, store: Store, config: Config) -> None:
+        self.interval_seconds = config.eviction_interval_seconds
+        self._store = store
+        self._batch_messages_max = config.retention_batch_messages_max
+        self._walk = Walk(config.duty_pass_seconds_max)
+
+    async def run_once(self) -> DutyReport:
+        batches = await self._walk.go(
+            lambda place: self._store.prune("eviction", after=place, limit=self._batch_messages_max)
+        )
+        return DutyReport({"eviction": sum(batch.messages for batch in batches)}, more=not self._walk.ended)

@@ -1,0 +1,18 @@
+"""Takes a sample of every queue: how much was pushed and completed, and what is pending."""
+
+from __future__ import annotations
+
+from lockstep.config import Config
+from lockstep.engine.maintenance.duty import DutyReport
+from lockstep.storage.base import Store
+
+
+class Samples:
+    name = "samples"
+
+    def __init__(self, store: Store, config: Config) -> None:
+        self.interval_seconds = config.samples_interval_seconds
+        self._store = store
+
+    async def run_once(self) -> DutyReport:
+        return DutyReport({"queues": await self._store.sample()})

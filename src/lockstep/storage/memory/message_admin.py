@@ -1,0 +1,59 @@
+"""Single messages in an operator's hands: remove, retry, bury."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from lockstep.core.messages import Receipt, redriven
+from lockstep.core.rules import bury, message_status
+from lockstep.errors import Conflict, MessageNotFound
+from lockstep.storage.memory.push import push
+from lockstep.storage.memory.queues import put_right
+from lockstep.storage.memory.state import Partition, State
+
+
+def remove_message(state: State, partition_id: int, transaction_id: str, now: datetime) -> None:
+    partition, seq = _find(state, partition_id, transaction_id)
+    for _, cursor in state.cursors(partition):
+        if cursor.leased(now) and cursor.acked < seq <= (cursor.lease_to or 0):
+            raise Conflict(f"message {transaction_id!r} is under a live lease")
+    state.remove_messages(partition, kept=[(1, seq - 1), (seq + 1, partition.log.last_seq)])
+    put_right(state, partition, "unleased", now)
+
+
+def retry_message(state: State, partition_id: int, transaction_id: str, now: datetime) -> Receipt:
+    partition, seq = _find(state, partition_id, transaction_id)
+    cursors = [cursor for _, cursor in state.cursors(partition)]
+    if message_status(seq, cursors, dead=seq in partition.dead, now=now) not in ("completed", "dead_letter"):
+        raise Conflict(f"message {transaction_id!r} is still to be delivered")
+    pushed = push(state, [redriven(partition.message(seq))], now)
+    for dead_letter_id in list(partition.dead.get(seq, ())):
+        state.remove_dead_letter(dead_letter_id)
+    return pushed[0]
+
+
+def bury_message(
+    state: State, partition_id: int, transaction_id: str, *, group: str, error: str | None, now: datetime
+) -> int:
+    partition, seq = _find(state, partition_id, transaction_id)
+    found = partition.queue.group(group)
+    cursor = found.cursors[partition.id]
+    if seq <= cursor.acked:
+        raise Conflict(f"message {transaction_id!r} is done for group {group!r}")
+    if cursor.leased(now):
+        raise Conflict(f"message {transaction_id!r} is under a live lease of group {group!r}")
+    if seq != partition.log.first_after(cursor.acked):
+        raise Conflict(f"message {transaction_id!r} is not the next one of group {group!r}")
+    buried, death = bury(cursor, seq, error, now)
+    state.put_released(found, partition, buried, not_before=now)
+    dead_letter_id = state.add_dead_letter(found, partition, death, now)
+    assert dead_letter_id is not None
+    return dead_letter_id
+
+
+def _find(state: State, partition_id: int, transaction_id: str) -> tuple[Partition, int]:
+    partition = state.partitions.get(partition_id)
+    seq = None if partition is None else partition.resolve(transaction_id)
+    if partition is None or seq is None:
+        raise MessageNotFound(f"there is no message {transaction_id!r} in partition {partition_id}")
+    return partition, seq

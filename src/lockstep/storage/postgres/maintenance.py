@@ -1,0 +1,216 @@
+"""Maintenance: pruning, duties, samples, verifying in slices, and the history of it all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from lockstep.core.ids import is_canonical_uuid
+from lockstep.core.maintenance import (
+    START,
+    DutyClaim,
+    DutyInfo,
+    Place,
+    Pruned,
+    PruneKind,
+    Removal,
+    Sample,
+    Verified,
+)
+from lockstep.core.messages import Columns
+from lockstep.errors import CorruptSegment, EncryptionUnavailable
+from lockstep.storage.postgres import sql
+from lockstep.storage.postgres.administration import problem_of
+from lockstep.storage.postgres.shared import Shared, decode_segment
+
+_PRUNE_FIND = "select * from lockstep.prune_find($1, $2, $3, $4, $5, $6::timestamptz)"
+_PRUNE = (
+    "select lockstep.prune($1, $2, $3::bigint[], $4::bigint[], $5::bigint[], $6::uuid[], $7::bigint[], $8::text[], "
+    "$9::bigint[], $10::bigint[], $11::uuid[], $12::timestamptz)"
+)
+_PRUNE_PARTITIONS = "select * from lockstep.prune_partitions($1, $2, $3, $4::timestamptz)"
+_PRUNE_HISTORY = "select lockstep.prune_history($1, $2, $3::timestamptz)"
+_CLAIM_DUTY = "select lockstep.claim_duty($1, $2, $3, $4, $5::timestamptz)"
+_FINISH_DUTY = "select lockstep.finish_duty($1, $2, $3::jsonb, $4, $5, $6::timestamptz)"
+_SAMPLED_QUEUES = "select q.id, coalesce($1::timestamptz, clock_timestamp()) from lockstep.queue q order by q.name"
+_SAMPLE = "select lockstep.sample($1, $2::timestamptz)"
+_VERIFY = "select * from lockstep.verify($1::int, $2, $3::bigint, $4::timestamptz)"
+
+_RUNS_LOOKED_AT_MAX = 20_000
+"""By one search for what may go; it keeps the search short where little may."""
+
+
+@dataclass(slots=True)
+class _Ids:
+    """Transaction ids and trace ids in segments, with where they point."""
+
+    uuid_partitions: list[int] = field(default_factory=list)
+    uuids: list[str] = field(default_factory=list)
+    text_partitions: list[int] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    trace_partitions: list[int] = field(default_factory=list)
+    trace_seqs: list[int] = field(default_factory=list)
+    traces: list[str] = field(default_factory=list)
+
+    def add(self, columns: Columns, places: Sequence[tuple[int, int]]) -> None:
+        for (partition_id, _), identity in zip(places, columns.transaction_ids or (), strict=False):
+            if identity is None:
+                continue
+            if is_canonical_uuid(identity):
+                self.uuid_partitions.append(partition_id)
+                self.uuids.append(identity)
+            else:
+                self.text_partitions.append(partition_id)
+                self.texts.append(identity)
+        for (partition_id, seq), trace_id in zip(places, columns.trace_ids or (), strict=False):
+            if trace_id is not None:
+                self.trace_partitions.append(partition_id)
+                self.trace_seqs.append(seq)
+                self.traces.append(trace_id)
+
+    def all(self) -> tuple[list[Any], ...]:
+        return (
+            self.uuid_partitions,
+            self.uuids,
+            self.text_partitions,
+            self.texts,
+            self.trace_partitions,
+            self.trace_seqs,
+            self.traces,
+        )
+
+
+class Maintenance(Shared):
+    async def prune(self, kind: PruneKind, *, after: Place | None = None, limit: int) -> Pruned:
+        place = after or START
+        looking = (kind, place.queue, place.after, limit, _RUNS_LOOKED_AT_MAX, self.now())
+        found = (await self.database.fetch("prune_find", _PRUNE_FIND, *looking))[0]
+        queue, queue_id, segment_ids, with_ids, looked_at = found
+        if queue is None:
+            return Pruned()
+        removed = 0
+        if segment_ids:
+            ids, unread = await self._ids_in(with_ids or [])
+            given = (queue_id, kind, segment_ids, unread, *ids.all(), self.now())
+            removed = (await self.database.fetch("prune", _PRUNE, *given))[0][0]
+        return Pruned(removed, next=Place(queue, looked_at))
+
+    async def _ids_in(self, segment_ids: Sequence[int]) -> tuple[_Ids, list[int]]:
+        """The ids in the segments, read one after the other; and which segments cannot be read."""
+        ids, unread = _Ids(), []
+        for segment_id, *manifest in await self._query("segment_manifest", segment_ids):
+            try:
+                columns = await self._read_columns(segment_id)
+            except (CorruptSegment, EncryptionUnavailable):
+                unread.append(segment_id)
+                continue
+            if columns is not None:
+                ids.add(columns, list(_places(*manifest)))
+        return ids, unread
+
+    async def _read_columns(self, segment_id: int) -> Columns | None:
+        """A segment that is about to go: it is not worth a place in the cache. None if it is gone."""
+        known = self.segments.get(segment_id)
+        if known is not None:
+            return known.columns
+        rows = await self.database.fetch("segment_load", sql.query("segment_load"), [segment_id])
+        return decode_segment(rows[0], self.encryption.key).columns if rows else None
+
+    async def prune_partitions(self, idle_seconds: float, *, after: Place | None = None, limit: int) -> Pruned:
+        given = ((after or START).after, float(idle_seconds), limit, self.now())
+        removed, looked_at = (await self.database.fetch("prune_partitions", _PRUNE_PARTITIONS, *given))[0]
+        return Pruned(partitions=removed, next=None if looked_at is None else Place("", looked_at))
+
+    async def prune_history(self, seconds: float, *, limit: int) -> int:
+        rows = await self.database.fetch("prune_history", _PRUNE_HISTORY, float(seconds), limit, self.now())
+        removed: int = rows[0][0]
+        return removed
+
+    async def claim_duty(self, name: str, *, interval_seconds: float, hold_seconds: float, by: str) -> DutyClaim:
+        given = (name, float(interval_seconds), float(hold_seconds), by, self.now())
+        wait = (await self.database.fetch("claim_duty", _CLAIM_DUTY, *given))[0][0]
+        return DutyClaim(granted=True) if wait is None else DutyClaim(granted=False, wait_seconds=wait)
+
+    async def finish_duty(
+        self,
+        name: str,
+        *,
+        by: str,
+        effect: dict[str, Any] | None = None,
+        error: str | None = None,
+        more: bool = False,
+    ) -> bool:
+        encoded = None if effect is None else msgspec.json.encode(effect).decode()
+        rows = await self.database.fetch("finish_duty", _FINISH_DUTY, name, by, encoded, error, more, self.now())
+        return bool(rows[0][0])
+
+    async def duties(self) -> list[DutyInfo]:
+        return [_duty_info(row) for row in await self._query("duty_list")]
+
+    async def sample(self) -> int:
+        rows = await self.database.fetch("sampled_queues", _SAMPLED_QUEUES, self.now())
+        taken = 0
+        for queue_id, _ in rows:
+            # One time for all queues, so that their samples lie on one line.
+            sampled = await self.database.fetch("sample", _SAMPLE, queue_id, rows[0][1])
+            taken += sampled[0][0]
+        return taken
+
+    async def samples(
+        self,
+        *,
+        queue: str | None = None,
+        from_at: datetime | None = None,
+        to_at: datetime | None = None,
+        after: Sample | None = None,
+        limit: int = 1000,
+    ) -> list[Sample]:
+        place = (None, None) if after is None else (after.at, after.queue)
+        rows = await self._query("sample_list", queue, from_at, to_at, *place, limit)
+        fields = Sample.__struct_fields__
+        return [Sample(**dict(zip(fields, row, strict=True))) for row in rows]
+
+    async def removals(
+        self,
+        *,
+        queue: str | None = None,
+        from_at: datetime | None = None,
+        to_at: datetime | None = None,
+        after: Removal | None = None,
+        limit: int = 1000,
+    ) -> list[Removal]:
+        place = (None, None, None) if after is None else (after.at, after.queue, after.kind)
+        rows = await self._query("removal_list", queue, from_at, to_at, *place, limit)
+        fields = Removal.__struct_fields__
+        return [Removal(**dict(zip(fields, row, strict=True))) for row in rows]
+
+    async def verify_slice(self, *, after: Place | None = None, partitions: int) -> Verified:
+        place = after or START
+        found = await self._query("verify_slice", place.queue, place.after, partitions)
+        if not found:
+            return Verified([], 0)
+        queue_id, queue, first, last, count, next_queue = found[0]
+        ends = count < partitions
+        given = (queue_id, first, None if ends else last, self.now())
+        problems = [problem_of(row) for row in await self.database.fetch("verify", _VERIFY, *given)]
+        if not ends:
+            return Verified(problems, count, Place(queue, last))
+        return Verified(problems, count, None if next_queue is None else Place(next_queue))
+
+
+def _places(partition_ids: list[int], first_seqs: list[int], counts: list[int]) -> Iterator[tuple[int, int]]:
+    """Partition id and seq of each message of a segment."""
+    for partition_id, first_seq, count in zip(partition_ids, first_seqs, counts, strict=True):
+        for seq in range(first_seq, first_seq + count):
+            yield partition_id, seq
+
+
+def _duty_info(row: Any) -> DutyInfo:
+    values = dict(zip(DutyInfo.__struct_fields__, row, strict=True))
+    if values["last_effect"] is not None:
+        values["last_effect"] = msgspec.json.decode(values["last_effect"])
+    return DutyInfo(**values)

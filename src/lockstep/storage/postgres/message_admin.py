@@ -1,0 +1,67 @@
+"""Single messages in an operator's hands: remove, retry, bury."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import asyncpg
+
+from lockstep.core.messages import Receipt, redriven
+from lockstep.core.names import QUEUE_MODE
+from lockstep.errors import Conflict, GroupNotFound, MessageNotFound
+from lockstep.storage.postgres import pushing
+from lockstep.storage.postgres.delivery import Delivery
+
+_REMOVE = "select lockstep.remove_message($1, $2, $3::timestamptz)"
+_RETRY = "select * from lockstep.retry_message($1, $2)"
+_BURY = "select * from lockstep.bury_message($1, $2, $3, $4::text, $5::timestamptz)"
+
+_CONFLICTS = {
+    "leased": "is under a live lease",
+    "pending": "is still to be delivered",
+    "taken": "is being redriven by somebody else",
+    "done": "is done for this group",
+    "behind": "is not the next one of this group: others come before it",
+}
+
+
+class MessageAdmin(Delivery):
+    async def remove_message(self, partition_id: int, transaction_id: str) -> None:
+        rows = await self.database.fetch("remove_message", _REMOVE, partition_id, transaction_id, self.now())
+        if rows[0][0] != "removed":
+            _refuse(rows[0][0], partition_id, transaction_id)
+
+    async def retry_message(self, partition_id: int, transaction_id: str) -> Receipt:
+        async def work(connection: asyncpg.Connection[Any]) -> pushing.Pushed:
+            row = (await self.database.on(connection, "retry_message", _RETRY, partition_id, transaction_id))[0]
+            if row[0] != "retried":
+                _refuse(row[0], partition_id, transaction_id)
+            _, queue, partition, seq, segment_id, ordinal = row
+            place = (queue, partition, partition_id, seq, segment_id, ordinal)
+            [run] = await self._load_single([place], connection)
+            return await self._converse(self._push_conversation([redriven(run.message(0))]), connection)
+
+        pushed = await self.database.transaction(work)
+        self._remember(pushed)
+        return pushed.result[0]
+
+    async def bury_message(
+        self, partition_id: int, transaction_id: str, *, group: str = QUEUE_MODE, error: str | None = None
+    ) -> int:
+        named = (partition_id, transaction_id, group, error)
+        rows = await self.database.fetch("bury_message", _BURY, *named, self.now())
+        status, dead_letter_id = rows[0]
+        if status == "no_group":
+            raise GroupNotFound(f"partition {partition_id} has no group {group!r}", group=group)
+        if status != "buried":
+            _refuse(status, partition_id, transaction_id)
+        found: int = dead_letter_id
+        return found
+
+
+def _refuse(status: str, partition_id: int, transaction_id: str) -> NoReturn:
+    if status == "not_found":
+        raise MessageNotFound(
+            f"there is no message {transaction_id!r} in partition {partition_id}", identity=transaction_id
+        )
+    raise Conflict(f"message {transaction_id!r} in partition {partition_id} {_CONFLICTS[status]}")

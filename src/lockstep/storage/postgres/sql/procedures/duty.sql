@@ -1,0 +1,41 @@
+-- Duties: each is done by one server at a time, once per interval, by whoever claims it when it is due.
+
+-- Claims a duty for _by, for _hold_seconds at most: null if it is theirs now, else in how many seconds to ask again.
+-- The row lock decides between two who ask at once; the second one sees what the first has written.
+create or replace function lockstep.claim_duty(
+    _name text, _interval_seconds double precision, _hold_seconds double precision, _by text, _at timestamptz
+) returns double precision language plpgsql as $$
+declare
+    _now timestamptz := coalesce(_at, clock_timestamp());
+begin
+    insert into lockstep.duty as d (name, interval_seconds, next_run_at, claimed_until, claimed_by, last_started_at)
+    values (_name, _interval_seconds, _now + make_interval(secs => _interval_seconds), _now + make_interval(secs => _hold_seconds), _by, _now)
+    on conflict (name) do update
+    set interval_seconds = excluded.interval_seconds, next_run_at = excluded.next_run_at, claimed_until = excluded.claimed_until,
+        claimed_by = excluded.claimed_by, last_started_at = excluded.last_started_at
+    where lockstep.duty_due_at(d, _interval_seconds) <= _now;
+    if found then
+        return null;
+    end if;
+    return (select greatest(0, extract(epoch from lockstep.duty_due_at(d, _interval_seconds) - _now)) from lockstep.duty d where d.name = _name);
+end $$;
+
+-- From when a duty may be claimed: not before a claim on it ends, and at once if the interval was shortened.
+create or replace function lockstep.duty_due_at(_duty lockstep.duty, _interval_seconds double precision) returns timestamptz language sql immutable as $$
+    select greatest(_duty.claimed_until, least(_duty.next_run_at, _duty.last_started_at + make_interval(secs => _interval_seconds)))
+$$;
+
+-- Ends a claim and writes down what came of it; with _more, the duty is due again at once. False if the claim was lost.
+create or replace function lockstep.finish_duty(
+    _name text, _by text, _effect jsonb, _error text, _more boolean, _at timestamptz
+) returns boolean language plpgsql as $$
+declare
+    _now timestamptz := coalesce(_at, clock_timestamp());
+begin
+    update lockstep.duty d
+    set claimed_until = null, last_finished_at = _now, last_error = _error, last_effect = coalesce(_effect, d.last_effect),
+        runs = d.runs + 1, failures = d.failures + (_error is not null)::int,
+        next_run_at = case when _more then _now else d.next_run_at end
+    where d.name = _name and d.claimed_by = _by and d.claimed_until is not null;
+    return found;
+end $$;

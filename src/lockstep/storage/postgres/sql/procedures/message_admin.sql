@@ -1,0 +1,101 @@
+-- Single messages in an operator's hands: remove, retry, bury. Each says in a word what it found; only on the first
+-- words of each list was anything changed.
+-- Locks: the queue row where it has a max_size and something will be pushed, the partition row, then cursor rows.
+
+-- Removes one message for everybody. removed | not_found | leased
+create or replace function lockstep.remove_message(_partition_id bigint, _transaction_id text, _at timestamptz) returns text language plpgsql as $$
+declare
+    _now timestamptz := coalesce(_at, clock_timestamp());
+    _queue lockstep.queue;
+    _seq bigint;
+begin
+    perform 1 from lockstep.partition p where p.id = _partition_id for no key update;
+    perform 1 from lockstep.cursor c where c.partition_id = _partition_id order by c.group_id for no key update;
+    select q.* into _queue from lockstep.partition p join lockstep.queue q on q.id = p.queue_id where p.id = _partition_id;
+    _seq := lockstep.resolve_seq(_partition_id, _transaction_id);
+    if _queue.id is null or _seq is null then
+        return 'not_found';
+    end if;
+    if exists (
+        select 1 from lockstep.cursor c
+        where c.partition_id = _partition_id and c.lease_id is not null and c.due_at > _now and _seq > c.acked and _seq <= c.lease_to
+    ) then
+        return 'leased';
+    end if;
+    if _queue.max_size > 0 then
+        perform lockstep.count_pruned(_queue.id, array[_partition_id], array[_seq], array[_seq]);
+    end if;
+    perform lockstep.remove(_partition_id, _seq, _seq);
+    perform lockstep.pass_removed(array[_partition_id], _queue, _now);
+    return 'removed';
+end $$;
+
+-- Takes a message that is to be pushed again, and removes its dead letters; says where it is.
+-- retried | not_found | pending | taken (somebody else is redriving it)
+-- Dead letters that are locked are not waited for: a redrive locks them before it locks the partition.
+create or replace function lockstep.retry_message(
+    _partition_id bigint, _transaction_id text,
+    out _status text, out _queue text, out _partition text, out _seq bigint, out _segment_id bigint, out _ordinal int
+) language plpgsql as $$
+declare
+    _dead boolean;
+begin
+    perform lockstep.lock_for_transaction(array(select p.queue_id from lockstep.partition p where p.id = _partition_id), array[_partition_id], null);
+    _seq := lockstep.resolve_seq(_partition_id, _transaction_id);
+    select q.name, p.name, r.segment_id, (r.ordinal + _seq - r.first_seq)::int into _queue, _partition, _segment_id, _ordinal
+    from lockstep.partition p
+    join lockstep.queue q on q.id = p.queue_id
+    cross join lateral lockstep.runs_between(p.id, _seq - 1, _seq) r
+    where p.id = _partition_id;
+    if not found then
+        _status := 'not_found';
+        return;
+    end if;
+    _dead := exists (select 1 from lockstep.dead_letter d where d.partition_id = _partition_id and d.seq = _seq);
+    if not _dead and coalesce((select min(c.acked) < _seq from lockstep.cursor c where c.partition_id = _partition_id), true) then
+        _status := 'pending';
+        return;
+    end if;
+    delete from lockstep.dead_letter d where d.id in (
+        select t.id from lockstep.dead_letter t where t.partition_id = _partition_id and t.seq = _seq for update skip locked
+    );
+    _status := case when _dead and not found then 'taken' else 'retried' end;
+end $$;
+
+-- Makes the head of a group a dead letter and passes it (rules.bury).
+-- buried | not_found | no_group | done | leased | behind (others come before it)
+create or replace function lockstep.bury_message(
+    _partition_id bigint, _transaction_id text, _group text, _error text, _at timestamptz, out _status text, out _dead_letter_id bigint
+) language plpgsql as $$
+declare
+    _now timestamptz := coalesce(_at, clock_timestamp());
+    _queue lockstep.queue;
+    _cursor lockstep.cursor;
+    _seq bigint;
+begin
+    perform 1 from lockstep.partition p where p.id = _partition_id for no key update;
+    select q.* into _queue from lockstep.partition p join lockstep.queue q on q.id = p.queue_id where p.id = _partition_id;
+    _seq := lockstep.resolve_seq(_partition_id, _transaction_id);
+    select c.* into _cursor
+    from lockstep.consumer_group g join lockstep.cursor c on c.partition_id = _partition_id and c.group_id = g.id
+    where g.queue_id = _queue.id and g.name = _group
+    for no key update of c;
+    _status := case
+        when _queue.id is null or _seq is null then 'not_found'
+        when _cursor.partition_id is null then 'no_group'
+        when _seq <= _cursor.acked then 'done'
+        when _cursor.lease_id is not null and _cursor.due_at > _now then 'leased'
+        when _seq > lockstep.next_seq(_partition_id, _cursor.acked) then 'behind'
+        else 'buried' end;
+    if _status <> 'buried' then
+        return;
+    end if;
+    insert into lockstep.dead_letter (queue_id, partition_id, seq, group_name, attempts, error, failed_at)
+    values (_queue.id, _partition_id, _seq, _group, _cursor.attempts + (coalesce(_cursor.lease_to, 0) >= _seq)::int, _error, _now)
+    returning id into _dead_letter_id;
+    update lockstep.cursor c
+    set acked = _seq, attempts = 0, consumed_at = _now, lease_id = null, lease_to = null, leased_at = null,
+        due_at = lockstep.due_at(_partition_id, _seq, _queue.delay_seconds, _queue.window_seconds, _now)
+    where c.partition_id = _partition_id and c.group_id = _cursor.group_id;
+    perform lockstep.count_moves(array[_cursor.group_id], array[_partition_id], array[_cursor.acked], array[_seq]);
+end $$;

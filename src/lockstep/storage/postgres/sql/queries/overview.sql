@@ -1,0 +1,24 @@
+-- The whole store in one row.
+select q.queues, q.partitions, q.namespaces, q.tasks, q.stored, q.pending, q.processing, q.stored - q.pending,
+       (select count(*) from lockstep.dead_letter), l.cursors,
+       l.seconds_average, l.seconds_median, l.seconds_min, l.seconds_max,
+       l.messages_average, l.messages_median, l.messages_min, l.messages_max
+from (
+    select count(*) as queues, count(distinct q.namespace) as namespaces, count(distinct q.task) as tasks,
+           coalesce(sum(s.partitions), 0)::bigint as partitions, coalesce(sum(s.stored), 0)::bigint as stored,
+           coalesce(sum(s.pending), 0)::bigint as pending, coalesce(sum(s.processing), 0)::bigint as processing
+    from lockstep.queue q cross join lateral lockstep.queue_sums(q.id, $1::timestamptz) s
+) q
+cross join (
+    select count(*) as cursors, avg(t.seconds) as seconds_average, percentile_cont(0.5) within group (order by t.seconds) as seconds_median,
+           min(t.seconds) as seconds_min, max(t.seconds) as seconds_max,
+           avg(t.messages) as messages_average, percentile_cont(0.5) within group (order by t.messages) as messages_median,
+           min(t.messages) as messages_min, max(t.messages) as messages_max
+    from (
+        select lockstep.lag(c.partition_id, c.acked)::double precision as messages,
+               extract(epoch from coalesce($1::timestamptz, clock_timestamp()) - s.created_at)::double precision as seconds
+        from lockstep.cursor c
+        cross join lateral lockstep.next_run(c.partition_id, c.acked) r
+        join lockstep.segment s on s.id = r.segment_id
+    ) t
+) l

@@ -1,0 +1,5 @@
+-- The names of trace events, latest first.
+select n.name, count(*), count(distinct (n.partition_id, n.seq)), max(n.created_at)
+from lockstep.trace_name n
+group by n.name
+order by max(n.created_at) desc, n.name limit $1 offset $2

@@ -1,0 +1,250 @@
+"""Requests that come together become one call, and nobody notices."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from lockstep.config import Config, load
+from lockstep.core.messages import Batch
+from lockstep.core.policy import QueueOptions
+from lockstep.core.records import Ack, PopRequest, Renewal
+from lockstep.engine.engine import Engine
+from lockstep.errors import QueueFull, Unavailable
+from lockstep.storage.base import Store
+from support.gate import Gate
+
+QUEUE = "orders"
+
+
+def one_call_at_a_time(**settings: Any) -> Config:
+    return load({"push_calls_max": 1, "pop_calls_max": 1, "ack_calls_max": 1, **settings}, environ={})
+
+
+def batch(partition: str, *payloads: bytes, queue: str = QUEUE, **columns: Any) -> Batch:
+    return Batch.of(queue, payloads, partition=partition, **columns)
+
+
+async def asked_together(gate: Gate, first: Any, *others: Any) -> list[Any]:
+    """The answers of calls of which the others come while the first is in flight."""
+    tasks = [asyncio.create_task(first)]
+    await gate.arrived.wait()
+    tasks += [asyncio.create_task(other) for other in others]
+    await asyncio.sleep(0)  # all of them have asked now
+    await asyncio.sleep(0)
+    gate.open()
+    return await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_lone_requests_go_alone(store: Store) -> None:
+    engine = Engine(store, one_call_at_a_time())
+    for number in range(3):
+        await engine.push([batch("p", b"%d" % number)])
+    counts = engine.counts.calls["push"]
+    assert (counts.requests, counts.calls, counts.round_trips_saved) == (3, 3, 0)
+
+
+async def test_pushes_that_come_together_are_one_call(store: Store) -> None:
+    gate = Gate(store, "push")
+    engine = Engine(gate, one_call_at_a_time())  # type: ignore[arg-type]
+    pushes = [engine.push([batch(f"p{n % 3}", b"%d" % n, b"x")]) for n in range(10)]
+    results = await asked_together(gate, *pushes)
+    assert gate.calls["push"] == 2
+    assert engine.counts.calls["push"].requests_max == 9
+    assert engine.counts.calls["push"].round_trips_saved == 8
+    for number, result in enumerate(results):
+        assert [receipt.index for receipt in result] == [0, 1]
+        for offset, receipt in enumerate(result):
+            stored = await engine.message(receipt.message_id)
+            assert stored.message.payload == (b"%d" % number if offset == 0 else b"x")
+            assert (stored.message.seq, stored.message.partition) == (receipt.seq, f"p{number % 3}")
+
+
+async def test_duplicates_between_joined_pushes_name_the_first(store: Store) -> None:
+    gate = Gate(store, "push")
+    engine = Engine(gate, one_call_at_a_time())  # type: ignore[arg-type]
+    pushes = [engine.push([batch("p", b"%d" % n, transaction_ids=["same"])]) for n in range(4)]
+    results = await asked_together(gate, *pushes)
+    receipts = [result[0] for result in results]
+    assert sorted(receipt.status for receipt in receipts) == ["duplicate"] * 3 + ["queued"]
+    assert len({receipt.message_id for receipt in receipts}) == 1
+
+
+async def test_a_full_queue_fails_only_those_who_push_to_it(store: Store) -> None:
+    gate = Gate(store, "push")
+    engine = Engine(gate, one_call_at_a_time())  # type: ignore[arg-type]
+    await store.configure("small", QueueOptions(max_size=1))
+    results = await asked_together(
+        gate,
+        engine.push([batch("p", b"0")]),
+        engine.push([batch("p", b"1")]),
+        engine.push([batch("p", b"2", b"3", queue="small")]),
+        engine.push([batch("p", b"4")]),
+        engine.push([batch("p", b"5", queue="small")]),
+    )
+    assert isinstance(results[2], QueueFull)
+    assert [result[0].status for index, result in enumerate(results) if index != 2] == ["queued"] * 4
+    assert engine.counts.calls["push"].retried_alone == 4
+
+
+async def test_an_unreachable_store_fails_them_all(store: Store) -> None:
+    class Unreachable:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(store, name)
+
+        async def push(self, _batches: Any) -> Any:
+            raise Unavailable
+
+    gate = Gate(Unreachable(), "push")  # type: ignore[arg-type]
+    engine = Engine(gate, one_call_at_a_time())  # type: ignore[arg-type]
+    results = await asked_together(gate, *[engine.push([batch("p", b"x")]) for _ in range(5)])
+    assert [type(result) for result in results] == [Unavailable] * 5
+    assert gate.calls["push"] == 2
+
+
+async def test_a_joined_push_stays_within_its_limits(store: Store) -> None:
+    gate = Gate(store, "push")
+    engine = Engine(gate, one_call_at_a_time(call_messages_max=4))  # type: ignore[arg-type]
+    await asked_together(gate, *[engine.push([batch("p", b"1", b"2")]) for _ in range(5)])
+    assert gate.calls["push"] == 3  # 2, then 4 and 4
+
+
+async def test_waiting_consumers_are_served_by_one_call_each_with_its_own_lease(store: Store) -> None:
+    for number in range(5):
+        await store.push([batch(f"p{number}", b"%d" % number)])
+    gate = Gate(store, "pop")
+    engine = Engine(gate, one_call_at_a_time())  # type: ignore[arg-type]
+    results = await asked_together(gate, *[engine.pop([PopRequest(queue=QUEUE)]) for _ in range(7)])
+    popped = [result[0] for result in results if result[0].runs]
+    assert gate.calls["pop"] == 2
+    assert len(popped) == 5
+    assert len({one.lease_id for one in popped}) == 5
+    assert len({one.runs[0].partition for one in popped}) == 5
+
+
+async def test_a_named_partition_goes_to_one_of_those_who_ask(store: Store) -> None:
+    await store.push([batch("p", b"1", b"2")])
+    gate = Gate(store, "pop")
+    engine = Engine(gate, one_call_at_a_time())  # type: ignore[arg-type]
+    wanted = PopRequest(queue=QUEUE, partition="p")
+    results = await asked_together(gate, *[engine.pop([wanted]) for _ in range(4)])
+    assert [len(result[0]) for result in results] == [1, 0, 0, 0]
+
+
+class LateAnswers(Gate):
+    """Holds back the answers, not the calls."""
+
+    def __getattr__(self, name: str) -> Any:
+        verb = getattr(self._store, name)
+        if name not in self._held:
+            return verb
+
+        async def pass_on(*args: Any, **kwargs: Any) -> Any:
+            answer = await verb(*args, **kwargs)
+            self.arrived.set()
+            await self._open.wait()
+            return answer
+
+        return pass_on
+
+
+@pytest.mark.parametrize("batching", [True, False])
+async def test_what_was_leased_for_somebody_who_just_went_is_released(store: Store, batching: bool) -> None:
+    await store.push([batch("p", b"1")])
+    late = LateAnswers(store, "pop")
+    engine = Engine(late, one_call_at_a_time(batching=batching))  # type: ignore[arg-type]
+    gone = asyncio.create_task(engine.pop([PopRequest(queue=QUEUE)]))
+    await late.arrived.wait()
+    assert len(await store.leases()) == 1
+    gone.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await gone
+    late.open()
+    await engine._batching.close()
+    assert await store.leases() == []
+
+
+async def test_what_was_leased_for_somebody_who_went_is_released(store: Store) -> None:
+    await store.push([batch("p", b"1")])
+    gate = Gate(store, "pop")
+    engine = Engine(gate, one_call_at_a_time())  # type: ignore[arg-type]
+    gone = asyncio.create_task(engine.pop([PopRequest(queue=QUEUE)]))
+    await gate.arrived.wait()
+    gone.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await gone
+    gate.open()
+    await engine._batching.close()
+    assert await store.leases() == []
+    again = await store.pop([PopRequest(queue=QUEUE)])
+    assert again[0].payloads() == [b"1"]
+    assert again[0].runs[0].attempt == 1
+
+
+async def test_a_request_that_nobody_waits_for_is_not_sent(store: Store) -> None:
+    await store.push([batch("p", b"1")])
+    gate = Gate(store, "pop")
+    engine = Engine(gate, one_call_at_a_time())  # type: ignore[arg-type]
+    first = asyncio.create_task(engine.pop([PopRequest(queue="other")]))
+    await gate.arrived.wait()
+    gone = asyncio.create_task(engine.pop([PopRequest(queue=QUEUE)]))
+    await asyncio.sleep(0)
+    gone.cancel()
+    await asyncio.sleep(0)
+    gate.open()
+    await first
+    assert gate.calls["pop"] == 1
+
+
+async def test_acks_of_one_cursor_never_share_a_call(store: Store) -> None:
+    await store.push([batch("p", b"1", b"2", b"3"), batch("q", b"1")])
+    popped = (await store.pop([PopRequest(queue=QUEUE, batch=10, partitions=2)]))[0]
+    messages = {(m.partition, m.seq): m for m in popped.messages()}
+    gate = Gate(store, "ack")
+    engine = Engine(gate, one_call_at_a_time())  # type: ignore[arg-type]
+
+    def ack(partition: str, seq: int, **more: Any) -> Any:
+        message = messages[partition, seq]
+        return engine.ack([Ack(partition_id=message.partition_id, transaction_id=message.transaction_id, **more)])
+
+    # Joined, the failure would clamp what the second one completes.
+    results = await asked_together(gate, ack("q", 1), ack("p", 1, status="retry"), ack("p", 2))
+    assert [outcome[0].success for outcome in results] == [True, True, True]
+    assert [outcome[0].index for outcome in results] == [0, 0, 0]
+    assert gate.calls["ack"] == 3
+
+
+async def test_acks_of_many_leases_are_one_call(store: Store) -> None:
+    for number in range(6):
+        await store.push([batch(f"p{number}", b"x")])
+    popped = await store.pop([PopRequest(queue=QUEUE) for _ in range(6)])
+    gate = Gate(store, "ack")
+    engine = Engine(gate, one_call_at_a_time())  # type: ignore[arg-type]
+    results = await asked_together(gate, *[engine.ack([Ack(lease_id=one.lease_id)]) for one in popped])
+    assert gate.calls["ack"] == 2
+    for one, outcomes in zip(popped, results, strict=True):
+        assert [(o.index, o.success, o.messages, o.partition) for o in outcomes] == [
+            (0, True, 1, one.runs[0].partition)
+        ]
+
+
+async def test_renewals_are_one_call(store: Store) -> None:
+    for number in range(4):
+        await store.push([batch(f"p{number}", b"x")])
+    popped = await store.pop([PopRequest(queue=QUEUE) for _ in range(4)])
+    gate = Gate(store, "renew")
+    engine = Engine(gate, one_call_at_a_time())  # type: ignore[arg-type]
+    renewals = [engine.renew([Renewal(lease_id=one.lease_id or "", seconds=600)]) for one in popped]
+    results = await asked_together(gate, *renewals)
+    assert gate.calls["renew"] == 2
+    assert [result[0].lease_id for result in results] == [one.lease_id for one in popped]
+
+
+async def test_switched_off_every_request_is_a_call(store: Store) -> None:
+    gate = Gate(store, "push")
+    engine = Engine(gate, one_call_at_a_time(batching=False))  # type: ignore[arg-type]
+    results = await asked_together(gate, *[engine.push([batch("p", b"x")]) for _ in range(4)])
+    assert gate.calls["push"] == 4
+    assert sorted(result[0].seq for result in results) == [1, 2, 3, 4]

@@ -1,0 +1,116 @@
+"""What pruning costs follows what it removes: rows that it reads, counted by PostgreSQL, beside much that stays."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import pytest_asyncio
+
+from lockstep.storage.postgres.cache import SegmentCache
+from support.builders import batch, configure, pop, push_n
+from support.clock import SetClock
+from support.databases import Databases
+from support.sessions import Actor, Stage
+
+AGE = 100
+STAYING = 400
+"""Segments, or partitions, that stay."""
+MANY_STAYING = 8_000
+
+_READ = """
+select relname, seq_scan, seq_tup_read + coalesce(idx_tup_fetch, 0)
+from pg_stat_xact_user_tables where schemaname = 'lockstep'
+"""
+# A row per queue, or per duty: nobody minds how they are read.
+_SMALL = {"queue", "consumer_group", "removal", "sample_sum"}
+
+
+@pytest.fixture
+def dsn(databases: Databases) -> str:
+    return databases.emptied()
+
+
+@pytest_asyncio.fixture
+async def actor(dsn: str, clock: SetClock) -> AsyncIterator[Actor]:
+    async with Stage(dsn, clock=clock) as stage:
+        yield await stage.actor()
+
+
+async def rows_read(actor: Actor, call: Awaitable[Any]) -> dict[str, int]:
+    """By table, how many rows a call reads; no large table is read from end to end."""
+    await actor.begin()
+    before = {name: counts for name, *counts in await actor.connection.fetch(_READ)}
+    await call
+    read: dict[str, int] = {}
+    for name, scans, rows in await actor.connection.fetch(_READ):
+        if name not in _SMALL:
+            assert scans == before[name][0], f"{name} is read from end to end"
+            read[name] = rows - before[name][1]
+    await actor.commit()
+    return read
+
+
+async def test_retention_reads_what_it_removes_and_not_what_is_young(actor: Actor, clock: SetClock) -> None:
+    store = actor.store
+    await configure(store, "q", retention_enabled=True, retention_seconds=AGE, completed_retention_seconds=AGE)
+    for number in range(3):
+        await push_n(store, "q", partition=f"old{number}")
+    await pop(store, "q", partitions=2, batch=2, auto_ack=True)
+    clock.advance(AGE + 1)
+    for number in range(STAYING):
+        await push_n(store, "q", partition=f"p{number % 50}")
+    completed = await rows_read(actor, store.prune("completed_retention", limit=100))
+    assert sum(completed.values()) < STAYING / 2
+    assert (await store.queue("q")).messages == STAYING + 1
+    removed = await rows_read(actor, store.prune("retention", limit=100))
+    assert sum(removed.values()) < STAYING / 2
+    assert (await store.queue("q")).messages == STAYING
+    assert await store.verify() == []
+
+
+async def test_ids_of_messages_that_stay_are_not_read(actor: Actor, clock: SetClock) -> None:
+    """Of the same partition, too: a deletion by seq would go through all of its transaction ids."""
+    store = actor.store
+    await configure(store, "q", retention_enabled=True, retention_seconds=AGE)
+
+    def ids(count: int) -> dict[str, Any]:
+        transaction_ids = [str(uuid4()) if number % 2 else f"t{uuid4()}" for number in range(count)]
+        return {"transaction_ids": transaction_ids, "trace_ids": [str(uuid4()) for _ in range(count)]}
+
+    await push_n(store, "q", 4, **ids(4))
+    clock.advance(AGE + 1)
+    # So many that going through them is dear whatever the statistics know of the tables.
+    await push_n(store, "q", MANY_STAYING, **ids(MANY_STAYING))
+    read = await rows_read(actor, store.prune("retention", limit=100))
+    assert (await store.queue("q")).messages == MANY_STAYING
+    assert max(read.get(table, 0) for table in ("dedup_uuid", "dedup_text", "trace_index")) < 20
+    assert await store.verify() == []
+
+
+async def test_idle_partitions_are_found_among_full_ones(actor: Actor, clock: SetClock) -> None:
+    store = actor.store
+    await store.push([batch("q", 1, partition=f"p{number}") for number in range(STAYING)])
+    await store.push([batch("empty", 1, partition=f"p{number}") for number in range(3)])
+    await store.clear("empty")
+    assert sum((await rows_read(actor, store.prune_partitions(60, limit=100))).values()) < 100
+    clock.advance(60)
+    removed = await rows_read(actor, store.prune_partitions(60, limit=100))
+    assert sum(removed.values()) < 100
+    assert (len(await store.partitions("empty")), len(await store.partitions("q", limit=1000))) == (0, STAYING)
+
+
+async def test_segment_that_cannot_be_read_goes_with_its_ids(actor: Actor, clock: SetClock) -> None:
+    """Without the key, or with a damaged body: retention does not stand still before it."""
+    store = actor.store
+    await configure(store, "q", retention_enabled=True, retention_seconds=AGE)
+    identity = str(uuid4())
+    await push_n(store, "q", 300, transaction_ids=[identity, *[None] * 299], trace_ids=[identity] * 300)
+    store.segments = SegmentCache(0)
+    assert await actor.sql("update lockstep.segment set body = 'none' where codec <> 0 returning id")
+    clock.advance(AGE + 1)
+    assert (await store.prune("retention", limit=1000)).messages == 300
+    assert await store.verify() == []
+    assert await actor.sql("select count(*) from lockstep.segment") == 0
