@@ -1,0 +1,102 @@
+"""Counters as Prometheus reads them: the text format, version 0.0.4."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Literal
+
+from lockstep.core.wire.metrics import MetricsAnswer
+
+Labels = Mapping[str, str | int]
+Sample = tuple[Labels, float]
+
+
+def exposition(metrics: MetricsAnswer) -> str:
+    """All metrics of a process, each with the label `worker`, which tells the processes of one port apart."""
+    return "".join(_lines(metrics))
+
+
+def _lines(metrics: MetricsAnswer) -> Iterator[str]:
+    worker = metrics.worker_id
+    yield from _family(
+        "up_seconds", "gauge", "Seconds since the process began.", worker, [({}, metrics.uptime_seconds)]
+    )
+    yield from _requests(metrics)
+    yield from _messages(metrics)
+    yield from _polls(metrics)
+    yield from _batching(metrics)
+    yield from _resources(metrics)
+
+
+def _requests(metrics: MetricsAnswer) -> Iterator[str]:
+    requests, worker = metrics.requests, metrics.worker_id
+    counts: list[Sample] = [
+        ({"method": r.method, "route": r.route, "status": r.status}, r.count) for r in requests.by_route
+    ]
+    seconds = [({"method": r.method, "route": r.route}, r.seconds) for r in requests.seconds]
+    yield from _family("requests_total", "counter", "Answered requests.", worker, counts)
+    yield from _family("request_seconds_total", "counter", "Time spent answering.", worker, seconds)
+    yield from _family("requests_in_flight", "gauge", "Requests being answered.", worker, [({}, requests.in_flight)])
+
+
+def _messages(metrics: MetricsAnswer) -> Iterator[str]:
+    messages, worker = metrics.messages, metrics.worker_id
+    for name, text, value in (
+        ("messages_pushed_total", "Messages pushed, duplicates included.", messages.pushed),
+        ("messages_duplicate_total", "Pushed messages that were duplicates.", messages.duplicate),
+        ("messages_popped_total", "Messages popped.", messages.popped),
+        ("messages_acked_total", "Messages completed.", messages.acked),
+    ):
+        yield from _family(name, "counter", text, worker, [({}, value)])
+
+
+def _polls(metrics: MetricsAnswer) -> Iterator[str]:
+    polls, worker = metrics.polls, metrics.worker_id
+    checks = [({"result": "hit"}, polls.precheck_hits), ({"result": "miss"}, polls.precheck_misses)]
+    yield from _family("polls_waiting", "gauge", "Pops that wait for messages.", worker, [({}, polls.waiting)])
+    yield from _family("polls_woken_total", "counter", "Waiting pops that were woken.", worker, [({}, polls.woken)])
+    yield from _family(
+        "polls_abandoned_total", "counter", "Waiting pops whose client went away.", worker, [({}, polls.abandoned)]
+    )
+    yield from _family("poll_checks_total", "counter", "Looks for due messages.", worker, checks)
+
+
+def _batching(metrics: MetricsAnswer) -> Iterator[str]:
+    rows, worker = metrics.batching, metrics.worker_id
+    for name, text, field in (
+        ("batch_requests_total", "Requests that came to be joined.", "requests"),
+        ("batch_calls_total", "Calls of the store that they became.", "calls"),
+        ("batch_items_total", "Messages, acks, pops or renewals in them.", "items"),
+        ("batch_retried_total", "Requests tried alone after their joined call failed.", "retried_alone"),
+    ):
+        yield from _family(name, "counter", text, worker, [({"verb": r.verb}, getattr(r, field)) for r in rows])
+    largest = [({"verb": row.verb}, row.requests_max) for row in rows]
+    yield from _family("batch_requests_max", "gauge", "Most requests that one call carried.", worker, largest)
+
+
+def _resources(metrics: MetricsAnswer) -> Iterator[str]:
+    pool, cache, worker = metrics.pool, metrics.cache, metrics.worker_id
+    connections = [({"state": "idle"}, pool.idle), ({"state": "used"}, pool.open - pool.idle)]
+    lookups = [({"result": "hit"}, cache.hits), ({"result": "miss"}, cache.misses)]
+    cpu = [({"mode": "user"}, metrics.cpu.user_seconds), ({"mode": "system"}, metrics.cpu.system_seconds)]
+    yield from _family("pool_connections", "gauge", "Connections to the database.", worker, connections)
+    yield from _family("pool_connections_max", "gauge", "Most connections.", worker, [({}, pool.max)])
+    yield from _family("pool_waiters", "gauge", "Calls that wait for a connection.", worker, [({}, pool.waiters)])
+    yield from _family("cache_bytes", "gauge", "Memory of cached segments.", worker, [({}, cache.bytes)])
+    yield from _family("cache_lookups_total", "counter", "Looks for a segment in the cache.", worker, lookups)
+    yield from _family("cpu_seconds_total", "counter", "Processor time of the process.", worker, cpu)
+    rss = metrics.memory.rss_bytes_max
+    yield from _family("memory_rss_bytes_max", "gauge", "Most memory that the process had.", worker, [({}, rss)])
+
+
+def _family(
+    name: str, kind: Literal["counter", "gauge"], text: str, worker: str, samples: Iterable[Sample]
+) -> Iterator[str]:
+    yield f"# HELP lockstep_{name} {text}\n# TYPE lockstep_{name} {kind}\n"
+    for labels, value in samples:
+        pairs = ",".join([f'{label}="{_escaped(str(given))}"' for label, given in {"worker": worker, **labels}.items()])
+        yield f"lockstep_{name}{{{pairs}}} {value}\n"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

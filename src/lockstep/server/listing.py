@@ -1,0 +1,100 @@
+"""Whole lists, gathered page by page: the engine gives no more than a page at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from typing import TypeVar
+
+from lockstep.core.maintenance import Removal, Sample
+from lockstep.core.overview import LabelInfo
+from lockstep.core.records import PartitionInfo, PartitionLag, QueueInfo
+from lockstep.errors import InvalidRequest
+from lockstep.server.node import Node
+
+T = TypeVar("T")
+Page = Callable[[T | None], Awaitable[list[T]]]
+"""The items after one, or from the first; a short page is the last."""
+
+
+async def _all(page: Page[T], size: int, *, enough: int | None = None) -> list[T]:
+    found: list[T] = []
+    while True:
+        items = await page(found[-1] if found else None)
+        found += items
+        if len(items) < size or (enough is not None and len(found) >= enough):
+            return found
+
+
+async def every_queue(node: Node, *, namespace: str | None = None, task: str | None = None) -> list[QueueInfo]:
+    size = node.config.page_items_max
+    return await _all(
+        lambda last: node.engine.queues(namespace=namespace, task=task, after=last.name if last else None, limit=size),
+        size,
+    )
+
+
+async def every_partition(node: Node, queue: str) -> list[PartitionInfo]:
+    size = node.config.page_items_max
+    return await _all(lambda last: node.engine.partitions(queue, after=last.name if last else None, limit=size), size)
+
+
+async def some_partitions(node: Node, queue: str, count: int) -> list[PartitionInfo]:
+    """The first ones of a queue: at least so many, if there are."""
+    size = node.config.page_items_max
+    return await _all(
+        lambda last: node.engine.partitions(queue, after=last.name if last else None, limit=size), size, enough=count
+    )
+
+
+async def every_lag(node: Node, queue: str, group: str) -> list[PartitionLag]:
+    """A group's place in every partition of a queue."""
+    size = node.config.page_items_max
+
+    async def page(last: PartitionLag | None) -> list[PartitionLag]:
+        after = last.partition_id if last else 0
+        return await node.engine.lag(queue, group=group, after_partition_id=after, limit=size)
+
+    return await _all(page, size)
+
+
+async def every_namespace(node: Node) -> list[LabelInfo]:
+    size = node.config.page_items_max
+    return await _all(lambda last: node.engine.namespaces(after=last.name if last else None, limit=size), size)
+
+
+async def every_task(node: Node) -> list[LabelInfo]:
+    size = node.config.page_items_max
+    return await _all(lambda last: node.engine.tasks(after=last.name if last else None, limit=size), size)
+
+
+async def every_sample(node: Node, *, queue: str | None, from_at: datetime, to_at: datetime) -> list[Sample]:
+    """All samples of a time. Raises InvalidRequest if they are too many."""
+    size = node.config.page_items_max
+    return await _some(
+        lambda last: node.engine.samples(queue=queue, from_at=from_at, to_at=to_at, after=last, limit=size), node
+    )
+
+
+async def every_removal(node: Node, *, queue: str | None, from_at: datetime, to_at: datetime) -> list[Removal]:
+    """All removals of a time. Raises InvalidRequest if they are too many."""
+    size = node.config.page_items_max
+    return await _some(
+        lambda last: node.engine.removals(queue=queue, from_at=from_at, to_at=to_at, after=last, limit=size), node
+    )
+
+
+async def _some(page: Page[T], node: Node) -> list[T]:
+    limit = node.config.analytics_rows_max
+    seen = 0
+
+    async def counted(last: T | None) -> list[T]:
+        nonlocal seen
+        items = await page(last)
+        seen += len(items)
+        if seen > limit:
+            text = f"more than {limit} rows match (analytics_rows_max); name a queue, or a shorter time"
+            raise InvalidRequest(text)
+        return items
+
+    return await _all(counted, node.config.page_items_max)

@@ -1,0 +1,126 @@
+"""uvicorn's HTTP protocol, with what it lacks: limits on slow and endless requests, and answers in one piece.
+
+Without limits a client could send headers without end, or keep a connection busy by sending one byte at a time. The
+times are looked at by one timer per connection, so that a request costs no timer. uvicorn writes the head of an answer
+and its body one after the other, which is two system calls and two packets; held together they are one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from lockstep.config import Config
+
+_TOO_LARGE = (
+    b"HTTP/1.1 413 Payload Too Large\r\ncontent-type: application/json\r\nconnection: close\r\n\r\n"
+    b'{"error":"the headers are too large (request_headers_bytes_max)","code":"too_large"}'
+)
+_TOO_SLOW = (
+    b"HTTP/1.1 408 Request Timeout\r\ncontent-type: application/json\r\nconnection: close\r\n\r\n"
+    b'{"error":"the request did not arrive in time (request_timeout_seconds)","code":"request_timeout"}'
+)
+
+
+class GuardedProtocol(HttpToolsProtocol):
+    """A connection whose requests are bounded in size and time."""
+
+    head_bytes_max: int
+    timeout_seconds: float
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._head_bytes: int | None = 0
+        """Bytes of the head that is arriving; None while none is."""
+        self._since: float | None = None
+        """When the head began to arrive, or the last part of the body came; None between requests."""
+        self._watch: asyncio.TimerHandle | None = None
+
+    @classmethod
+    def of(cls, config: Config) -> type[GuardedProtocol]:
+        """The protocol with the limits of the settings."""
+        limits = {
+            # Room for the request line: the application looks at the headers themselves.
+            "head_bytes_max": config.request_headers_bytes_max * 2,
+            "timeout_seconds": config.request_timeout_seconds,
+        }
+        return type("ConfiguredProtocol", (cls,), limits)
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(_InOnePiece(transport, self.loop))  # type: ignore[arg-type]
+        # The first head must come, too.
+        self._since = self.loop.time()
+        self._watch = self.loop.call_later(self.timeout_seconds, self._look)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._head_bytes is not None:
+            self._head_bytes += len(data)
+            if self._head_bytes > self.head_bytes_max:
+                self._refuse(_TOO_LARGE)
+        elif self._since is not None:
+            self._since = self.loop.time()
+
+    def on_message_begin(self) -> None:
+        self._head_bytes = 0
+        self._since = self.loop.time()
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._head_bytes = None
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._since = None
+        super().on_message_complete()
+
+    def _look(self) -> None:
+        now = self.loop.time()
+        if self._since is not None and now - self._since >= self.timeout_seconds:
+            self._refuse(_TOO_SLOW)
+            return
+        # A body that the application does not take fast enough is not the client's fault.
+        self._watch = self.loop.call_later(self.timeout_seconds / 2, self._look)
+
+    def _refuse(self, answer: bytes) -> None:
+        if not self.transport.is_closing():
+            if self.cycle is None or not self.cycle.response_started:
+                self.transport.write(answer)
+            self.transport.close()
+
+
+class _InOnePiece:
+    """A transport that writes what it is given in one turn of the event loop together."""
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._pending: list[bytes] = []
+        # Called for every request: no detour.
+        self.is_closing = transport.is_closing
+        self.pause_reading = transport.pause_reading
+        self.resume_reading = transport.resume_reading
+
+    def write(self, data: bytes) -> None:
+        if not self._pending:
+            self._loop.call_soon(self._flush)
+        self._pending.append(data)
+
+    def close(self) -> None:
+        self._flush()
+        self._transport.close()
+
+    def _flush(self) -> None:
+        if self._pending:
+            self._transport.write(b"".join(self._pending))
+            self._pending.clear()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)

@@ -1,0 +1,101 @@
+"""Rates, lag and removals over time, and how the server and its database are doing."""
+
+from __future__ import annotations
+
+from lockstep.core.wire import analytics as wire
+from lockstep.server.exchange import Request, Response, answer
+from lockstep.server.listing import every_removal
+from lockstep.server.node import Node
+from lockstep.server.process import system_metrics, worker_row
+from lockstep.server.routing import Route
+from lockstep.server.timespan import Span, SpanQuery, spans_by_queue
+
+
+async def queue_ops(node: Node, request: Request) -> Response:
+    query = request.query(SpanQuery)
+    span = Span.of(query)
+    found = await spans_by_queue(node, query, span)
+    queues = [wire.QueuePoints(name, wire.points(spans)) for name, spans in found.items()]
+    return answer(wire.QueueOpsAnswer(query.interval, span.shown(), queues))
+
+
+async def queue_lag(node: Node, request: Request) -> Response:
+    query = request.query(SpanQuery)
+    span = Span.of(query)
+    found = await spans_by_queue(node, query, span)
+    queues = [wire.QueueLagPoints(name, wire.lag_points(spans)) for name, spans in found.items()]
+    return answer(wire.QueueLagAnswer(query.interval, span.shown(), queues))
+
+
+async def retention(node: Node, request: Request) -> Response:
+    query = request.query(SpanQuery)
+    span = Span.of(query)
+    removals = await every_removal(node, queue=query.queue or None, from_at=span.from_at, to_at=span.to_at)
+    return answer(wire.retention_answer(span.shown(), removals, await node.engine.duties()))
+
+
+async def database_stats(node: Node, _: Request) -> Response:
+    return answer(wire.database_stats_answer(await node.engine.database_stats()))
+
+
+async def system(node: Node, _: Request) -> Response:
+    return answer(system_metrics(node))
+
+
+async def workers(node: Node, _: Request) -> Response:
+    return answer(wire.WorkerMetricsAnswer([worker_row(node)]))
+
+
+ROUTES = [
+    Route(
+        method="GET",
+        path="/api/v1/analytics/queue-ops",
+        endpoint=queue_ops,
+        summary="What was pushed and processed, by queue and time",
+        level="ro",
+        query=SpanQuery,
+        answers=wire.QueueOpsAnswer,
+    ),
+    Route(
+        method="GET",
+        path="/api/v1/analytics/queue-lag",
+        endpoint=queue_lag,
+        summary="What was pending, and for how long, by queue and time",
+        level="ro",
+        query=SpanQuery,
+        answers=wire.QueueLagAnswer,
+    ),
+    Route(
+        method="GET",
+        path="/api/v1/analytics/retention",
+        endpoint=retention,
+        summary="What maintenance removed, and how its duties are doing",
+        level="ro",
+        query=SpanQuery,
+        answers=wire.RetentionAnswer,
+    ),
+    Route(
+        method="GET",
+        path="/api/v1/analytics/postgres-stats",
+        endpoint=database_stats,
+        summary="The database as PostgreSQL counts it",
+        level="ro",
+        answers=wire.DatabaseStatsAnswer,
+    ),
+    Route(
+        method="GET",
+        path="/api/v1/analytics/system-metrics",
+        endpoint=system,
+        summary="What the answering process uses",
+        level="ro",
+        answers=wire.SystemMetricsAnswer,
+    ),
+    Route(
+        method="GET",
+        path="/api/v1/analytics/worker-metrics",
+        endpoint=workers,
+        summary="What the answering process has done",
+        level="ro",
+        answers=wire.WorkerMetricsAnswer,
+    ),
+]

@@ -1,0 +1,152 @@
+"""Consumer groups: what they are behind with, where they begin and where they are."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
+
+from lockstep.core.policy import SECONDS_MAX
+from lockstep.core.records import Subscription
+from lockstep.core.wire import groups as wire
+from lockstep.core.wire.times import parse_time, seconds_since, timestamp
+from lockstep.errors import GroupNotFound
+from lockstep.server.exchange import Request, Response, answer
+from lockstep.server.listing import every_lag
+from lockstep.server.node import Node
+from lockstep.server.routing import Route
+
+_subscription_body = msgspec.json.Decoder(wire.SubscriptionBody)
+_seek_body = msgspec.json.Decoder(wire.SeekBody)
+
+
+class LaggingQuery(Struct, rename="camel", frozen=True):
+    min_lag_seconds: Annotated[float, Meta(ge=0, le=SECONDS_MAX)] = 3600
+
+
+class DeleteGroupQuery(Struct, rename="camel", frozen=True):
+    delete_metadata: bool = True
+    """Forget also where the group begins."""
+
+
+async def groups(node: Node, _: Request) -> Response:
+    now = datetime.now(UTC)
+    return answer([wire.group_row(info, now) for info in await node.engine.groups()])
+
+
+async def group(node: Node, request: Request) -> Response:
+    name, now = request.parameters["group"], datetime.now(UTC)
+    infos = await node.engine.groups(group=name)
+    if not infos:
+        raise GroupNotFound(f"there is no consumer group {name!r}")
+    return answer({info.queue: wire.group_partitions(await every_lag(node, info.queue, name), now) for info in infos})
+
+
+async def lagging(node: Node, request: Request) -> Response:
+    """Only groups whose oldest message is old enough are looked at closely."""
+    seconds, now = request.query(LaggingQuery).min_lag_seconds, datetime.now(UTC)
+    rows: list[wire.LaggingRow] = []
+    for info in await node.engine.groups():
+        if info.oldest_at is None or seconds_since(info.oldest_at, now) < seconds:
+            continue
+        found = [wire.lagging_row(lag, now) for lag in await every_lag(node, info.queue, info.name) if lag.lag]
+        rows += [row for row in found if row.time_lag_seconds >= seconds]
+    return answer(rows)
+
+
+async def delete_group(node: Node, request: Request) -> Response:
+    name, queue = request.parameters["group"], request.parameters.get("queue")
+    forget = request.query(DeleteGroupQuery).delete_metadata
+    removed = await node.engine.delete_group(name, queue=queue, forget_subscription=forget)
+    return answer(wire.DeleteGroupAnswer(True, name, removed, forget, queue))
+
+
+async def set_subscription(node: Node, request: Request) -> Response:
+    name = request.parameters["group"]
+    body = await request.json(_subscription_body)
+    at = parse_time(body.subscription_timestamp, what="subscriptionTimestamp")
+    updated = await node.engine.set_subscription(name, Subscription("from", at))
+    return answer(wire.SubscriptionAnswer(True, name, timestamp(at), updated))
+
+
+async def seek(node: Node, request: Request) -> Response:
+    name, queue = request.parameters["group"], request.parameters["queue"]
+    position = wire.position_of(await request.json(_seek_body))
+    moved = await node.engine.seek(queue, name, position, partition=request.parameters.get("partition"))
+    return answer(wire.seek_answer(queue, name, position, moved))
+
+
+ROUTES = [
+    Route(
+        method="GET",
+        path="/api/v1/consumer-groups",
+        endpoint=groups,
+        summary="All groups, one row for each queue",
+        level="ro",
+        answers=list[wire.GroupRow],
+    ),
+    Route(
+        method="GET",
+        path="/api/v1/consumer-groups/lagging",
+        endpoint=lagging,
+        summary="Partitions that a group is behind with",
+        level="ro",
+        query=LaggingQuery,
+        answers=list[wire.LaggingRow],
+    ),
+    Route(
+        method="GET",
+        path="/api/v1/consumer-groups/:group",
+        endpoint=group,
+        summary="A group's place in every partition, by queue",
+        level="ro",
+        answers=dict[str, wire.GroupPartitions],
+    ),
+    Route(
+        method="DELETE",
+        path="/api/v1/consumer-groups/:group",
+        endpoint=delete_group,
+        summary="Remove a group, so that it starts afresh",
+        level="admin",
+        query=DeleteGroupQuery,
+        answers=wire.DeleteGroupAnswer,
+    ),
+    Route(
+        method="DELETE",
+        path="/api/v1/consumer-groups/:group/queues/:queue",
+        endpoint=delete_group,
+        summary="Remove a group from one queue",
+        level="admin",
+        query=DeleteGroupQuery,
+        answers=wire.DeleteGroupAnswer,
+    ),
+    Route(
+        method="POST",
+        path="/api/v1/consumer-groups/:group/subscription",
+        endpoint=set_subscription,
+        summary="Say where a group begins when it starts afresh",
+        level="rw",
+        body=wire.SubscriptionBody,
+        answers=wire.SubscriptionAnswer,
+    ),
+    Route(
+        method="POST",
+        path="/api/v1/consumer-groups/:group/queues/:queue/seek",
+        endpoint=seek,
+        summary="Move a group in a queue",
+        level="rw",
+        body=wire.SeekBody,
+        answers=wire.SeekAnswer,
+    ),
+    Route(
+        method="POST",
+        path="/api/v1/consumer-groups/:group/queues/:queue/partitions/:partition/seek",
+        endpoint=seek,
+        summary="Move a group in one partition",
+        level="rw",
+        body=wire.SeekBody,
+        answers=wire.SeekAnswer,
+    ),
+]

@@ -1,0 +1,192 @@
+"""The state of the whole store, of its queues, and of what goes on."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Annotated
+
+from msgspec import Meta, Struct, field
+
+from lockstep.core.records import MessageFilter, MessageStatus, QueueInfo
+from lockstep.core.wire import analytics
+from lockstep.core.wire import status as wire
+from lockstep.core.wire.pages import Limit, Offset, Pagination
+from lockstep.core.wire.resources import full_counts
+from lockstep.core.wire.stored_messages import StoredMessagesAnswer
+from lockstep.core.wire.times import Time, parse_time_or_none, timestamp
+from lockstep.engine.checks import check_limit
+from lockstep.server.exchange import Request, Response, answer
+from lockstep.server.listing import every_partition, every_queue
+from lockstep.server.node import Node
+from lockstep.server.process import answered, buffer_rows, worker_row
+from lockstep.server.routes.stored_messages import OFFSET_MAX, list_messages
+from lockstep.server.routing import Route
+from lockstep.server.timespan import Span, SpanQuery, spans_of
+
+_BUCKETS = ((timedelta(hours=6), 1), (timedelta(days=7), 60))
+"""Minutes that are joined into one point, for spans up to a length; beyond, it is a day."""
+
+
+class StatusQueuesQuery(Struct, frozen=True):
+    namespace: str | None = None
+    task: str | None = None
+    limit: Limit = 100
+    offset: Offset = 0
+
+
+class QueueMessagesQuery(Struct, frozen=True):
+    partition: str | None = None
+    status: MessageStatus | None = None
+    from_: Time | None = field(default=None, name="from")
+    to: Time | None = None
+    limit: Limit = 200
+    offset: Annotated[int, Meta(ge=0, le=OFFSET_MAX)] = 0
+    cursor: str | None = None
+
+
+async def status(node: Node, request: Request) -> Response:
+    query = request.query(SpanQuery)
+    span = Span.of(query)
+    minutes = _bucket_minutes(span)
+    points = analytics.points(await spans_of(node, query, span, seconds=minutes * 60))
+    infos = await _queues(node, query)
+    return answer(
+        wire.StatusAnswer(
+            time_range=span.shown(),
+            bucket_minutes=minutes,
+            point_count=len(points),
+            throughput=points,
+            queues=[wire.status_queue(info) for info in infos],
+            messages=full_counts(infos),
+            leases=await _leases(node, query.queue or None),
+            dead_letter_queue=wire.dead_letter_sums(infos),
+            workers=[worker_row(node)],
+            errors=wire.Failures(answered(node, 400, 500), answered(node, 500, 600)),
+        )
+    )
+
+
+def _bucket_minutes(span: Span) -> int:
+    length = span.to_at - span.from_at
+    return next((minutes for limit, minutes in _BUCKETS if length <= limit), 1440)
+
+
+async def _queues(node: Node, query: SpanQuery) -> list[QueueInfo]:
+    if query.queue:
+        return [await node.engine.queue(query.queue)]
+    return await every_queue(node, namespace=query.namespace, task=query.task)
+
+
+async def _leases(node: Node, queue: str | None) -> wire.Leases:
+    """The sums are exact. Partitions are told apart only as long as the leases fit on one page."""
+    size = node.config.page_items_max
+    active = sum([use.partitions_leased for use in await node.engine.utilisation(queue=queue)])
+    leases = await node.engine.leases(queue=queue, limit=size)
+    distinct = len({lease.partition_id for lease in leases}) if len(leases) < size else None
+    return wire.Leases(active, distinct)
+
+
+async def queues(node: Node, request: Request) -> Response:
+    query = request.query(StatusQueuesQuery)
+    check_limit(query.limit, node.config)
+    infos = await every_queue(node, namespace=query.namespace, task=query.task)
+    rows = [wire.status_queue(info) for info in infos[query.offset : query.offset + query.limit]]
+    return answer(wire.StatusQueuesAnswer(rows, Pagination(query.limit, query.offset, len(infos))))
+
+
+async def queue(node: Node, request: Request) -> Response:
+    name = request.parameters["queue"]
+    info = await node.engine.queue(name)
+    return answer(wire.status_queue_answer(info, await every_partition(node, name)))
+
+
+async def queue_messages(node: Node, request: Request) -> Response:
+    query = request.query(QueueMessagesQuery)
+    where = MessageFilter(
+        queue=request.parameters["queue"],
+        partition=query.partition or None,
+        status=query.status,
+        from_at=parse_time_or_none(query.from_, what="from"),
+        to_at=parse_time_or_none(query.to, what="to"),
+    )
+    return await list_messages(node, where, cursor=query.cursor or None, limit=query.limit, offset=query.offset)
+
+
+async def history(node: Node, request: Request) -> Response:
+    query = request.query(SpanQuery)
+    span = Span.of(query)
+    spans = await spans_of(node, query, span, seconds=analytics.INTERVAL_SECONDS[query.interval])
+    return answer(analytics.AnalyticsAnswer(query.interval, span.shown(), analytics.points(spans)))
+
+
+async def buffers(node: Node, _: Request) -> Response:
+    return answer(wire.BuffersAnswer(buffer_rows(node)))
+
+
+async def refresh(node: Node, _: Request) -> Response:
+    """Sums are exact whenever they are asked for; what can be renewed is the last sample."""
+    return answer(wire.RefreshAnswer(True, await node.engine.sample(), timestamp(datetime.now(UTC))))
+
+
+ROUTES = [
+    Route(
+        method="GET",
+        path="/api/v1/status",
+        endpoint=status,
+        summary="The whole store: rates, queues, leases, dead letters",
+        level="ro",
+        query=SpanQuery,
+        answers=wire.StatusAnswer,
+    ),
+    Route(
+        method="GET",
+        path="/api/v1/status/queues",
+        endpoint=queues,
+        summary="Queues with their sums, by name",
+        level="ro",
+        query=StatusQueuesQuery,
+        answers=wire.StatusQueuesAnswer,
+    ),
+    Route(
+        method="GET",
+        path="/api/v1/status/queues/:queue",
+        endpoint=queue,
+        summary="One queue with its options and partitions",
+        level="ro",
+        answers=wire.StatusQueueAnswer,
+    ),
+    Route(
+        method="GET",
+        path="/api/v1/status/queues/:queue/messages",
+        endpoint=queue_messages,
+        summary="The stored messages of a queue",
+        level="ro",
+        query=QueueMessagesQuery,
+        answers=StoredMessagesAnswer,
+    ),
+    Route(
+        method="GET",
+        path="/api/v1/status/analytics",
+        endpoint=history,
+        summary="Rates and lag over time",
+        level="ro",
+        query=SpanQuery,
+        answers=analytics.AnalyticsAnswer,
+    ),
+    Route(
+        method="GET",
+        path="/api/v1/status/buffers",
+        endpoint=buffers,
+        summary="How requests are joined into calls of the store",
+        level="ro",
+        answers=wire.BuffersAnswer,
+    ),
+    Route(
+        method="POST",
+        path="/api/v1/stats/refresh",
+        endpoint=refresh,
+        summary="Take a sample of every queue now",
+        level="admin",
+        answers=wire.RefreshAnswer,
+    ),
+]

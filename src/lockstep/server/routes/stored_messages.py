@@ -1,0 +1,200 @@
+"""Stored messages: list, show, remove, push again, give up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct, field
+
+from lockstep.core.names import QUEUE_MODE
+from lockstep.core.records import DeadLetter, DeadLetterFilter, MessageFilter, MessageStatus, MessageView, QueueInfo
+from lockstep.core.wire import stored_messages as wire
+from lockstep.core.wire.messages import partition_number
+from lockstep.core.wire.pages import Limit
+from lockstep.core.wire.times import Time, parse_time_or_none
+from lockstep.engine.checks import check_limit
+from lockstep.errors import QueueNotFound
+from lockstep.server.exchange import Request, Response, answer
+from lockstep.server.node import Node
+from lockstep.server.routing import Route
+
+_LIST_AGE = timedelta(hours=1)
+OFFSET_MAX = 10_000
+_ROUNDS_MAX = 20
+"""How many pages are read in search of messages of one status before a short list is answered."""
+
+_bury_body = msgspec.json.Decoder(wire.BuryMessageBody)
+
+
+class StoredMessagesQuery(Struct, frozen=True):
+    queue: str | None = None
+    partition: str | None = None
+    ns: str | None = None
+    task: str | None = None
+    status: MessageStatus | None = None
+    from_: Time | None = field(default=None, name="from")
+    """Created at or after; an hour ago if nothing is said."""
+    to: Time | None = None
+    """Created before."""
+    limit: Limit = 200
+    offset: Annotated[int, Meta(ge=0, le=OFFSET_MAX)] = 0
+    """The messages before it are read, too; `cursor` costs nothing."""
+    cursor: str | None = None
+    """What the list before gave."""
+
+
+async def stored_messages(node: Node, request: Request) -> Response:
+    query = request.query(StoredMessagesQuery)
+    from_at = parse_time_or_none(query.from_, what="from") or datetime.now(UTC) - _LIST_AGE
+    where = MessageFilter(
+        queue=query.queue or None,
+        partition=query.partition or None,
+        namespace=query.ns,
+        task=query.task,
+        status=query.status,
+        from_at=from_at,
+        to_at=parse_time_or_none(query.to, what="to"),
+    )
+    return await list_messages(node, where, cursor=query.cursor or None, limit=query.limit, offset=query.offset)
+
+
+async def list_messages(node: Node, where: MessageFilter, *, cursor: str | None, limit: int, offset: int) -> Response:
+    """A list as the protocol has it."""
+    check_limit(limit, node.config)
+    views, cursor = await _read(node, where, cursor, offset + limit)
+    views = views[offset:]
+    queues = await _queues(node, [view.message.queue for view in views])
+    known = [view for view in views if view.message.queue in queues]
+    groups = await node.engine.groups(queue=where.queue)
+    mode = wire.mode([group.name for group in groups if where.queue is not None or group.queue in queues])
+    return answer(wire.StoredMessagesAnswer(wire.stored_messages(known, queues), mode, cursor))
+
+
+async def _read(
+    node: Node, where: MessageFilter, cursor: str | None, count: int
+) -> tuple[list[MessageView], str | None]:
+    """So many messages from the cursor on, fewer if they end or are hard to find, and where they go on."""
+    views: list[MessageView] = []
+    for _ in range(_ROUNDS_MAX):
+        limit = min(count - len(views), node.config.page_items_max)
+        page = await node.engine.messages(where, cursor=cursor, limit=limit)
+        views += page.items
+        cursor = page.next_cursor
+        if cursor is None or len(views) == count:
+            break
+    return views, cursor
+
+
+async def _queues(node: Node, names: Iterable[str]) -> dict[str, QueueInfo]:
+    """The queues that are still there."""
+    found = {}
+    for name in dict.fromkeys(names):
+        try:
+            found[name] = await node.engine.queue(name)
+        except QueueNotFound:
+            continue
+    return found
+
+
+def _identity(request: Request) -> tuple[int, str]:
+    return partition_number(request.parameters["partitionId"]), request.parameters["transactionId"]
+
+
+async def stored_message(node: Node, request: Request) -> Response:
+    partition_id, transaction_id = _identity(request)
+    view = await node.engine.message(transaction_id, partition_id=partition_id)
+    queue = await node.engine.queue(view.message.queue)
+    return answer(wire.stored_message_answer(view, queue, await _dead_letter(node, view)))
+
+
+async def _dead_letter(node: Node, view: MessageView) -> DeadLetter | None:
+    """The message's newest dead letter, if it is one of the latest of its partition."""
+    if view.status != "dead_letter":
+        return None
+    message = view.message
+    where = DeadLetterFilter(queue=message.queue, partition=message.partition, from_at=message.created_at)
+    page = await node.engine.dead_letters(where, limit=node.config.page_items_max)
+    return next((letter for letter in page.items if letter.message.seq == message.seq), None)
+
+
+async def remove_message(node: Node, request: Request) -> Response:
+    partition_id, transaction_id = _identity(request)
+    await node.engine.remove_message(partition_id, transaction_id)
+    return answer(wire.MessageAnswer(True, str(partition_id), transaction_id, "the message was removed"))
+
+
+async def retry_message(node: Node, request: Request) -> Response:
+    partition_id, transaction_id = _identity(request)
+    receipt = await node.engine.retry_message(partition_id, transaction_id)
+    return answer(
+        wire.RetryMessageAnswer(
+            True,
+            str(partition_id),
+            transaction_id,
+            "the message was pushed again",
+            message_id=receipt.message_id,
+            seq=receipt.seq,
+        )
+    )
+
+
+async def bury_message(node: Node, request: Request) -> Response:
+    partition_id, transaction_id = _identity(request)
+    body = await request.json_or(_bury_body, wire.BuryMessageBody())
+    letter = await node.engine.bury_message(
+        partition_id, transaction_id, group=body.consumer_group or QUEUE_MODE, error=body.error
+    )
+    text = "the message was made a dead letter"
+    return answer(wire.BuryMessageAnswer(True, str(partition_id), transaction_id, text, dead_letter_id=str(letter)))
+
+
+_PATH = "/api/v1/messages/:partitionId/:transactionId"
+
+ROUTES = [
+    Route(
+        method="GET",
+        path="/api/v1/messages",
+        endpoint=stored_messages,
+        summary="Stored messages, by partition and place",
+        level="ro",
+        query=StoredMessagesQuery,
+        answers=wire.StoredMessagesAnswer,
+    ),
+    Route(
+        method="GET",
+        path=_PATH,
+        endpoint=stored_message,
+        summary="One message, with all that is known of it",
+        level="ro",
+        answers=wire.StoredMessageAnswer,
+    ),
+    Route(
+        method="DELETE",
+        path=_PATH,
+        endpoint=remove_message,
+        summary="Remove a message for everybody",
+        level="rw",
+        answers=wire.MessageAnswer,
+    ),
+    Route(
+        method="POST",
+        path=f"{_PATH}/retry",
+        endpoint=retry_message,
+        summary="Push a message that is done, or dead, again",
+        level="rw",
+        answers=wire.RetryMessageAnswer,
+    ),
+    Route(
+        method="POST",
+        path=f"{_PATH}/dlq",
+        endpoint=bury_message,
+        summary="Give a group's next message up: it becomes a dead letter",
+        level="rw",
+        body=wire.BuryMessageBody,
+        body_required=False,
+        answers=wire.BuryMessageAnswer,
+    ),
+]

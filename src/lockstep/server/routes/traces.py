@@ -1,0 +1,85 @@
+"""Trace events: what consumers tell about a message on its way."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Struct
+
+from lockstep.core.wire import traces as wire
+from lockstep.core.wire.messages import partition_number
+from lockstep.core.wire.pages import Limit, Offset
+from lockstep.server.exchange import Request, Response, answer
+from lockstep.server.node import Node
+from lockstep.server.routing import Route
+
+_trace_body = msgspec.json.Decoder(wire.TraceBody)
+
+
+class PageQuery(Struct, frozen=True):
+    limit: Limit = 100
+    offset: Offset = 0
+
+
+async def record_trace(node: Node, request: Request) -> Response:
+    body = await request.json(_trace_body)
+    trace_id = await node.engine.record_trace(wire.trace_event(body))
+    return answer(wire.TraceAnswer(True, str(trace_id)), 201)
+
+
+async def traces_of_message(node: Node, request: Request) -> Response:
+    partition_id = partition_number(request.parameters["partitionId"])
+    limit = node.config.page_items_max
+    events = await node.engine.traces_of_message(partition_id, request.parameters["transactionId"], limit=limit)
+    return answer(wire.traces_answer(events))
+
+
+async def traces_by_name(node: Node, request: Request) -> Response:
+    query = request.query(PageQuery)
+    page = await node.engine.traces_by_name(request.parameters["name"], limit=query.limit, offset=query.offset)
+    return answer(wire.named_traces_answer(page, limit=query.limit, offset=query.offset))
+
+
+async def trace_names(node: Node, request: Request) -> Response:
+    query = request.query(PageQuery)
+    page = await node.engine.trace_names(limit=query.limit, offset=query.offset)
+    return answer(wire.trace_names_answer(page, limit=query.limit, offset=query.offset))
+
+
+ROUTES = [
+    Route(
+        method="POST",
+        path="/api/v1/traces",
+        endpoint=record_trace,
+        summary="Tell something about a message",
+        level="rw",
+        body=wire.TraceBody,
+        answers=wire.TraceAnswer,
+        status=201,
+    ),
+    Route(
+        method="GET",
+        path="/api/v1/traces/names",
+        endpoint=trace_names,
+        summary="The names of trace events, the one seen last first",
+        level="ro",
+        query=PageQuery,
+        answers=wire.TraceNamesAnswer,
+    ),
+    Route(
+        method="GET",
+        path="/api/v1/traces/by-name/:name",
+        endpoint=traces_by_name,
+        summary="Trace events with a name, newest first",
+        level="ro",
+        query=PageQuery,
+        answers=wire.NamedTracesAnswer,
+    ),
+    Route(
+        method="GET",
+        path="/api/v1/traces/:partitionId/:transactionId",
+        endpoint=traces_of_message,
+        summary="What was told about a message, oldest first",
+        level="ro",
+        answers=wire.TracesAnswer,
+    ),
+]

@@ -1,0 +1,137 @@
+"""Routes as data, and how a request finds its own.
+
+A path is matched piece by piece in a tree, and a piece that is written out wins over a parameter. Pieces are
+split before they are percent-decoded, so a name may contain an encoded slash. Clients do not always encode theirs:
+where no route fits piece by piece, the parameters of a route that says so may be several pieces long.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+from urllib.parse import unquote_to_bytes
+
+from lockstep.errors import InvalidRequest, MethodNotAllowed, NoSuchRoute
+from lockstep.server.exchange import Request, Response
+from lockstep.server.node import Node
+
+Endpoint = Callable[[Node, Request], Awaitable[Response]]
+Level = Literal["public", "ro", "rw", "admin"]
+"""The role that a caller needs once there is authentication."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Route:
+    """One method of one path: who answers it, and what the OpenAPI document says of it."""
+
+    method: str
+    path: str
+    """Pieces that begin with a colon are parameters."""
+    endpoint: Endpoint
+    summary: str
+    level: Level
+    query: type[Any] | None = None
+    """A struct: the names, types and defaults of the query string."""
+    body: Any = None
+    body_required: bool = True
+    answers: Any = None
+    """The type of the answer; None where it has no JSON body."""
+    status: int = 200
+    empty: bool = False
+    """Whether it may also answer 204."""
+    also: Mapping[int, Any] = field(default_factory=dict)
+    """Other answers that are no plain errors: their types by status."""
+    media: str = "application/json"
+    wide: bool = False
+    """Whether its parameters may contain slashes that were not encoded."""
+
+
+@dataclass(slots=True)
+class _Place:
+    """A place in the tree of paths."""
+
+    methods: dict[str, Route] = field(default_factory=dict)
+    literal: dict[str, _Place] = field(default_factory=dict)
+    parameter: _Place | None = None
+
+
+class Routes:
+    """All routes, ready to be looked up."""
+
+    def __init__(self, routes: Iterable[Route]) -> None:
+        self.all = list(routes)
+        self._root = _Place()
+        self._plain: dict[bytes, dict[str, Route]] = {}
+        """Paths without parameters, as they come over the wire: the short way for the busiest routes."""
+        self._wide: list[tuple[re.Pattern[bytes], Route]] = []
+        """The longest paths come first: a shorter one would take their pieces for its last parameter."""
+        for route in self.all:
+            self._add(route)
+        self._wide.sort(key=lambda wide: wide[1].path.count("/"), reverse=True)
+
+    def _add(self, route: Route) -> None:
+        place = self._root
+        for piece in route.path.strip("/").split("/"):
+            if piece.startswith(":"):
+                place.parameter = place.parameter or _Place()
+                place = place.parameter
+            else:
+                place = place.literal.setdefault(piece, _Place())
+        if route.method in place.methods:
+            raise ValueError(f"two routes for {route.method} {route.path}")
+        place.methods[route.method] = route
+        if ":" not in route.path:
+            self._plain.setdefault(route.path.encode(), {})[route.method] = route
+        if route.wide:
+            self._wide.append((_wide_pattern(route.path), route))
+
+    def find(self, method: str, raw_path: bytes) -> tuple[Route, dict[str, str]]:
+        """The route and its parameters. Raises NoSuchRoute, MethodNotAllowed, InvalidRequest."""
+        plain = self._plain.get(raw_path)
+        if plain is not None and method in plain:
+            return plain[method], {}
+        pieces = raw_path.strip(b"/").split(b"/")
+        place = self._walk(self._root, pieces, 0)
+        if place is None:
+            return self._find_wide(method, raw_path)
+        route = place.methods.get(method)
+        if route is None:
+            raise MethodNotAllowed(f"this route takes {', '.join(sorted(place.methods))}", allow=sorted(place.methods))
+        return route, _parameters(route, pieces)
+
+    def _find_wide(self, method: str, raw_path: bytes) -> tuple[Route, dict[str, str]]:
+        path = b"/" + raw_path.strip(b"/")
+        for pattern, route in self._wide:
+            found = pattern.fullmatch(path) if route.method == method else None
+            if found is not None:
+                return route, {name: _decoded(piece) for name, piece in found.groupdict().items()}
+        raise NoSuchRoute(f"there is no route {raw_path.decode('ascii', 'replace')[:200]}")
+
+    def _walk(self, place: _Place, pieces: list[bytes], index: int) -> _Place | None:
+        if index == len(pieces):
+            return place if place.methods else None
+        written = place.literal.get(pieces[index].decode("latin-1"))
+        found = None if written is None else self._walk(written, pieces, index + 1)
+        if found is None and place.parameter is not None and pieces[index]:
+            found = self._walk(place.parameter, pieces, index + 1)
+        return found
+
+
+def _wide_pattern(path: str) -> re.Pattern[bytes]:
+    pieces = [f"(?P<{piece[1:]}>.+?)" if piece.startswith(":") else re.escape(piece) for piece in path.split("/")]
+    return re.compile("/".join(pieces).encode())
+
+
+def _parameters(route: Route, pieces: list[bytes]) -> dict[str, str]:
+    names = route.path.strip("/").split("/")
+    return {name[1:]: _decoded(piece) for name, piece in zip(names, pieces, strict=True) if name.startswith(":")}
+
+
+def _decoded(piece: bytes) -> str:
+    """A piece of a path. Clients do not always encode what they should, so a percent sign may be just that."""
+    try:
+        return unquote_to_bytes(piece).decode("utf-8")
+    except UnicodeDecodeError:
+        raise InvalidRequest("the path is not UTF-8 once it is percent-decoded") from None

@@ -1,0 +1,223 @@
+"""The processes of a server: one, or several on the same port, with the embedded PostgreSQL if there is no other.
+
+The first process owns the database and the listening socket. With several workers it only watches over them: one that
+dies is replaced, and a stop is passed on. A worker is an engine with its maintenance, and the ASGI application on
+uvicorn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import multiprocessing
+import signal
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing.process import BaseProcess
+from types import FrameType
+from typing import Any
+
+import uvicorn
+
+from lockstep.config import Config
+from lockstep.errors import InvalidOption, LockstepError
+from lockstep.opening import engine_on, running_database
+from lockstep.server.app import Application
+from lockstep.server.node import Node
+from lockstep.server.protocol import GuardedProtocol
+
+logger = logging.getLogger("lockstep.server")
+
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_RESTART_SECONDS = 1.0
+_BACKLOG = 2048
+
+Announce = Callable[[str, str], None]
+"""Is told, once the server takes requests, its URL and the address of its store."""
+
+
+async def serve(config: Config, *, announce: Announce) -> None:
+    """Serve until SIGINT or SIGTERM; then finish what is in flight and return."""
+    with _listening_socket(config) as listener:
+        url = _url(config.host, listener.getsockname()[1])
+        async with running_database(config) as address:
+            if config.workers == 1:
+                await _work(config, address, listener, ready=lambda: announce(url, address))
+            else:
+                await _watch_over_workers(config, address, listener, ready=lambda: announce(url, address))
+
+
+def _listening_socket(config: Config) -> socket.socket:
+    """Bound before the database starts: a port that is taken is the quickest thing to find out."""
+    try:
+        family = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM)[0][0]
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((config.host, config.port))
+            listener.listen(_BACKLOG)
+        except OSError:
+            listener.close()
+            raise
+    except OSError as error:
+        text = f"the server cannot listen on {config.host} port {config.port}: {error.strerror or error}"
+        raise InvalidOption(text) from error
+    return listener
+
+
+def _url(host: str, port: int) -> str:
+    shown = {"0.0.0.0": "localhost", "::": "localhost", "127.0.0.1": "localhost"}.get(host, host)
+    return f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"
+
+
+# --- One worker ---------------------------------------------------------------------------------------------
+
+
+async def _work(config: Config, address: str, listener: socket.socket, *, ready: Callable[[], None]) -> None:
+    async with engine_on(address, config) as engine:
+        node = Node(engine, config)
+        await node.start()
+        try:
+            await _Server(node, ready).serve(sockets=[listener])
+        finally:
+            await node.stop()
+
+
+class _Server(uvicorn.Server):
+    """uvicorn, which says when it is ready, and lets waiting polls answer before it waits for them."""
+
+    def __init__(self, node: Node, ready: Callable[[], None]) -> None:
+        config = node.config
+        super().__init__(
+            uvicorn.Config(
+                Application(node),
+                loop="uvloop",
+                http=GuardedProtocol.of(config),
+                ws="none",
+                lifespan="off",
+                interface="asgi3",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                date_header=False,
+                proxy_headers=False,
+                timeout_keep_alive=max(int(config.keep_alive_seconds), 1),
+                timeout_graceful_shutdown=max(int(config.shutdown_timeout_seconds), 1),
+                backlog=_BACKLOG,
+            )
+        )
+        self._node = node
+        self._ready = ready
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        super().handle_exit(sig, frame)
+        # uvicorn raises it again when it has ended, and then nobody would close the store and stop PostgreSQL.
+        self._captured_signals.clear()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._node.stopping = True
+        await self._node.engine.stop_waiting()
+        await super().shutdown(sockets)
+
+
+# --- Several workers ----------------------------------------------------------------------------------------
+
+
+async def _watch_over_workers(
+    config: Config, address: str, listener: socket.socket, *, ready: Callable[[], None]
+) -> None:
+    workers = [_Worker(config, address, listener) for _ in range(config.workers)]
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in _STOP_SIGNALS:
+        loop.add_signal_handler(number, stop.set)
+    try:
+        await asyncio.gather(*[worker.start() for worker in workers])
+        ready()
+        watching = [asyncio.create_task(worker.watch()) for worker in workers]
+        await stop.wait()
+        for task in watching:
+            task.cancel()
+        await asyncio.wait(watching)
+    finally:
+        await asyncio.gather(*[worker.stop() for worker in workers])
+        for number in _STOP_SIGNALS:
+            loop.remove_signal_handler(number)
+
+
+class _Worker:
+    """A worker process, replaced when it dies."""
+
+    def __init__(self, config: Config, address: str, listener: socket.socket) -> None:
+        self._config = config
+        self._arguments = (config, address, listener)
+        self._process: BaseProcess | None = None
+
+    async def start(self) -> None:
+        """Returns when the process takes requests. Raises LockstepError if it ends before that."""
+        context = multiprocessing.get_context("spawn")
+        receiver, sender = context.Pipe(duplex=False)
+        process = context.Process(target=_worker_process, args=(*self._arguments, sender), name="lockstep-worker")
+        process.start()
+        self._process = process
+        sender.close()
+        try:
+            said = await asyncio.to_thread(receiver.recv)
+        except EOFError:
+            said = "a worker process ended before it was ready; its log says why"
+        finally:
+            receiver.close()
+        if said is not None:
+            raise LockstepError(said)
+
+    async def watch(self) -> None:
+        while True:
+            assert self._process is not None
+            await asyncio.to_thread(self._process.join)
+            logger.error(
+                "worker_died", extra={"action": "worker_died", "pid": self._process.pid, "code": self._process.exitcode}
+            )
+            with suppress(LockstepError):
+                await self.start()
+            await asyncio.sleep(_RESTART_SECONDS)
+
+    async def stop(self) -> None:
+        process = self._process
+        if process is None or process.pid is None:
+            return
+        if process.is_alive():
+            process.terminate()
+        await asyncio.to_thread(process.join, self._config.shutdown_timeout_seconds + 5)
+        if process.is_alive():
+            process.kill()
+            await asyncio.to_thread(process.join)
+
+
+def _worker_process(config: Config, address: str, listener: socket.socket, parent: Any) -> None:
+    """The main function of a worker process."""
+    from lockstep.server.logs import log_to_stderr
+
+    log_to_stderr(config)
+
+    def ready() -> None:
+        parent.send(None)
+        parent.close()
+
+    try:
+        run(_work(config, address, listener, ready=ready))
+    except LockstepError as error:
+        with suppress(OSError):
+            parent.send(error.message)
+        raise SystemExit(1) from error
+
+
+def run(work: Any) -> None:
+    """Run on uvloop, which halves what a request costs."""
+    import uvloop
+
+    uvloop.run(work)

@@ -1,0 +1,74 @@
+"""The pages for people, and the OpenAPI document."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from lockstep.server.openapi import document
+from lockstep.server.routes import ROUTES
+from support.http import Http
+
+
+@pytest.mark.parametrize("path", ["/", "/docs"])
+def test_a_page_needs_nothing_from_elsewhere(memory_http: Http, path: str) -> None:
+    answer = memory_http.get(path)
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+    page = answer.body.decode()
+    assert re.findall(r"""(?:src|href)=["'](?:https?:)?//""", page) == []
+    assert "{version}" not in page
+
+
+def test_the_links_of_the_first_page_lead_somewhere(memory_http: Http) -> None:
+    page = memory_http.get("/").body.decode()
+    links = re.findall(r'href="(/[^"]*)"', page)
+    assert len(links) > 5
+    for link in links:
+        assert memory_http.get(link).status == 200, link
+
+
+def test_the_document_is_served(memory_http: Http) -> None:
+    served = memory_http.get("/openapi.json").json()
+    assert served["openapi"] == "3.1.0"
+    assert set(served["paths"]) == set(document(ROUTES.all)["paths"])
+
+
+def _references(schema: Any) -> set[str]:
+    if isinstance(schema, dict):
+        own = {schema["$ref"]} if "$ref" in schema else set()
+        return own.union(*[_references(value) for value in schema.values()])
+    if isinstance(schema, list):
+        return set().union(*[_references(value) for value in schema])
+    return set()
+
+
+def test_every_reference_of_the_document_leads_somewhere() -> None:
+    described = document(ROUTES.all)
+    for reference in _references(described):
+        name = reference.removeprefix("#/components/schemas/")
+        assert name in described["components"]["schemas"], reference
+
+
+def test_operations_have_names_of_their_own() -> None:
+    described = document(ROUTES.all)
+    names = [operation["operationId"] for path in described["paths"].values() for operation in path.values()]
+    assert len(names) == len(set(names)) == len(ROUTES.all)
+
+
+def test_parameters_have_types_defaults_and_texts() -> None:
+    described = document(ROUTES.all)
+    clear = described["paths"]["/api/v1/queues/{queue}/clear"]["delete"]
+    by_name = {parameter["name"]: parameter for parameter in clear["parameters"]}
+    assert (by_name["queue"]["in"], by_name["queue"]["required"]) == ("path", True)
+    assert by_name["partition"] == {"name": "partition", "in": "query", "required": False, "schema": {"type": "string"}}
+    assert by_name["scope"]["schema"] == {"enum": ["all", "unleased"], "default": "all"}
+    assert by_name["scope"]["description"].startswith("`unleased`")
+
+
+def test_a_payload_is_any_json() -> None:
+    item = document(ROUTES.all)["components"]["schemas"]["PushItem"]
+    assert item["properties"]["payload"] == {}
+    assert item["required"] == ["queue"]
