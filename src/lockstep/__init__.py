@@ -1,8 +1,8 @@
 """Ordered message queues on PostgreSQL."""
 
-from importlib.metadata import version
-
+from lockstep.client import AsyncClient, Client, new_message
 from lockstep.config import Config
+from lockstep.connecting import connect, connect_async
 from lockstep.core.messages import Batch, Columns, Message, NewMessage, PushResult, Receipt
 from lockstep.core.names import DEFAULT_PARTITION, QUEUE_MODE
 from lockstep.core.policy import QueueOptions, queue_options
@@ -22,15 +22,18 @@ from lockstep.engine.engine import Engine
 from lockstep.engine.within import push_within, push_within_async
 from lockstep.errors import LockstepError
 from lockstep.opening import open_engine
+from lockstep.version import VERSION
 
-__version__ = version("lockstep")
+__version__ = VERSION
 
 __all__ = [
     "DEFAULT_PARTITION",
     "QUEUE_MODE",
     "Ack",
     "AckOutcome",
+    "AsyncClient",
     "Batch",
+    "Client",
     "Columns",
     "Config",
     "DeadLetterFilter",
@@ -49,6 +52,9 @@ __all__ = [
     "Renewal",
     "Subscription",
     "__version__",
+    "connect",
+    "connect_async",
+    "new_message",
     "open_engine",
     "push_within",
     "push_within_async",

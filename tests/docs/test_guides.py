@@ -1,4 +1,4 @@
-"""The blocks of the guide to the library do what their comments say, on every store."""
+"""The blocks of the guides to the library and the client do what their comments say, on every store."""
 
 from __future__ import annotations
 
@@ -9,9 +9,13 @@ from typing import Any
 import pytest
 from blocks import ROOT, Block, blocks_of
 
-from lockstep import open_engine
+from lockstep import connect, open_engine
+from lockstep.storage.memory import MemoryStore
+from support.serving import serving
 
 LIBRARY = [block for block in blocks_of(ROOT / "docs/guides/library.md") if block.use != "sketch"]
+
+CLIENT = [block for block in blocks_of(ROOT / "docs/guides/client.md") if block.use != "sketch"]
 
 
 async def test_library_guide_on_memory(capsys: pytest.CaptureFixture[str]) -> None:
@@ -23,6 +27,21 @@ async def test_library_guide_on_memory(capsys: pytest.CaptureFixture[str]) -> No
 async def test_library_guide_on_postgres(database_dsn: str, capsys: pytest.CaptureFixture[str]) -> None:
     async with open_engine(database_dsn) as engine:
         await execute(LIBRARY, {"engine": engine, "dsn": database_dsn}, capsys)
+
+
+async def test_client_guide_on_memory(capsys: pytest.CaptureFixture[str]) -> None:
+    with connect("memory://") as client:
+        await execute(CLIENT, {"client": client}, capsys)
+
+
+async def test_client_guide_on_postgres(database_dsn: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with connect(database_dsn) as client:
+        await execute(CLIENT, {"client": client}, capsys)
+
+
+async def test_client_guide_over_http(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(MemoryStore()) as url, connect(url) as client:
+        await execute(CLIENT, {"client": client}, capsys)
 
 
 async def execute(blocks: list[Block], names: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:

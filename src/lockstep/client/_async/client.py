@@ -1,0 +1,332 @@
+"""The client: everything that Lockstep does, over any transport."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Any
+from weakref import WeakSet
+
+from lockstep.client._async.concurrency import Event, Handler, check_handler, monotonic
+from lockstep.client._async.consumer import AsyncConsumer
+from lockstep.client._async.crew import AsyncCrew
+from lockstep.client._async.delivery import AsyncDelivery
+from lockstep.client._async.poller import AsyncPoller, pop_until
+from lockstep.client._async.producer import AsyncProducer
+from lockstep.client._async.renewer import AsyncRenewer
+from lockstep.client._async.transaction import AsyncTransaction
+from lockstep.client._async.transport import AsyncTransport
+from lockstep.client._async.verbs import AsyncVerbs, Begin, subscription_of
+from lockstep.client._async.worker import AsyncWorker
+from lockstep.client._failures import OnError
+from lockstep.client._payloads import check_type, new_message
+from lockstep.core.messages import Batch, NewMessage, Receipt
+from lockstep.core.names import DEFAULT_PARTITION, QUEUE_MODE
+from lockstep.core.records import Ack, AckOutcome, PopRequest, Renewal, Renewed
+from lockstep.errors import InvalidRequest
+
+_MIB = 1024**2
+
+
+class AsyncClient(AsyncVerbs):
+    """Made by `lockstep.connect_async`. Opens when it is first used, or with its context; many tasks may share it."""
+
+    def __init__(self, transport: AsyncTransport) -> None:
+        super().__init__(transport)
+        self._renewer = AsyncRenewer(transport)
+        self._workers: list[AsyncWorker] = []
+        self._consumers: WeakSet[AsyncConsumer] = WeakSet()
+        self._producers: WeakSet[AsyncProducer] = WeakSet()
+        self._stop = Event()
+        self._closing = Event()
+
+    async def __aenter__(self) -> AsyncClient:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def open(self) -> None:
+        """Connect. Raises Unavailable."""
+        await self._transport.open()
+
+    async def close(self) -> None:
+        """Flush what producers hold, give back what consumers have in hand, let go of everything. Safe to call twice.
+
+        Raises what a producer failed with, as its `flush` does.
+        """
+        self.stop()
+        self._closing.set()
+        # The last one goes first, and all have their turn whatever fails.
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self._transport.close)
+            stack.push_async_callback(self._renewer.close)
+            for consumer in list(self._consumers):
+                stack.push_async_callback(consumer.close)
+            for producer in list(self._producers):
+                stack.push_async_callback(producer.close)
+
+    # Messages in
+
+    async def push(
+        self,
+        queue: str,
+        payload: Any,
+        *,
+        partition: str = DEFAULT_PARTITION,
+        transaction_id: str | None = None,
+        trace_id: str | None = None,
+        kind: str | None = None,
+        reference: str | None = None,
+        encoding: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Receipt:
+        """Push one message. The payload becomes JSON; bytes need an encoding that says what they are."""
+        message = new_message(
+            queue,
+            payload,
+            partition=partition,
+            transaction_id=transaction_id,
+            trace_id=trace_id,
+            kind=kind,
+            reference=reference,
+            encoding=encoding,
+            headers=headers,
+        )
+        return (await self._transport.push([message]))[0]
+
+    async def push_many(self, messages: Sequence[NewMessage] | Sequence[Batch]) -> Sequence[Receipt]:
+        """Push messages, made by `lockstep.new_message`, or batches: all of them or none; receipts in their order."""
+        return await self._transport.push(messages) if messages else []
+
+    def producer(
+        self,
+        queue: str,
+        *,
+        buffer_messages_max: int = 10_000,
+        buffer_bytes_max: int = 64 * _MIB,
+        batch_messages_max: int = 1000,
+        batch_bytes_max: int = 4 * _MIB,
+        linger_seconds: float = 0.0,
+        on_error: OnError | None = None,
+    ) -> AsyncProducer:
+        """Pushes in the background, in order. A push waits while the buffer is full; `flush` waits until all is
+        stored. With a linger a batch that is not full waits so long for more."""
+        for name, limit in (
+            ("buffer_messages_max", buffer_messages_max),
+            ("buffer_bytes_max", buffer_bytes_max),
+            ("batch_messages_max", batch_messages_max),
+            ("batch_bytes_max", batch_bytes_max),
+        ):
+            _check_count(limit, name)
+        _check_seconds(linger_seconds, "linger_seconds")
+        producer = AsyncProducer(
+            self._transport,
+            queue,
+            buffer_messages_max=buffer_messages_max,
+            buffer_bytes_max=buffer_bytes_max,
+            batch_messages_max=batch_messages_max,
+            batch_bytes_max=batch_bytes_max,
+            linger_seconds=linger_seconds,
+            on_error=on_error,
+        )
+        self._producers.add(producer)
+        return producer
+
+    # Messages out
+
+    async def pop(
+        self,
+        queue: str | None = None,
+        *,
+        partition: str | None = None,
+        namespace: str | None = None,
+        task: str | None = None,
+        group: str = QUEUE_MODE,
+        batch: int = 1,
+        partitions: int = 1,
+        wait: bool = False,
+        timeout_seconds: float = 30.0,
+        lease_seconds: float | None = None,
+        auto_ack: bool = False,
+        subscription: Begin = "all",
+        as_type: Any = None,
+    ) -> AsyncDelivery:
+        """Lease and return messages of a queue, one partition of it, or all queues of a namespace and/or task.
+
+        At most `batch` messages of at most `partitions` partitions. With `wait` it waits for them up to
+        `timeout_seconds`. Payloads are decoded to `as_type`. What comes back is empty if there was nothing.
+        """
+        check_type(as_type)
+        _check_seconds(timeout_seconds, "timeout_seconds")
+        request = PopRequest(
+            queue=queue,
+            partition=partition,
+            namespace=namespace,
+            task=task,
+            group=group,
+            batch=batch,
+            partitions=partitions,
+            lease_seconds=lease_seconds,
+            auto_ack=auto_ack,
+            subscription=subscription_of(subscription),
+        )
+        if wait:
+            delivered = await pop_until(self._transport, request, monotonic() + timeout_seconds, self._closing)
+        else:
+            delivered = await self._transport.pop(request, 0.0)
+        return AsyncDelivery(self._transport, delivered, as_type)
+
+    async def ack(self, acks: Sequence[Ack]) -> list[AckOutcome]:
+        """End deliveries by what is known of them; one outcome per ack. (A delivery has methods for its own.)"""
+        return await self._transport.ack(acks) if acks else []
+
+    async def renew(self, renewals: Sequence[Renewal]) -> list[Renewed]:
+        """Move the deadline of leases."""
+        return await self._transport.renew(renewals) if renewals else []
+
+    def transaction(self) -> AsyncTransaction:
+        """Acks and pushes that are applied together at the end of a block of `async with`, or not at all."""
+        return AsyncTransaction(self._transport)
+
+    # Consumers
+
+    def consume(
+        self,
+        queue: str | None = None,
+        *,
+        partition: str | None = None,
+        namespace: str | None = None,
+        task: str | None = None,
+        group: str = QUEUE_MODE,
+        batch: int = 10,
+        partitions: int = 1,
+        lease_seconds: float | None = None,
+        auto_ack: bool = False,
+        subscription: Begin = "all",
+        as_type: Any = None,
+        renew: bool = True,
+        ack_interval_seconds: float = 1.0,
+        idle_timeout_seconds: float | None = None,
+    ) -> AsyncConsumer:
+        """Iterate over messages as they come; each is done when the loop comes back for the next.
+
+        What is done is acknowledged at the end of each batch, or as soon as `ack_interval_seconds` have passed. The
+        loop ends when no message came for `idle_timeout_seconds`; without, never. Leases are renewed meanwhile.
+        """
+        check_type(as_type)
+        _check_seconds(ack_interval_seconds, "ack_interval_seconds")
+        request = PopRequest(
+            queue=queue,
+            partition=partition,
+            namespace=namespace,
+            task=task,
+            group=group,
+            batch=batch,
+            partitions=partitions,
+            lease_seconds=lease_seconds,
+            auto_ack=auto_ack,
+            subscription=subscription_of(subscription),
+        )
+        stop = Event()
+        consumer = AsyncConsumer(
+            AsyncPoller(self._transport, request, stop, as_type=as_type),
+            self._renewer if renew else None,
+            stop,
+            lease_seconds=lease_seconds,
+            ack_interval_seconds=ack_interval_seconds,
+            idle_timeout_seconds=idle_timeout_seconds,
+        )
+        self._consumers.add(consumer)
+        return consumer
+
+    def worker(
+        self,
+        queue: str | None = None,
+        *,
+        partition: str | None = None,
+        namespace: str | None = None,
+        task: str | None = None,
+        group: str = QUEUE_MODE,
+        concurrency: int = 1,
+        batch: int = 10,
+        partitions: int = 1,
+        whole: bool = False,
+        lease_seconds: float | None = None,
+        auto_ack: bool = False,
+        subscription: Begin = "all",
+        as_type: Any = None,
+        renew: bool = True,
+        ack_interval_seconds: float = 1.0,
+        on_error: OnError | None = None,
+    ) -> Callable[[Handler], Handler]:
+        """A decorator: the function is called for each message, or with `whole` for each delivery, while `run` runs.
+
+        `concurrency` lanes pop for themselves. An error of the function is a failed delivery: the message comes
+        again after the retry delay, and in the end becomes a dead letter. It is told to `on_error`, too.
+        """
+        check_type(as_type)
+        _check_count(concurrency, "concurrency")
+        _check_seconds(ack_interval_seconds, "ack_interval_seconds")
+        request = PopRequest(
+            queue=queue,
+            partition=partition,
+            namespace=namespace,
+            task=task,
+            group=group,
+            batch=batch,
+            partitions=partitions,
+            lease_seconds=lease_seconds,
+            auto_ack=auto_ack,
+            subscription=subscription_of(subscription),
+        )
+
+        def register(handler: Handler) -> Handler:
+            check_handler(handler)
+            worker = AsyncWorker(
+                self._transport,
+                handler,
+                request,
+                concurrency=concurrency,
+                whole=whole,
+                as_type=as_type,
+                renewer=self._renewer if renew else None,
+                ack_interval_seconds=ack_interval_seconds,
+                on_error=on_error,
+            )
+            self._workers.append(worker)
+            return handler
+
+        return register
+
+    async def run(self, *, stop_on_signals: bool = True, drain_timeout_seconds: float = 30.0) -> None:
+        """Run the workers until `stop`, SIGINT or SIGTERM; then finish what is being handled, give back the rest.
+
+        What takes longer than `drain_timeout_seconds` is given back, too, and its outcome no longer counts.
+        """
+        if not self._workers:
+            raise InvalidRequest("there is no worker to run")
+        _check_seconds(drain_timeout_seconds, "drain_timeout_seconds")
+        try:
+            crew = AsyncCrew(list(self._workers), self._stop)
+            await crew.run(stop_on_signals=stop_on_signals, drain_timeout_seconds=drain_timeout_seconds)
+        finally:
+            self._stop.clear()
+
+    def stop(self) -> None:
+        """Make `run` drain and return."""
+        self._stop.set()
+
+
+def _check_count(value: object, what: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InvalidRequest(f"{what} must be a whole number from 1 on, not {value!r}")
+
+
+def _check_seconds(value: object, what: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+        raise InvalidRequest(f"{what} must be a number of seconds from 0 on, not {value!r}")

@@ -1,0 +1,134 @@
+"""What the client needs of asyncio. Its twin for threads has the same names, so that clients are written once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import signal
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from time import monotonic
+from typing import Any, TypeVar
+
+from lockstep.errors import InvalidRequest
+
+T = TypeVar("T")
+
+Handler = Callable[[Any], Awaitable[object]]
+
+POLL_SECONDS = 30.0
+"""How long one poll of a consumer waits for messages. A stop ends it before."""
+
+_CANCEL_SECONDS = 1.0
+
+Condition = asyncio.Condition
+Lock = asyncio.Lock
+sleep = asyncio.sleep
+
+__all__ = [
+    "POLL_SECONDS",
+    "Condition",
+    "Event",
+    "Handler",
+    "Lock",
+    "Task",
+    "check_handler",
+    "monotonic",
+    "race",
+    "sleep",
+    "stopping_on_signals",
+]
+
+
+class Event:
+    """An event that can be waited for with a limit."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def set(self) -> None:
+        self._event.set()
+
+    def clear(self) -> None:
+        self._event.clear()
+
+    def is_set(self) -> bool:
+        return self._event.is_set()
+
+    async def wait(self, timeout_seconds: float | None = None) -> bool:
+        """Whether it was set in time."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_seconds):
+                await self._event.wait()
+        return self._event.is_set()
+
+
+class Task:
+    """Something that runs in the background. What it raises is kept, and raised by `result`."""
+
+    def __init__(self, function: Callable[..., Coroutine[Any, Any, object]], *arguments: Any, name: str) -> None:
+        self._task = asyncio.create_task(function(*arguments), name=name)
+
+    async def join(self, timeout_seconds: float | None = None) -> bool:
+        """Whether it has ended, in time."""
+        if not self._task.done():
+            await asyncio.wait([self._task], timeout=timeout_seconds)
+        return self._task.done()
+
+    async def cancel(self) -> None:
+        """Cancel it, and wait a moment for its end."""
+        self._task.cancel()
+        await self.join(_CANCEL_SECONDS)
+
+    def result(self) -> None:
+        """Raise what an ended task raised."""
+        if self._task.done() and not self._task.cancelled():
+            self._task.result()
+
+
+async def race(work: Coroutine[Any, Any, T], stop: Event) -> T | None:
+    """What the work gives; None if the stop comes first, and then the work is cancelled."""
+    working = asyncio.ensure_future(work)
+    stopping = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait([working, stopping], return_when=asyncio.FIRST_COMPLETED)
+        return await working if working.done() else None
+    finally:
+        for task in (working, stopping):
+            task.cancel()
+        # Until it has ended, what is cancelled may still use the connection that is closed next.
+        await asyncio.gather(working, stopping, return_exceptions=True)
+
+
+def check_handler(handler: object) -> None:
+    called = handler if inspect.isroutine(handler) else type(handler).__call__
+    if not inspect.iscoroutinefunction(called):
+        raise InvalidRequest("the handler of an asynchronous client must be an async function")
+
+
+@contextlib.contextmanager
+def stopping_on_signals(stop: Callable[[], object]) -> Iterator[None]:
+    """SIGINT and SIGTERM call `stop` once; after that they do again what they did before."""
+    loop = asyncio.get_running_loop()
+    names = (signal.SIGINT, signal.SIGTERM)
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {name: signal.getsignal(name) for name in names}
+
+    def restore() -> None:
+        for name in names:
+            if loop.remove_signal_handler(name):
+                signal.signal(name, before[name])
+
+    def stopped() -> None:
+        restore()
+        stop()
+
+    for name in names:
+        loop.add_signal_handler(name, stopped)
+    try:
+        yield
+    finally:
+        restore()

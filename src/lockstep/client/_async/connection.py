@@ -1,0 +1,56 @@
+"""HTTP connections for asyncio, by aiohttp."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from io import BytesIO
+
+import aiohttp
+from yarl import URL
+
+from lockstep.client._protocol import Answer, ConnectionFailed, Request
+
+# aiohttp writes bytes at once, and larger ones would hold up the event loop; a file is written piece by piece.
+_BYTES_AT_ONCE = 1 << 20
+
+CONNECT_SECONDS_MAX = 10.0
+"""A poll waits long for its answer, and no longer than this for its connection."""
+
+
+class AsyncConnection:
+    """Sends requests over connections that are kept."""
+
+    def __init__(self, *, headers: Mapping[str, str], connections_max: int) -> None:
+        self._headers = dict(headers)
+        self._connections_max = connections_max
+        self._session: aiohttp.ClientSession | None = None
+
+    async def send(self, base: str, request: Request, timeout_seconds: float) -> Answer:
+        """The answer. Raises ConnectionFailed."""
+        session = self._session or self._opened()
+        body = request.body
+        try:
+            async with session.request(
+                request.method,
+                URL(base + request.target, encoded=True),
+                data=BytesIO(body) if body is not None and len(body) >= _BYTES_AT_ONCE else body,
+                timeout=aiohttp.ClientTimeout(total=timeout_seconds, sock_connect=CONNECT_SECONDS_MAX),
+                allow_redirects=False,
+            ) as response:
+                return Answer(response.status, await response.read(), response.headers.get("retry-after"))
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+            raise ConnectionFailed(str(error), sent=False) from error
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise ConnectionFailed(str(error) or type(error).__name__, sent=True) from error
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    def _opened(self) -> aiohttp.ClientSession:
+        """A session belongs to the event loop in which it is first used."""
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=self._connections_max), headers=self._headers
+        )
+        return self._session

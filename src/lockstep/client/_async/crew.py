@@ -1,0 +1,54 @@
+"""Runs workers until they are stopped, and drains them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from contextlib import nullcontext
+
+from lockstep.client._async.concurrency import Event, Task, monotonic, stopping_on_signals
+from lockstep.client._async.worker import AsyncWorker
+
+logger = logging.getLogger("lockstep.client")
+
+
+class AsyncCrew:
+    """The lanes of some workers, all running."""
+
+    def __init__(self, workers: Sequence[AsyncWorker], stop: Event) -> None:
+        self._workers = workers
+        self._stop = stop
+        self._lanes: list[Task] = []
+
+    async def run(self, *, stop_on_signals: bool, drain_timeout_seconds: float) -> None:
+        """Until stopped, or until a lane fails for good; then drain, and raise what it failed with."""
+        try:
+            with stopping_on_signals(self._stop.set) if stop_on_signals else nullcontext():
+                for worker in self._workers:
+                    for number in range(worker.concurrency):
+                        self._lanes.append(Task(self._lane, worker, name=f"lockstep-worker-{number}"))
+                await self._stop.wait()
+        finally:
+            self._stop.set()
+            await self._drain(drain_timeout_seconds)
+        for lane in self._lanes:
+            lane.result()
+
+    async def _lane(self, worker: AsyncWorker) -> None:
+        try:
+            await worker.run_lane(self._stop)
+        finally:
+            # A lane ends by itself only when it fails, and then the others are not left to work on alone.
+            self._stop.set()
+
+    async def _drain(self, timeout_seconds: float) -> None:
+        """Wait for what is running; after the timeout give it back, so that another consumer gets it at once."""
+        deadline = monotonic() + timeout_seconds
+        late = [lane for lane in self._lanes if not await lane.join(max(deadline - monotonic(), 0.0))]
+        if not late:
+            return
+        logger.warning("drain_timeout", extra={"action": "drain_timeout", "lanes": len(late)})
+        for worker in self._workers:
+            await worker.release()
+        for lane in late:
+            await lane.cancel()

@@ -1,0 +1,191 @@
+"""What a pop delivered: messages under one lease, and the ways to end it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any, overload
+
+from lockstep.client._async.concurrency import Lock, monotonic
+from lockstep.client._async.transport import AsyncTransport
+from lockstep.client._progress import Progress, refusal
+from lockstep.client._received import Delivered, ReceivedMessage
+from lockstep.core.messages import Message
+from lockstep.core.records import Ack, Renewal
+from lockstep.errors import InvalidRequest, LeaseLost
+
+
+class AsyncDeliveredMessage(ReceivedMessage):
+    """A message that was popped, and is to be acknowledged."""
+
+    __slots__ = ("_delivery",)
+
+    def __init__(self, record: Message, as_type: Any, delivery: AsyncDelivery) -> None:
+        super().__init__(record, as_type)
+        self._delivery = delivery
+
+    @property
+    def delivery(self) -> AsyncDelivery:
+        """The messages that were popped together, under the same lease."""
+        return self._delivery
+
+    async def ack(self) -> None:
+        """Done, with everything before it in its partition. Raises LeaseLost."""
+        await self._delivery.ack_to(self)
+
+    async def nack(self, error: str | None = None) -> None:
+        """Failed: it comes again after the retry delay, or becomes a dead letter. Raises LeaseLost."""
+        await self._delivery.end_at(self, "failed", error)
+
+    async def retry(self) -> None:
+        """Give it back at once, without charging an attempt. Raises LeaseLost."""
+        await self._delivery.end_at(self, "retry", None)
+
+    async def dead(self, error: str | None = None) -> None:
+        """To the dead letters, whatever attempts are left. Raises LeaseLost."""
+        await self._delivery.end_at(self, "dlq", error)
+
+
+class AsyncDelivery:
+    """The messages of one pop. Empty, and therefore false, when there was nothing."""
+
+    def __init__(self, transport: AsyncTransport, delivered: Delivered, as_type: Any = None) -> None:
+        self._transport = transport
+        self._progress = Progress(delivered.lease_id, delivered.messages)
+        self._lock = Lock()
+        self._committed_at = monotonic()
+        self.group = delivered.group
+        self.lease_id = delivered.lease_id
+        self.expires_at = delivered.expires_at
+        self.lost = False
+        """The lease is gone: someone else may have the messages, and nothing that is said about them counts."""
+        self.messages = [AsyncDeliveredMessage(record, as_type, self) for record in delivered.messages]
+
+    def __len__(self) -> int:
+        return len(self.messages)
+
+    def __iter__(self) -> Iterator[AsyncDeliveredMessage]:
+        return iter(self.messages)
+
+    @overload
+    def __getitem__(self, index: int) -> AsyncDeliveredMessage: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[AsyncDeliveredMessage]: ...
+    def __getitem__(self, index: int | slice) -> AsyncDeliveredMessage | list[AsyncDeliveredMessage]:
+        return self.messages[index]
+
+    def __repr__(self) -> str:
+        return f"<delivery of {len(self.messages)} messages to {self.group}, lease {self.lease_id}>"
+
+    def payloads(self) -> list[Any]:
+        return [message.payload for message in self.messages]
+
+    async def ack(self) -> None:
+        """All of it is done. Raises LeaseLost."""
+        async with self._lock:
+            await self._send(self._progress.whole())
+
+    async def nack(self, error: str | None = None) -> None:
+        """The first message of each partition failed: all comes again after the retry delay. Raises LeaseLost."""
+        async with self._lock:
+            await self._send(self._progress.ends("failed", error))
+
+    async def retry(self) -> None:
+        """Give all of it back at once, without charging an attempt. Raises LeaseLost."""
+        async with self._lock:
+            await self._send(self._progress.ends("retry"))
+
+    async def dead(self, error: str | None = None) -> None:
+        """All of it to the dead letters. Raises LeaseLost."""
+        async with self._lock:
+            await self._send(self._progress.dead(error))
+
+    async def renew(self, seconds: float | None = None) -> datetime | None:
+        """More time, from now on; by default the queue's lease time. Returns the new deadline. Raises LeaseLost."""
+        self._check_leased()
+        [renewed] = await self._transport.renew([Renewal(lease_id=self.lease_id or "", seconds=seconds)])
+        if not renewed.partitions:
+            self.lose()
+            raise LeaseLost()
+        self.expires_at = renewed.expires_at
+        return renewed.expires_at
+
+    # For messages and consumers
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing is left to be said about any message."""
+        return self._progress.over
+
+    def is_open(self, message: AsyncDeliveredMessage) -> bool:
+        """Whether the message is still ours, and not finished."""
+        return self._progress.is_open(message.partition_id, message.seq)
+
+    def lose(self) -> None:
+        """Somebody found the lease gone."""
+        self.lost = True
+        self._progress.end()
+
+    def finish(self, message: AsyncDeliveredMessage) -> None:
+        """The message is done. The store is told with the next commit."""
+        self._progress.finish(message.partition_id, message.seq)
+
+    def pending_acks(self, message: AsyncDeliveredMessage | None = None) -> list[Ack]:
+        """The acks for all of it, or up to a message, for a transaction."""
+        self._check_leased()
+        if message is None:
+            return self._progress.all_lanes()
+        return self._progress.ends_one(message.partition_id, message.seq, "completed")
+
+    def settle(self, acks: list[Ack], outcomes: list[Any]) -> None:
+        """A transaction applied the acks."""
+        self._progress.settle(acks, outcomes)
+
+    async def ack_to(self, message: AsyncDeliveredMessage) -> None:
+        async with self._lock:
+            self._check_leased()
+            if self._progress.is_gone(message.partition_id, message.seq):
+                raise LeaseLost("the lease on this message has ended: it was given back, and comes again")
+            self._progress.finish(message.partition_id, message.seq)
+            await self._send(self._progress.commits())
+
+    async def end_at(self, message: AsyncDeliveredMessage, status: Any, error: str | None) -> None:
+        async with self._lock:
+            await self._send(self._progress.ends_one(message.partition_id, message.seq, status, error))
+
+    async def commit(self, interval_seconds: float = 0.0) -> None:
+        """Tell the store what is done; within the interval after the last time, leave it to the next."""
+        if monotonic() - self._committed_at < interval_seconds:
+            return
+        async with self._lock:
+            await self._send(self._progress.commits())
+
+    async def release(self) -> None:
+        """Tell the store what is done, and give back the rest. Nothing that is said afterwards counts."""
+        async with self._lock:
+            try:
+                if not self._progress.over:
+                    await self._send(self._progress.ends("retry"))
+            finally:
+                self._progress.end()
+
+    async def _send(self, acks: list[Ack]) -> None:
+        if not self.messages:
+            return
+        self._check_leased()
+        if not acks:
+            return
+        self._committed_at = monotonic()
+        outcomes = await self._transport.ack(acks)
+        self._progress.settle(acks, outcomes)
+        error = refusal(outcomes)
+        if isinstance(error, LeaseLost):
+            self.lost = True
+        if error is not None:
+            raise error
+
+    def _check_leased(self) -> None:
+        if self.lost:
+            raise LeaseLost()
+        if self.messages and self.lease_id is None:
+            raise InvalidRequest("the messages were acknowledged when they were popped (auto_ack)")

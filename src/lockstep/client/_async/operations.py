@@ -1,0 +1,163 @@
+"""The verbs for whoever runs Lockstep, and for whoever follows a message: leases, checks, duties, samples, traces."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from lockstep.client._async.transport import AsyncTransport
+from lockstep.client._payloads import encode_payload
+from lockstep.core.buckets import SampleSpan
+from lockstep.core.maintenance import DutyInfo, Removal, Sample
+from lockstep.core.overview import Overview
+from lockstep.core.records import LeaseInfo, Problem, Utilisation
+from lockstep.core.statistics import DatabaseStats
+from lockstep.core.traces import NamedTracePage, NewTraceEvent, TraceEvent, TraceNamePage
+
+
+class AsyncOperations:
+    """What they do is said in `storage/base.py`."""
+
+    def __init__(self, transport: AsyncTransport) -> None:
+        self._transport = transport
+
+    async def _call(self, verb: str, **arguments: Any) -> Any:
+        return await self._transport.call(verb, **arguments)
+
+    async def ping(self) -> None:
+        """Return if messages can be stored; raise Unavailable if not."""
+        await self._call("ping")
+
+    async def leases(
+        self, *, queue: str | None = None, expiring_within: timedelta | None = None, limit: int = 1000
+    ) -> list[LeaseInfo]:
+        """Live leases by deadline."""
+        result: list[LeaseInfo] = await self._call("leases", queue=queue, expiring_within=expiring_within, limit=limit)
+        return result
+
+    async def utilisation(self, *, queue: str | None = None) -> list[Utilisation]:
+        """How busy each group of each queue is."""
+        result: list[Utilisation] = await self._call("utilisation", queue=queue)
+        return result
+
+    async def overview(self) -> Overview:
+        """The whole store in one record."""
+        result: Overview = await self._call("overview")
+        return result
+
+    async def verify(self, *, queue: str | None = None) -> list[Problem]:
+        """Check every invariant of the stored data; returns what is off."""
+        result: list[Problem] = await self._call("verify", queue=queue)
+        return result
+
+    async def repair(self, *, queue: str | None = None) -> list[Problem]:
+        """Verify, and recompute what can be recomputed; returns what was off, and which of it is repaired."""
+        result: list[Problem] = await self._call("repair", queue=queue)
+        return result
+
+    async def database_stats(self) -> DatabaseStats:
+        """What the database says about itself."""
+        result: DatabaseStats = await self._call("database_stats")
+        return result
+
+    # Maintenance
+
+    async def duties(self) -> list[DutyInfo]:
+        """What servers do beside their requests: when each duty ran last, and what it did."""
+        result: list[DutyInfo] = await self._call("duties")
+        return result
+
+    async def samples(
+        self,
+        *,
+        queue: str | None = None,
+        from_at: datetime | None = None,
+        to_at: datetime | None = None,
+        after: Sample | None = None,
+        limit: int = 1000,
+    ) -> list[Sample]:
+        """How queues were doing over time; those after the sample `after`."""
+        result: list[Sample] = await self._call(
+            "samples", queue=queue, from_at=from_at, to_at=to_at, after=after, limit=limit
+        )
+        return result
+
+    async def sample_spans(
+        self,
+        *,
+        seconds: int,
+        from_at: datetime,
+        to_at: datetime,
+        queue: str | None = None,
+        namespace: str | None = None,
+        task: str | None = None,
+    ) -> list[SampleSpan]:
+        """The samples, summed up over spans of so many seconds."""
+        result: list[SampleSpan] = await self._call(
+            "sample_spans",
+            seconds=seconds,
+            from_at=from_at,
+            to_at=to_at,
+            queue=queue,
+            namespace=namespace,
+            task=task,
+        )
+        return result
+
+    async def removals(
+        self,
+        *,
+        queue: str | None = None,
+        from_at: datetime | None = None,
+        to_at: datetime | None = None,
+        after: Removal | None = None,
+        limit: int = 1000,
+    ) -> list[Removal]:
+        """What the duties removed over time; those after the removal `after`."""
+        result: list[Removal] = await self._call(
+            "removals", queue=queue, from_at=from_at, to_at=to_at, after=after, limit=limit
+        )
+        return result
+
+    # Trace events
+
+    async def record_trace(
+        self,
+        partition_id: int,
+        transaction_id: str,
+        data: Any,
+        *,
+        event_type: str = "info",
+        group: str | None = None,
+        worker: str | None = None,
+        names: Sequence[str] = (),
+    ) -> int:
+        """Keep what happened to a message, as long as the message is kept; returns the id of the event."""
+        event = NewTraceEvent(
+            partition_id=partition_id,
+            transaction_id=transaction_id,
+            data=encode_payload(data),
+            event_type=event_type,
+            group=group,
+            worker=worker,
+            names=tuple(names),
+        )
+        return int(await self._call("record_trace", event=event))
+
+    async def traces_of_message(self, partition_id: int, transaction_id: str, *, limit: int = 1000) -> list[TraceEvent]:
+        """The trace events of one message."""
+        result: list[TraceEvent] = await self._call(
+            "traces_of_message", partition_id=partition_id, transaction_id=transaction_id, limit=limit
+        )
+        return result
+
+    async def traces_by_name(self, name: str, *, limit: int = 100, offset: int = 0) -> NamedTracePage:
+        """Trace events with a name, over all queues, each with its message."""
+        result: NamedTracePage = await self._call("traces_by_name", name=name, limit=limit, offset=offset)
+        return result
+
+    async def trace_names(self, *, limit: int = 100, offset: int = 0) -> TraceNamePage:
+        """The names of trace events."""
+        result: TraceNamePage = await self._call("trace_names", limit=limit, offset=offset)
+        return result

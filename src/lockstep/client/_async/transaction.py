@@ -1,0 +1,92 @@
+"""Acks and pushes that are applied together, or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+from lockstep.client._async.delivery import AsyncDeliveredMessage, AsyncDelivery
+from lockstep.client._async.transport import AsyncTransport
+from lockstep.client._payloads import new_message
+from lockstep.client._received import Committed
+from lockstep.core.messages import NewMessage
+from lockstep.core.names import DEFAULT_PARTITION
+from lockstep.core.records import Ack
+from lockstep.errors import InvalidRequest
+
+
+class AsyncTransaction:
+    """Gathers, and commits at the end of its block; an error that leaves the block leaves everything as it was."""
+
+    def __init__(self, transport: AsyncTransport) -> None:
+        self._transport = transport
+        self._acks: list[tuple[AsyncDelivery, list[Ack]]] = []
+        self._messages: list[NewMessage] = []
+        self._over = False
+        self.result: Committed | None = None
+        """What it did, once it is committed."""
+
+    async def __aenter__(self) -> AsyncTransaction:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self._over = True
+        elif not self._over:
+            await self.commit()
+
+    def ack(self, done: AsyncDelivery | AsyncDeliveredMessage) -> None:
+        """All of a delivery; or a message, with everything before it in its partition."""
+        self._check_open()
+        if isinstance(done, AsyncDelivery):
+            self._acks.append((done, done.pending_acks()))
+        else:
+            self._acks.append((done.delivery, done.delivery.pending_acks(done)))
+
+    def push(
+        self,
+        queue: str,
+        payload: Any,
+        *,
+        partition: str = DEFAULT_PARTITION,
+        transaction_id: str | None = None,
+        trace_id: str | None = None,
+        kind: str | None = None,
+        reference: str | None = None,
+        encoding: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        self._check_open()
+        self._messages.append(
+            new_message(
+                queue,
+                payload,
+                partition=partition,
+                transaction_id=transaction_id,
+                trace_id=trace_id,
+                kind=kind,
+                reference=reference,
+                encoding=encoding,
+                headers=headers,
+            )
+        )
+
+    async def commit(self) -> Committed:
+        """Apply it. Raises TransactionRolledBack, QueueFull, and then nothing was applied."""
+        self._check_open()
+        self._over = True
+        acks = [ack for _, some in self._acks for ack in some]
+        self.result = Committed([], [])
+        if acks or self._messages:
+            self.result = await self._transport.transaction(acks, self._messages)
+        outcomes = iter(self.result.acks)
+        for delivery, some in self._acks:
+            delivery.settle(some, [next(outcomes) for _ in some])
+        return self.result
+
+    def _check_open(self) -> None:
+        if self._over:
+            raise InvalidRequest("the transaction is over")

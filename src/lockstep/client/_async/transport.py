@@ -1,0 +1,35 @@
+"""The seam between a client and whatever does what it asks: a server over HTTP, or an engine in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from lockstep.client._received import Committed, Delivered
+from lockstep.core.messages import Batch, NewMessage, Receipt
+from lockstep.core.records import Ack, AckOutcome, PopRequest, Renewal, Renewed
+
+
+class AsyncTransport(Protocol):
+    """The verbs, as records in and records out. What they do is said in `storage/base.py`."""
+
+    async def open(self) -> None:
+        """Make ready for use. The other verbs do it, too, when it was not done."""
+
+    async def close(self) -> None:
+        """Let go of everything. Safe to call twice."""
+
+    async def push(self, messages: Sequence[NewMessage] | Sequence[Batch]) -> Sequence[Receipt]: ...
+
+    async def pop(self, request: PopRequest, wait_seconds: float) -> Delivered:
+        """Wait for messages up to `wait_seconds`, or less if there is a limit; 0 does not wait."""
+        ...
+
+    async def ack(self, acks: Sequence[Ack]) -> list[AckOutcome]: ...
+
+    async def renew(self, renewals: Sequence[Renewal]) -> list[Renewed]: ...
+
+    async def transaction(self, acks: Sequence[Ack], messages: Sequence[NewMessage] | Sequence[Batch]) -> Committed: ...
+
+    async def call(self, verb: str, /, **arguments: Any) -> Any:
+        """Any other verb of the engine, with its arguments by name."""

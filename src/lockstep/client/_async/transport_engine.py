@@ -1,0 +1,85 @@
+"""An engine in this process: every verb is a call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from math import inf
+from typing import Any, Protocol
+
+from lockstep.client._async.concurrency import Lock
+from lockstep.client._received import Committed, Delivered
+from lockstep.core.messages import Batch, NewMessage, PushResult
+from lockstep.core.records import Ack, AckOutcome, Popped, PopRequest, Renewal, Renewed, TransactionResult
+from lockstep.errors import Unavailable
+
+
+class EngineVerbs(Protocol):
+    """What is used of an engine by name; the other verbs are called as they come."""
+
+    async def push(self, messages: Sequence[Batch] | Sequence[NewMessage]) -> PushResult: ...
+    async def pop(self, requests: Sequence[PopRequest]) -> list[Popped]: ...
+    async def wait_pop(self, request: PopRequest, seconds: float) -> Popped: ...
+    async def ack(self, acks: Sequence[Ack]) -> list[AckOutcome]: ...
+    async def renew(self, renewals: Sequence[Renewal]) -> list[Renewed]: ...
+    async def transaction(
+        self, acks: Sequence[Ack], messages: Sequence[Batch] | Sequence[NewMessage]
+    ) -> TransactionResult: ...
+
+
+class AsyncEngineTransport:
+    """Opens the engine when it is first needed, and closes it at the end."""
+
+    def __init__(self, opening: AbstractAsyncContextManager[EngineVerbs], *, wait_seconds_max: float = inf) -> None:
+        self._opening = opening
+        self._wait_seconds_max = wait_seconds_max
+        self._stack = AsyncExitStack()
+        self._lock = Lock()
+        self._engine: EngineVerbs | None = None
+        self._closed = False
+
+    async def open(self) -> None:
+        await self._opened()
+
+    async def close(self) -> None:
+        async with self._lock:
+            self._closed = True
+            self._engine = None
+            await self._stack.aclose()
+
+    async def push(self, messages: Sequence[NewMessage] | Sequence[Batch]) -> PushResult:
+        engine = self._engine or await self._opened()
+        return await engine.push(messages)
+
+    async def pop(self, request: PopRequest, wait_seconds: float) -> Delivered:
+        engine = self._engine or await self._opened()
+        if wait_seconds > 0:
+            popped = await engine.wait_pop(request, min(wait_seconds, self._wait_seconds_max))
+        else:
+            popped = (await engine.pop([request]))[0]
+        return Delivered(popped.group, list(popped.messages()), popped.lease_id, popped.expires_at)
+
+    async def ack(self, acks: Sequence[Ack]) -> list[AckOutcome]:
+        engine = self._engine or await self._opened()
+        return await engine.ack(acks)
+
+    async def renew(self, renewals: Sequence[Renewal]) -> list[Renewed]:
+        engine = self._engine or await self._opened()
+        return await engine.renew(renewals)
+
+    async def transaction(self, acks: Sequence[Ack], messages: Sequence[NewMessage] | Sequence[Batch]) -> Committed:
+        engine = self._engine or await self._opened()
+        result = await engine.transaction(acks, messages)
+        return Committed(result.acks, list(result.pushed))
+
+    async def call(self, verb: str, /, **arguments: Any) -> Any:
+        engine = self._engine or await self._opened()
+        return await getattr(engine, verb)(**arguments)
+
+    async def _opened(self) -> EngineVerbs:
+        async with self._lock:
+            if self._closed:
+                raise Unavailable("the client is closed")
+            if self._engine is None:
+                self._engine = await self._stack.enter_async_context(self._opening)
+            return self._engine

@@ -1,0 +1,118 @@
+"""A server over HTTP: requests that are sent again when that is safe, to whichever of the servers answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import random
+from typing import Any
+
+from lockstep.client import _protocol as protocol
+from lockstep.client._async.concurrency import monotonic, sleep
+from lockstep.client._async.connection import AsyncConnection
+from lockstep.client._protocol import Answer, ConnectionFailed, Request
+from lockstep.client._received import Committed, Delivered
+from lockstep.client._retry import Bases, Failure, RetryPolicy
+from lockstep.core.messages import Batch, NewMessage, Receipt
+from lockstep.core.records import Ack, AckOutcome, PopRequest, Renewal, Renewed
+from lockstep.errors import LeaseLost, TransactionRolledBack, Unavailable
+
+# A poll that has run out is answered a little after its time.
+_POLL_GRACE_SECONDS = 5.0
+_REPEATED = "; it was sent twice, because the first answer was lost, so the first may have been applied"
+
+
+class AsyncHttpTransport:
+    """The verbs over HTTP."""
+
+    def __init__(
+        self,
+        connection: AsyncConnection,
+        bases: Bases,
+        retry: RetryPolicy,
+        *,
+        timeout_seconds: float,
+        exactly_once: bool,
+    ) -> None:
+        self._connection = connection
+        self._bases = bases
+        self._retry = retry
+        self._timeout_seconds = timeout_seconds
+        self._exactly_once = exactly_once
+        self._closed = False
+
+    async def open(self) -> None:
+        await self.call("ping")
+
+    async def close(self) -> None:
+        self._closed = True
+        await self._connection.close()
+
+    async def push(self, messages: Sequence[NewMessage] | Sequence[Batch]) -> Sequence[Receipt]:
+        request = protocol.push(protocol.push_items(messages, exactly_once=self._exactly_once))
+        answer, _ = await self._exchange(request)
+        return protocol.receipts_of(answer)
+
+    async def pop(self, request: PopRequest, wait_seconds: float) -> Delivered:
+        timeout_seconds = self._timeout_seconds if wait_seconds <= 0 else wait_seconds + _POLL_GRACE_SECONDS
+        answer, _ = await self._exchange(protocol.pop(request, wait_seconds), timeout_seconds)
+        return protocol.delivered_of(answer, request.group)
+
+    async def ack(self, acks: Sequence[Ack]) -> list[AckOutcome]:
+        if len(acks) == 1 and acks[0].transaction_id is None:
+            answer, repeated = await self._exchange(protocol.ack_by_lease(acks[0]))
+            outcomes = [protocol.lease_outcome_of(answer)]
+        elif all(ack.partition_id is not None for ack in acks):
+            answer, repeated = await self._exchange(protocol.ack_batch(acks))
+            outcomes = protocol.outcomes_of(answer)
+        else:
+            # An ack by lease alone has a route of its own, for one at a time.
+            return [outcome for ack in acks for outcome in await self.ack([ack])]
+        if repeated and any(outcome.error == "lease_lost" for outcome in outcomes):
+            raise LeaseLost(f"the lease is gone{_REPEATED}", maybe_applied=True, outcomes=outcomes)
+        return outcomes
+
+    async def renew(self, renewals: Sequence[Renewal]) -> list[Renewed]:
+        answers = [await self._exchange(protocol.extend(renewal)) for renewal in renewals]
+        return [protocol.renewed_of(answer) for answer, _ in answers]
+
+    async def transaction(self, acks: Sequence[Ack], messages: Sequence[NewMessage] | Sequence[Batch]) -> Committed:
+        items = protocol.push_items(messages, exactly_once=self._exactly_once)
+        answer, repeated = await self._exchange(protocol.transaction(acks, items))
+        try:
+            return protocol.committed_of(answer, acks, items)
+        except TransactionRolledBack as error:
+            if not repeated:
+                raise
+            raise TransactionRolledBack(f"{error.message}{_REPEATED}", maybe_applied=True, **error.details) from error
+
+    async def call(self, verb: str, /, **arguments: Any) -> Any:
+        answer, _ = await self._exchange(protocol.call(verb, arguments))
+        return protocol.result_of(answer, verb)
+
+    async def _exchange(self, request: Request, timeout_seconds: float | None = None) -> tuple[Answer, bool]:
+        """The answer; and whether the request may have been applied before it was."""
+        attempt, repeated = 0, False
+        while True:
+            attempt += 1
+            base = self._bases.choose(monotonic())
+            answer, failure = await self._attempt(base, request, timeout_seconds or self._timeout_seconds)
+            if failure is None:
+                self._bases.worked(base)
+                return answer, repeated
+            another = failure.unreachable and self._bases.failed(base, monotonic())
+            if not self._retry.again(failure, attempt, repeatable=request.repeatable):
+                raise failure.error
+            repeated = repeated or failure.maybe_applied
+            if not another:
+                await sleep(
+                    self._retry.delay_seconds(attempt, random(), retry_after_seconds=failure.retry_after_seconds)
+                )
+
+    async def _attempt(self, base: str, request: Request, timeout_seconds: float) -> tuple[Answer, Failure | None]:
+        if self._closed:
+            raise Unavailable("the client is closed")
+        try:
+            answer = await self._connection.send(base, request, timeout_seconds)
+        except ConnectionFailed as error:
+            return Answer(0, b""), protocol.connection_failure(error)
+        return answer, protocol.failure_of(answer)

@@ -1,0 +1,291 @@
+"""The verbs of the engine beside push, pop and ack: queues, groups, messages and dead letters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Literal
+
+import msgspec
+
+from lockstep.client._async.operations import AsyncOperations
+from lockstep.core.messages import Message, Receipt
+from lockstep.core.names import QUEUE_MODE
+from lockstep.core.overview import LabelInfo
+from lockstep.core.policy import QueueOptions, queue_options
+from lockstep.core.records import (
+    ClearScope,
+    DeadLetter,
+    DeadLetterFilter,
+    DeadLetterPage,
+    Depth,
+    GroupInfo,
+    MessageFilter,
+    MessagePage,
+    MessageStatus,
+    MessageView,
+    PartitionInfo,
+    PartitionLag,
+    PendingRequest,
+    Position,
+    QueueInfo,
+    Subscription,
+)
+from lockstep.errors import InvalidRequest
+
+Begin = Subscription | Literal["all", "new"] | datetime
+"""Where a group begins on a queue that it sees for the first time."""
+Place = Position | Literal["start", "end", "current"] | datetime | int
+"""Where a seek goes: a time is what was created at or before it counting as done, a number is the next seq."""
+
+
+class AsyncVerbs(AsyncOperations):
+    """What they do is said in `storage/base.py`."""
+
+    # Queues and partitions
+
+    async def configure(
+        self,
+        queue: str,
+        options: QueueOptions | None = None,
+        *,
+        namespace: str | None = None,
+        task: str | None = None,
+        **changes: Any,
+    ) -> QueueInfo:
+        """Create the queue, or replace its whole configuration: by the options, or the defaults, with the changes."""
+        base = {} if options is None else msgspec.structs.asdict(options)
+        chosen = queue_options(**{**base, **changes})
+        result: QueueInfo = await self._call("configure", queue=queue, options=chosen, namespace=namespace, task=task)
+        return result
+
+    async def delete_queue(self, queue: str) -> bool:
+        """Remove the queue with all that belongs to it. False if there is none."""
+        return bool(await self._call("delete_queue", queue=queue))
+
+    async def clear(self, queue: str, *, partition: str | None = None, scope: ClearScope = "all") -> int:
+        """Remove stored messages of a queue or one partition; returns how many."""
+        return int(await self._call("clear", queue=queue, partition=partition, scope=scope))
+
+    async def queues(
+        self, *, namespace: str | None = None, task: str | None = None, after: str | None = None, limit: int = 100
+    ) -> list[QueueInfo]:
+        """Queues by name, those after the name `after`."""
+        result: list[QueueInfo] = await self._call("queues", namespace=namespace, task=task, after=after, limit=limit)
+        return result
+
+    async def queue(self, queue: str) -> QueueInfo:
+        result: QueueInfo = await self._call("queue", queue=queue)
+        return result
+
+    async def namespaces(self, *, after: str | None = None, limit: int = 1000) -> list[LabelInfo]:
+        """Namespaces by name, with sums over their queues."""
+        result: list[LabelInfo] = await self._call("namespaces", after=after, limit=limit)
+        return result
+
+    async def tasks(self, *, after: str | None = None, limit: int = 1000) -> list[LabelInfo]:
+        """Tasks by name, with sums over their queues."""
+        result: list[LabelInfo] = await self._call("tasks", after=after, limit=limit)
+        return result
+
+    async def partitions(self, queue: str, *, after: str | None = None, limit: int = 100) -> list[PartitionInfo]:
+        """A queue's partitions by name, those after the name `after`."""
+        result: list[PartitionInfo] = await self._call("partitions", queue=queue, after=after, limit=limit)
+        return result
+
+    async def partition(self, queue: str, partition: str) -> PartitionInfo:
+        result: PartitionInfo = await self._call("partition", queue=queue, partition=partition)
+        return result
+
+    async def has_pending(self, requests: Sequence[PendingRequest]) -> list[bool]:
+        """Whether a pop now may find something."""
+        result: list[bool] = await self._call("has_pending", requests=list(requests))
+        return result
+
+    # Groups
+
+    async def subscribe(self, queue: str, group: str, subscription: Begin = "all") -> GroupInfo:
+        """Create the group on the queue, unless it is there."""
+        result: GroupInfo = await self._call(
+            "subscribe", queue=queue, group=group, subscription=subscription_of(subscription)
+        )
+        return result
+
+    async def set_subscription(self, group: str, subscription: Begin, *, queue: str | None = None) -> int:
+        """Store where the group begins when it next starts afresh; returns on how many queues."""
+        return int(
+            await self._call("set_subscription", group=group, subscription=subscription_of(subscription), queue=queue)
+        )
+
+    async def seek(self, queue: str, group: str, position: Place, *, partition: str | None = None) -> int:
+        """Move the group's cursors on a queue or one partition; returns how many there are."""
+        return int(
+            await self._call("seek", queue=queue, group=group, position=position_of(position), partition=partition)
+        )
+
+    async def delete_group(self, group: str, *, queue: str | None = None, forget_subscription: bool = True) -> int:
+        """Remove the group's cursors, on one queue or all, so that its next pop starts afresh."""
+        return int(await self._call("delete_group", group=group, queue=queue, forget_subscription=forget_subscription))
+
+    async def groups(self, *, queue: str | None = None, group: str | None = None) -> list[GroupInfo]:
+        """Groups by queue name, then group name."""
+        result: list[GroupInfo] = await self._call("groups", queue=queue, group=group)
+        return result
+
+    async def lag(
+        self,
+        queue: str,
+        *,
+        group: str | None = None,
+        partition: str | None = None,
+        after_partition_id: int = 0,
+        limit: int = 1000,
+    ) -> list[PartitionLag]:
+        """Cursors with their exact lag, by partition id, then group name."""
+        result: list[PartitionLag] = await self._call(
+            "lag", queue=queue, group=group, partition=partition, after_partition_id=after_partition_id, limit=limit
+        )
+        return result
+
+    async def depth(self, queue: str, group: str) -> Depth:
+        """What the group has before it in the queue."""
+        result: Depth = await self._call("depth", queue=queue, group=group)
+        return result
+
+    # Looking at messages
+
+    async def messages(
+        self,
+        queue: str,
+        *,
+        partition: str | None = None,
+        status: MessageStatus | None = None,
+        from_at: datetime | None = None,
+        to_at: datetime | None = None,
+        cursor: str | None = None,
+        limit: int = 100,
+    ) -> MessagePage:
+        """A page of a queue's stored messages: by partition id and seq."""
+        where = MessageFilter(queue=queue, partition=partition, status=status, from_at=from_at, to_at=to_at)
+        result: MessagePage = await self._call("messages", where=where, cursor=cursor, limit=limit)
+        return result
+
+    async def message(self, identity: str, *, partition_id: int | None = None) -> MessageView:
+        """One message by its id; or, with a partition id, by its transaction id or its id."""
+        result: MessageView = await self._call("message", identity=identity, partition_id=partition_id)
+        return result
+
+    async def trace(self, trace_id: str, *, limit: int = 1000) -> list[Message]:
+        """All messages of a trace over all queues, by time."""
+        result: list[Message] = await self._call("trace", trace_id=trace_id, limit=limit)
+        return result
+
+    async def remove_message(self, partition_id: int, transaction_id: str) -> None:
+        """Remove a message for everybody. Raises Conflict while it is under a live lease."""
+        await self._call("remove_message", partition_id=partition_id, transaction_id=transaction_id)
+
+    async def retry_message(self, partition_id: int, transaction_id: str) -> Receipt:
+        """Push a message that is dead or completed to the end of its partition again."""
+        result: Receipt = await self._call("retry_message", partition_id=partition_id, transaction_id=transaction_id)
+        return result
+
+    async def bury_message(
+        self, partition_id: int, transaction_id: str, *, group: str = QUEUE_MODE, error: str | None = None
+    ) -> int:
+        """Make a dead letter, whose id is returned, of the message that is the group's next one."""
+        return int(
+            await self._call(
+                "bury_message", partition_id=partition_id, transaction_id=transaction_id, group=group, error=error
+            )
+        )
+
+    # Dead letters
+
+    async def dead_letters(
+        self,
+        *,
+        queue: str | None = None,
+        partition: str | None = None,
+        group: str | None = None,
+        ids: Sequence[int] | None = None,
+        from_at: datetime | None = None,
+        to_at: datetime | None = None,
+        limit: int = 100,
+        offset: int = 0,
+    ) -> DeadLetterPage:
+        """Dead letters that match, newest first."""
+        where = _dead_letters(queue, partition, group, ids, from_at, to_at)
+        result: DeadLetterPage = await self._call("dead_letters", where=where, limit=limit, offset=offset)
+        return result
+
+    async def dead_letter(self, dead_letter_id: int) -> DeadLetter:
+        result: DeadLetter = await self._call("dead_letter", dead_letter_id=dead_letter_id)
+        return result
+
+    async def redrive(
+        self,
+        *,
+        queue: str | None = None,
+        partition: str | None = None,
+        group: str | None = None,
+        ids: Sequence[int] | None = None,
+        from_at: datetime | None = None,
+        to_at: datetime | None = None,
+        limit: int = 1000,
+    ) -> int:
+        """Push the messages of matching dead letters again, oldest first; returns how many."""
+        where = _dead_letters(queue, partition, group, ids, from_at, to_at)
+        return int(await self._call("redrive", where=where, limit=limit))
+
+    async def purge(
+        self,
+        *,
+        queue: str | None = None,
+        partition: str | None = None,
+        group: str | None = None,
+        ids: Sequence[int] | None = None,
+        from_at: datetime | None = None,
+        to_at: datetime | None = None,
+    ) -> int:
+        """Remove matching dead letters; returns how many."""
+        return int(await self._call("purge", where=_dead_letters(queue, partition, group, ids, from_at, to_at)))
+
+
+def subscription_of(begin: Begin) -> Subscription:
+    if isinstance(begin, Subscription):
+        return begin
+    if isinstance(begin, datetime):
+        return Subscription("from", begin)
+    if begin in ("all", "new"):
+        return Subscription(begin)
+    raise InvalidRequest(f"a group begins with all, with new or at a time, not with {begin!r}")
+
+
+def position_of(place: Place) -> Position:
+    if isinstance(place, Position):
+        return place
+    if isinstance(place, datetime):
+        return Position("time", at=place)
+    if isinstance(place, int) and not isinstance(place, bool):
+        return Position("seq", seq=place)
+    if place in ("start", "end", "current"):
+        return Position(place)
+    raise InvalidRequest(f"a seek goes to start, end, current, a time or a seq, not to {place!r}")
+
+
+def _dead_letters(
+    queue: str | None,
+    partition: str | None,
+    group: str | None,
+    ids: Sequence[int] | None,
+    from_at: datetime | None,
+    to_at: datetime | None,
+) -> DeadLetterFilter:
+    return DeadLetterFilter(
+        ids=None if ids is None else tuple(ids),
+        queue=queue,
+        partition=partition,
+        group=group,
+        from_at=from_at,
+        to_at=to_at,
+    )

@@ -1,0 +1,58 @@
+"""What consumers do with what goes wrong: a text for the dead letter, and a line in the log."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from lockstep.client._received import ReceivedMessage
+from lockstep.errors import LockstepError
+
+logger = logging.getLogger("lockstep.client")
+
+OnError = Callable[[Exception, Any], object]
+"""Is told of an error, and of the message, or the messages, that it is about."""
+
+ERROR_TEXT_LENGTH_MAX = 2_000
+
+
+def error_text(error: BaseException) -> str:
+    """The error's kind and text, cut to what is of use to people."""
+    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return text[:ERROR_TEXT_LENGTH_MAX]
+
+
+def tell(on_error: OnError | None, error: Exception, about: Any) -> None:
+    """Call the user's function. Its own errors end nothing."""
+    if on_error is None:
+        return
+    try:
+        on_error(error, about)
+    except Exception:
+        logger.exception("on_error_failed", extra={"action": "on_error_failed"})
+
+
+def log_failed_message(message: ReceivedMessage, error: BaseException) -> None:
+    logger.warning(
+        "message_failed",
+        extra={
+            "action": "message_failed",
+            "queue": message.queue,
+            "partition": message.partition,
+            "seq": message.seq,
+            "attempt": message.attempt,
+            "error": error_text(error),
+        },
+    )
+
+
+@contextmanager
+def logged_failures(queue: str) -> Iterator[None]:
+    """A consumer goes on when an ack fails: what was not acknowledged comes again."""
+    try:
+        yield
+    except LockstepError as error:
+        extra = {"action": "ack_failed", "queue": queue, "code": error.code, "error": error.message}
+        logger.warning("ack_failed", extra=extra)

@@ -1,0 +1,118 @@
+"""Payloads: from what a program has to bytes, and back to the type that it asks for.
+
+Without an encoding a payload is JSON: builtins, msgspec structs, dataclasses, attrs classes, TypedDicts and pydantic
+models become it and come from it. With an encoding it is bytes, which nobody looks into.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from lockstep.core.messages import NewMessage
+from lockstep.core.names import DEFAULT_PARTITION
+from lockstep.errors import InvalidPayload
+
+
+def new_message(
+    queue: str,
+    payload: Any,
+    *,
+    partition: str = DEFAULT_PARTITION,
+    transaction_id: str | None = None,
+    trace_id: str | None = None,
+    kind: str | None = None,
+    reference: str | None = None,
+    encoding: str | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> NewMessage:
+    """A message to push, with its payload encoded. Raises InvalidPayload."""
+    return NewMessage(
+        queue=queue,
+        payload=encode_payload(payload, encoding),
+        partition=partition,
+        transaction_id=transaction_id,
+        trace_id=trace_id,
+        kind=kind,
+        reference=reference,
+        encoding=encoding,
+        headers=headers,
+    )
+
+
+def encode_payload(payload: Any, encoding: str | None = None) -> bytes:
+    if encoding is not None:
+        return _opaque(payload, encoding)
+    if isinstance(payload, bytes | bytearray | memoryview):
+        raise InvalidPayload("a payload of bytes needs an encoding that says what they are")
+    try:
+        if _is_model(payload):
+            return bytes(payload.model_dump_json().encode())
+        return _encode(payload)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise InvalidPayload(f"the payload cannot be encoded as JSON: {error}") from error
+
+
+def _opaque(payload: Any, encoding: str) -> bytes:
+    if not isinstance(payload, bytes | bytearray | memoryview):
+        raise InvalidPayload(f"with the encoding {encoding!r} a payload must be bytes, not {type(payload).__name__}")
+    return bytes(payload)
+
+
+def decode_payload(raw: bytes, encoding: str | None = None, as_type: Any = None) -> Any:
+    """The payload as `as_type`; without one, JSON as builtins and anything else as bytes. Raises InvalidPayload."""
+    if encoding is not None:
+        if as_type not in (None, bytes, Any):
+            raise InvalidPayload(f"the payload is {encoding!r} and not JSON, so it is no {_name(as_type)}")
+        return raw
+    try:
+        if _is_model_type(as_type):
+            return as_type.model_validate_json(raw)
+        return _decoder(Any if as_type is None else as_type).decode(raw)
+    # A pydantic ValidationError is a ValueError, as those of msgspec and of the UTF-8 decoder are.
+    except (ValueError, RecursionError) as error:
+        raise InvalidPayload(f"the payload is no {_name(as_type)}: {error}") from error
+
+
+def check_type(as_type: Any) -> None:
+    """Fail at once for a type that no payload can be decoded to."""
+    if as_type is None or as_type is bytes or _is_model_type(as_type):
+        return
+    try:
+        _decoder(as_type)
+    except TypeError as error:
+        raise InvalidPayload(f"payloads cannot be decoded as {_name(as_type)}: {error}") from error
+
+
+def _name(as_type: Any) -> str:
+    return "JSON" if as_type is None else getattr(as_type, "__name__", str(as_type))
+
+
+def _hook(value: Any) -> Any:
+    """What msgspec does not know: models inside of other values."""
+    if _is_model(value):
+        return value.model_dump(mode="json")
+    raise TypeError(f"{type(value).__name__} is not supported")
+
+
+_encode = msgspec.json.Encoder(enc_hook=_hook).encode
+
+
+@lru_cache(maxsize=1024)
+def _decoder(as_type: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(as_type)
+
+
+# Whoever has a model has imported pydantic; nobody else has to have it.
+def _is_model(value: Any) -> bool:
+    pydantic: Any = sys.modules.get("pydantic")
+    return pydantic is not None and isinstance(value, pydantic.BaseModel)
+
+
+def _is_model_type(as_type: Any) -> bool:
+    pydantic: Any = sys.modules.get("pydantic")
+    return pydantic is not None and isinstance(as_type, type) and issubclass(as_type, pydantic.BaseModel)

@@ -1,0 +1,131 @@
+"""How far a delivery has come, partition by partition, and which acks say so. Pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from lockstep.core.messages import Message
+from lockstep.core.records import ACK_ERROR_TEXTS, Ack, AckOutcome, AckStatus
+from lockstep.errors import Conflict, LeaseLost, LockstepError
+
+
+@dataclass(slots=True)
+class Lane:
+    """The messages of one partition in a delivery."""
+
+    partition_id: int
+    seqs: list[int] = field(default_factory=list)
+    done: int = 0
+    """Everything up to this seq is finished."""
+    committed: int = 0
+    """Everything up to this seq is finished, and the store knows."""
+    over: bool = False
+    """The lease on the partition has ended for us: all is acknowledged, or it was given back, or lost."""
+
+    def next_seq(self) -> int | None:
+        """The first message that is not finished."""
+        place = bisect_right(self.seqs, self.done)
+        return self.seqs[place] if place < len(self.seqs) else None
+
+
+class Progress:
+    """What is finished of the messages under one lease."""
+
+    def __init__(self, lease_id: str | None, messages: Iterable[Message]) -> None:
+        self._lease_id = lease_id
+        self._lanes: dict[int, Lane] = {}
+        for message in messages:
+            lane = self._lanes.get(message.partition_id)
+            if lane is None:
+                lane = self._lanes[message.partition_id] = Lane(message.partition_id)
+            lane.seqs.append(message.seq)
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing is left to be said about any message."""
+        return all(lane.over for lane in self._lanes.values())
+
+    def is_open(self, partition_id: int, seq: int) -> bool:
+        """Whether this message is still ours, and not finished."""
+        lane = self._lanes[partition_id]
+        return not lane.over and seq > lane.done
+
+    def is_gone(self, partition_id: int, seq: int) -> bool:
+        """Whether the lease on this message has ended before it was acknowledged."""
+        lane = self._lanes[partition_id]
+        return lane.over and seq > lane.committed
+
+    def finish(self, partition_id: int, seq: int) -> None:
+        lane = self._lanes[partition_id]
+        lane.done = max(lane.done, seq)
+
+    def end(self) -> None:
+        """The lease is gone, with all that it held."""
+        for lane in self._lanes.values():
+            lane.over = True
+
+    def commits(self) -> list[Ack]:
+        """For what is finished, and the store does not know it yet."""
+        return [self._ack(lane, lane.done) for lane in self._open() if lane.done > lane.committed]
+
+    def whole(self) -> list[Ack]:
+        """For all of it: one ack by the lease alone, unless a part of the lease has ended before."""
+        if self._lanes and not any(lane.over for lane in self._lanes.values()):
+            return [Ack(lease_id=self._lease_id)]
+        return self.all_lanes()
+
+    def all_lanes(self) -> list[Ack]:
+        """For all of it, one ack for each partition."""
+        return [self._ack(lane, lane.seqs[-1]) for lane in self._open()]
+
+    def ends(self, status: AckStatus, error: str | None = None) -> list[Ack]:
+        """For what is finished; and the first message of each partition that is not ends with `status`."""
+        heads = [(lane, lane.next_seq()) for lane in self._open()]
+        if all(seq is None for _, seq in heads):
+            return self.whole()
+        return self.commits() + [self._ack(lane, seq, status, error) for lane, seq in heads if seq is not None]
+
+    def ends_one(self, partition_id: int, seq: int, status: AckStatus, error: str | None = None) -> list[Ack]:
+        """For what is finished of this message's partition; and the message itself ends with `status`."""
+        lane = self._lanes[partition_id]
+        before = [self._ack(lane, lane.done)] if lane.done > lane.committed else []
+        return [*before, self._ack(lane, seq, status, error)]
+
+    def dead(self, error: str | None) -> list[Ack]:
+        """Every message that is not finished goes to the dead letters."""
+        return self.commits() + [
+            self._ack(lane, seq, "dlq", error) for lane in self._open() for seq in lane.seqs if seq > lane.done
+        ]
+
+    def settle(self, acks: Sequence[Ack], outcomes: Sequence[AckOutcome]) -> None:
+        """Take over what became of the acks."""
+        for ack, outcome in zip(acks, outcomes, strict=True):
+            lanes = self._lanes.values() if ack.partition_id is None else [self._lanes[ack.partition_id]]
+            for lane in lanes:
+                self._settle(lane, ack, outcome)
+
+    def _settle(self, lane: Lane, ack: Ack, outcome: AckOutcome) -> None:
+        if outcome.error == "lease_lost" or (outcome.success and ack.status != "completed"):
+            lane.over = True
+        elif outcome.success:
+            lane.committed = max(lane.seqs[-1] if ack.seq is None else ack.seq, lane.committed)
+            lane.done = max(lane.done, lane.committed)
+            lane.over = lane.committed >= lane.seqs[-1]
+
+    def _open(self) -> list[Lane]:
+        return [lane for lane in self._lanes.values() if not lane.over]
+
+    def _ack(self, lane: Lane, seq: int, status: AckStatus = "completed", error: str | None = None) -> Ack:
+        return Ack(lease_id=self._lease_id, partition_id=lane.partition_id, seq=seq, status=status, error=error)
+
+
+def refusal(outcomes: Iterable[AckOutcome]) -> LockstepError | None:
+    """The error that acks without success stand for: a lost lease before anything else."""
+    errors = [outcome.error for outcome in outcomes if not outcome.success and outcome.error is not None]
+    if not errors:
+        return None
+    if "lease_lost" in errors:
+        return LeaseLost()
+    return Conflict(ACK_ERROR_TEXTS[errors[0]], reason=errors[0])

@@ -1,0 +1,122 @@
+"""Popped messages as a program sees them: the fields of a message, and its payload as the type that was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from lockstep.client._payloads import decode_payload
+from lockstep.core.messages import Message, Receipt
+from lockstep.core.records import AckOutcome
+
+_NOT_DECODED = object()
+
+
+@dataclass(slots=True)
+class Delivered:
+    """The messages that one pop delivered, as a transport hands them over. Empty when there was nothing."""
+
+    group: str
+    messages: list[Message] = field(default_factory=list)
+    lease_id: str | None = None
+    """None when nothing was popped, or when the pop acknowledged at once."""
+    expires_at: datetime | None = None
+
+
+@dataclass(slots=True)
+class Committed:
+    """What a transaction did."""
+
+    acks: list[AckOutcome]
+    receipts: list[Receipt]
+
+
+class ReceivedMessage:
+    """A message that was popped."""
+
+    __slots__ = ("_as_type", "_payload", "record")
+
+    def __init__(self, record: Message, as_type: Any) -> None:
+        self.record = record
+        """The message as it is stored."""
+        self._as_type = as_type
+        self._payload: Any = _NOT_DECODED
+
+    def __repr__(self) -> str:
+        return f"<message {self.id} of {self.queue}/{self.partition}, seq {self.seq}, attempt {self.attempt}>"
+
+    @property
+    def payload(self) -> Any:
+        """The payload, decoded when it is first asked for. Raises InvalidPayload if it is not what was asked for."""
+        if self._payload is _NOT_DECODED:
+            self._payload = decode_payload(self.record.payload, self.record.encoding, self._as_type)
+        return self._payload
+
+    def check(self) -> None:
+        """Raise InvalidPayload if a type was asked for and the payload is not of it."""
+        if self._as_type is not None:
+            self.payload  # noqa: B018
+
+    @property
+    def raw(self) -> bytes:
+        """The payload as it is stored."""
+        return self.record.payload
+
+    @property
+    def id(self) -> str:
+        return self.record.id
+
+    @property
+    def queue(self) -> str:
+        return self.record.queue
+
+    @property
+    def partition(self) -> str:
+        return self.record.partition
+
+    @property
+    def partition_id(self) -> int:
+        return self.record.partition_id
+
+    @property
+    def seq(self) -> int:
+        return self.record.seq
+
+    @property
+    def created_at(self) -> datetime:
+        return self.record.created_at
+
+    @property
+    def transaction_id(self) -> str:
+        return self.record.transaction_id
+
+    @property
+    def trace_id(self) -> str | None:
+        return self.record.trace_id
+
+    @property
+    def kind(self) -> str | None:
+        return self.record.kind
+
+    @property
+    def reference(self) -> str | None:
+        return self.record.reference
+
+    @property
+    def encoding(self) -> str | None:
+        return self.record.encoding
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return self.record.headers or {}
+
+    @property
+    def producer_sub(self) -> str | None:
+        return self.record.producer_sub
+
+    @property
+    def attempt(self) -> int:
+        """Which delivery this is, from 1."""
+        return self.record.attempt

@@ -1,0 +1,124 @@
+"""What the client needs of threads: the twin of the module of the same name for asyncio. Written by hand."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from time import monotonic, sleep
+from typing import Any, TypeVar
+
+from lockstep.errors import InvalidRequest
+
+T = TypeVar("T")
+
+Handler = Callable[[Any], object]
+
+POLL_SECONDS = 2.0
+"""How long one poll of a consumer waits for messages. A thread that waits for an answer cannot be interrupted, so
+that this is how long a stop may take."""
+
+Condition = threading.Condition
+Lock = threading.Lock
+
+__all__ = [
+    "POLL_SECONDS",
+    "Condition",
+    "Event",
+    "Handler",
+    "Lock",
+    "Task",
+    "check_handler",
+    "monotonic",
+    "race",
+    "sleep",
+    "stopping_on_signals",
+]
+
+
+class Event:
+    """An event that can be waited for with a limit."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+
+    def set(self) -> None:
+        self._event.set()
+
+    def clear(self) -> None:
+        self._event.clear()
+
+    def is_set(self) -> bool:
+        return self._event.is_set()
+
+    def wait(self, timeout_seconds: float | None = None) -> bool:
+        """Whether it was set in time."""
+        return self._event.wait(timeout_seconds)
+
+
+class Task:
+    """Something that runs in the background. What it raises is kept, and raised by `result`."""
+
+    def __init__(self, function: Callable[..., object], *arguments: Any, name: str) -> None:
+        self._failure: BaseException | None = None
+        # A handler that never ends must not keep the process from ending.
+        self._thread = threading.Thread(target=self._run, args=(function, arguments), name=name, daemon=True)
+        self._thread.start()
+
+    def _run(self, function: Callable[..., object], arguments: tuple[Any, ...]) -> None:
+        try:
+            function(*arguments)
+        except BaseException as failure:
+            self._failure = failure
+
+    def join(self, timeout_seconds: float | None = None) -> bool:
+        """Whether it has ended, in time."""
+        self._thread.join(timeout_seconds)
+        return not self._thread.is_alive()
+
+    def cancel(self) -> None:
+        """A thread cannot be cancelled: it goes on, and what it says about its messages no longer counts."""
+
+    def result(self) -> None:
+        """Raise what an ended task raised."""
+        if self._failure is not None:
+            raise self._failure
+
+
+def race(work: T, stop: Event) -> T:  # noqa: ARG001
+    """What the work gave: by now it is done."""
+    return work
+
+
+def check_handler(handler: object) -> None:
+    called = handler if inspect.isroutine(handler) else type(handler).__call__
+    if inspect.iscoroutinefunction(called):
+        raise InvalidRequest("an async function needs the asynchronous client")
+
+
+@contextlib.contextmanager
+def stopping_on_signals(stop: Callable[[], object]) -> Iterator[None]:
+    """SIGINT and SIGTERM call `stop` once; after that they do again what they did before."""
+    names = (signal.SIGINT, signal.SIGTERM)
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def restore() -> None:
+        for name in names:
+            signal.signal(name, before[name])
+
+    def stopped(*_: object) -> None:
+        restore()
+        # Not in the signal handler, which may have interrupted someone who holds the lock that this takes.
+        threading.Thread(target=stop, daemon=True).start()
+
+    before = {name: signal.getsignal(name) for name in names}
+    for name in names:
+        signal.signal(name, stopped)
+    try:
+        yield
+    finally:
+        restore()

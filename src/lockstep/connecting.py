@@ -1,0 +1,151 @@
+"""Clients by address: what `connect` and `connect_async` stand on, a server over HTTP or an engine in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from lockstep.client import AsyncClient, Client
+from lockstep.client._async.transport_engine import AsyncEngineTransport
+from lockstep.client._retry import Bases, RetryPolicy
+from lockstep.client._sync.transport_engine import EngineTransport
+from lockstep.config import Config, load
+from lockstep.errors import InvalidRequest
+from lockstep.opening import open_engine
+from lockstep.version import VERSION
+
+Address = str | Sequence[str] | None
+
+
+def connect(
+    url: Address = None,
+    *,
+    timeout_seconds: float | None = None,
+    retry_attempts_max: int | None = None,
+    retry_delay_seconds_max: float | None = None,
+    exactly_once: bool | None = None,
+    token: str | None = None,
+    config_file: Path | None = None,
+    **overrides: object,
+) -> Client:
+    """A client for threads.
+
+    `http://…` is a server; several, in a list or separated by commas, are servers on one store, of which the one that
+    answers is used. `postgresql://…`, `memory://` and None, which is an embedded PostgreSQL, are as for `open_engine`.
+
+    The first four arguments are the settings `client_…` of the same name; the overrides are any settings by name.
+    With `exactly_once` a push over HTTP can be repeated when its answer is lost, because each message gets a
+    transaction id; without, such a push fails. `token` is sent as a bearer token.
+    """
+    settings = {**overrides, **_options(timeout_seconds, retry_attempts_max, retry_delay_seconds_max, exactly_once)}
+    config = load(settings, file=config_file)
+    bases = _bases(url)
+    if bases is None:
+        opening = open_engine(_one(url), config_file=config_file, **settings)
+        return Client(EngineTransport(opening, wait_seconds_max=config.pop_wait_seconds_max))
+    from lockstep.client._sync.connection import Connection
+    from lockstep.client._sync.transport_http import HttpTransport
+
+    connection = Connection(headers=_headers(token), connections_max=config.client_connections_max)
+    return Client(HttpTransport(connection, _servers(bases, config), **_manners(bases, config)))
+
+
+def connect_async(
+    url: Address = None,
+    *,
+    timeout_seconds: float | None = None,
+    retry_attempts_max: int | None = None,
+    retry_delay_seconds_max: float | None = None,
+    exactly_once: bool | None = None,
+    token: str | None = None,
+    config_file: Path | None = None,
+    **overrides: object,
+) -> AsyncClient:
+    """A client for asyncio, with the arguments of `connect`. It belongs to the event loop in which it is first used."""
+    settings = {**overrides, **_options(timeout_seconds, retry_attempts_max, retry_delay_seconds_max, exactly_once)}
+    config = load(settings, file=config_file)
+    bases = _bases(url)
+    if bases is None:
+        opening = open_engine(_one(url), config_file=config_file, **settings)
+        return AsyncClient(AsyncEngineTransport(opening, wait_seconds_max=config.pop_wait_seconds_max))
+    from lockstep.client._async.connection import AsyncConnection
+    from lockstep.client._async.transport_http import AsyncHttpTransport
+
+    connection = AsyncConnection(headers=_headers(token), connections_max=config.client_connections_max)
+    return AsyncClient(AsyncHttpTransport(connection, _servers(bases, config), **_manners(bases, config)))
+
+
+def _options(
+    timeout_seconds: float | None,
+    retry_attempts_max: int | None,
+    retry_delay_seconds_max: float | None,
+    exactly_once: bool | None,
+) -> dict[str, Any]:
+    return {
+        "client_timeout_seconds": timeout_seconds,
+        "client_retry_attempts_max": retry_attempts_max,
+        "client_retry_delay_seconds_max": retry_delay_seconds_max,
+        "client_exactly_once": exactly_once,
+    }
+
+
+def _bases(url: Address) -> list[str] | None:
+    """The base URLs of servers; None if the address means something else."""
+    urls = _split(url)
+    if not any(_is_http(one) for one in urls):
+        return None
+    return [_base(one) for one in urls]
+
+
+def _split(url: Address) -> list[str]:
+    if url is None:
+        return []
+    if not isinstance(url, str):
+        return [one.strip() for one in url]
+    # A comma in another kind of address is its own business.
+    return [one.strip() for one in url.split(",") if one.strip()] if _is_http(url.strip()) else [url]
+
+
+def _one(url: Address) -> str | None:
+    urls = _split(url)
+    if len(urls) > 1:
+        raise InvalidRequest("several addresses must all be servers: http:// or https://")
+    if url is not None and not urls:
+        raise InvalidRequest("there is no address in the list")
+    return urls[0] if urls else None
+
+
+def _is_http(url: str) -> bool:
+    return url.partition("://")[0].lower() in ("http", "https") and "://" in url
+
+
+def _base(url: str) -> str:
+    """A base URL without its last slash. The errors do not repeat it, because it may hold a password."""
+    parts = urlsplit(url)
+    if not _is_http(url) or not parts.hostname:
+        raise InvalidRequest("the address of a server is http://host:port or https://host:port")
+    if "@" in parts.netloc:
+        raise InvalidRequest("the address of a server has no user and password; there is token for that")
+    if parts.query or parts.fragment:
+        raise InvalidRequest("the address of a server has no query and no fragment")
+    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
+
+
+def _headers(token: str | None) -> dict[str, str]:
+    headers = {"content-type": "application/json", "user-agent": f"lockstep/{VERSION}"}
+    return headers if token is None else {**headers, "authorization": f"Bearer {token}"}
+
+
+def _servers(bases: list[str], config: Config) -> Bases:
+    return Bases(bases, cooldown_seconds=config.client_failover_cooldown_seconds)
+
+
+def _manners(bases: list[str], config: Config) -> dict[str, Any]:
+    return {
+        # Each of the servers is asked at least once.
+        "retry": RetryPolicy(max(config.client_retry_attempts_max, len(bases)), config.client_retry_delay_seconds_max),
+        "timeout_seconds": config.client_timeout_seconds,
+        "exactly_once": config.client_exactly_once,
+    }

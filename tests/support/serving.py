@@ -1,0 +1,60 @@
+"""A server on a thread of the test's own process, so that its store can stand on the test's set clock."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import uvicorn
+
+from lockstep.config import Config
+from lockstep.engine.engine import Engine
+from lockstep.server.app import Application
+from lockstep.server.node import Node
+from lockstep.storage.base import Store
+
+
+class _Server(uvicorn.Server):
+    """Says when it is ready, and lets waiting polls answer before it waits for them."""
+
+    def __init__(self, engine: Engine, config: Config) -> None:
+        self.ready = threading.Event()
+        self._engine = engine
+        application = Application(Node(engine, config))
+        super().__init__(uvicorn.Config(application, port=0, lifespan="off", ws="none", log_config=None))
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.servers[0].sockets[0].getsockname()[1]}"
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.ready.set()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await self._engine.stop_waiting()
+        await super().shutdown(sockets)
+
+
+@contextmanager
+def serving(store: Store, config: Config | None = None) -> Iterator[str]:
+    """The URL of a server on the store, which it opens and closes."""
+    config = config or Config()
+    engine = Engine(store, config)
+    server = _Server(engine, config)
+
+    async def run() -> None:
+        async with engine:
+            await server.serve()
+
+    thread = threading.Thread(target=lambda: asyncio.run(run()), name="test-server")
+    thread.start()
+    try:
+        assert server.ready.wait(30), "the server did not start"
+        yield server.url
+    finally:
+        server.should_exit = True
+        thread.join()
