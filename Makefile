@@ -5,7 +5,7 @@ python := .venv/bin/python
 
 # Each pytest worker starts a PostgreSQL of its own, so many workers cost more than they gain.
 PYTEST_ARGS ?= -n 2
-# More arguments for pytest or the benchmarks: make test ARGS="-k pop"
+# More arguments for pytest, the benchmarks or the server: make test ARGS="-k pop", make run ARGS="--port 7000"
 ARGS ?=
 
 help: ## List these targets
@@ -14,14 +14,13 @@ help: ## List these targets
 setup: ## Make .venv ready; the other targets do this first, and it costs nothing when nothing changed
 	@tools/setup
 
-run: setup ## Start the server (not there yet: says what works today)
-	@echo "The server has not landed yet, so there is nothing to start."
-	@echo "What works today: the library (import lockstep), its tests (make test) and its benchmarks (make bench)."
+run: setup ## Start the server with an embedded PostgreSQL; ARGS go to it (lockstep serve)
+	@$(python) -m lockstep serve $(ARGS)
 
 test: setup ## Run the tests; ARGS go to pytest
 	$(python) -m pytest $(PYTEST_ARGS) $(ARGS)
 
-soak: setup ## Run the kill -9 tests for some 15 minutes, with kills at random times; ARGS go to pytest
+soak: setup ## Run the kill -9 tests for some 20 minutes, with kills at random times; ARGS go to pytest
 	LOCKSTEP_SOAK=1 $(python) -m pytest tests/chaos $(ARGS)
 
 check: setup ## Check format, lint, types and import contracts

@@ -1,0 +1,89 @@
+"""What several commands take: times, places, headers, limits; and the question before what cannot be undone."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TypeVar
+
+import click
+
+from lockstep.core.records import Position
+from lockstep.errors import LockstepError
+
+T = TypeVar("T")
+
+PAGE = 1000
+"""What is asked of a listing at a time: no server allows less."""
+
+_AGO = re.compile(r"([0-9]{1,9})([smhd])")
+_PLACES = {"start": Position("start"), "end": Position("end"), "current": Position("current")}
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+
+def time(value: str) -> datetime:
+    """An instant: ISO 8601, in local time where it names no zone; or how long ago, as `90s`, `15m`, `2h`, `7d`."""
+    try:
+        ago = _AGO.fullmatch(value)
+        if ago:
+            return datetime.now(UTC) - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+        return datetime.fromisoformat(value).astimezone(UTC)
+    except (ValueError, OverflowError) as error:
+        text = f"{value!r} is no time; give one as 2026-05-01T10:00:00Z, or how long ago: 90s, 15m, 2h, 7d"
+        raise click.BadParameter(text) from error
+
+
+def place(value: str) -> Position:
+    """Where a seek goes: `start`, `end`, `current`, `seq:N` or a time."""
+    if value in _PLACES:
+        return _PLACES[value]
+    if value.startswith("seq:"):
+        seq = value.removeprefix("seq:")
+        if not (seq.isascii() and seq.isdigit()):
+            raise click.BadParameter(f"{value!r} names no seq; give one as seq:17")
+        return Position("seq", seq=int(seq))
+    return Position("time", at=time(value))
+
+
+def begin(value: str) -> str | datetime:
+    """Where a group begins that a queue sees for the first time: `all`, `new` or a time."""
+    return value if value in ("all", "new") else time(value)
+
+
+def header(value: str) -> tuple[str, str]:
+    """A header as `name=value`."""
+    name, equals, text = value.partition("=")
+    if not (name and equals):
+        raise click.BadParameter(f"{value!r} is no header; give one as name=value")
+    return name, text
+
+
+limit_option = click.option(
+    "--limit", type=click.IntRange(min=1), default=100, show_default=True, help="Most rows that are shown."
+)
+yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Go on if the user says so. Without a terminal there is nobody to ask, so that --yes is needed."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"{question} There is no terminal to ask on: say --yes.")
+    if not click.confirm(question, err=True):
+        raise LockstepError("not confirmed, so nothing was changed")
+
+
+def paged(fetch: Callable[[T | None, int], Sequence[T]], limit: int) -> Iterator[T]:
+    """Up to `limit` records, page by page; `fetch` is given the last record that was seen and the size of a page."""
+    last: T | None = None
+    while limit > 0:
+        size = min(limit, PAGE)
+        page = fetch(last, size)
+        yield from page
+        if len(page) < size:
+            return
+        last = page[-1]
+        limit -= size

@@ -1,0 +1,1 @@
+"""What `lockstep doctor` looks at."""

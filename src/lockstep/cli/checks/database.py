@@ -1,0 +1,139 @@
+"""Checks of a PostgreSQL: whether it can be reached, its version and settings, our schema in it, its clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import psycopg
+
+from lockstep.cli.checks.findings import Finding, fail, ok, warn
+from lockstep.config import Config, without_password
+from lockstep.storage.postgres import sql
+from lockstep.storage.postgres.migrate import SERVER_VERSION_MIN
+
+_CLOCK_SECONDS_WARN, _CLOCK_SECONDS_FAIL = 1.0, 60.0
+_APART_PER_WORKER = 1
+"""Connections of a server process beside its pool: the one that listens."""
+
+_Connection = psycopg.Connection[Any]
+
+
+def check_database(dsn: str, config: Config) -> Iterator[Finding]:
+    shown = without_password(dsn)
+    if not dsn.startswith(("postgresql://", "postgres://")):
+        yield fail("database", f"{shown} is no address of a PostgreSQL", "A DSN begins with postgresql://.")
+        return
+    try:
+        with psycopg.connect(
+            dsn, autocommit=True, connect_timeout=max(int(config.connect_timeout_seconds), 1)
+        ) as connection:
+            yield ok("database", f"{shown} answers")
+            yield from _check(connection, config)
+    except psycopg.Error as error:
+        text = " ".join(str(error).split())
+        yield fail("database", f"{shown}: {text}", "Is it running, and are address, user and password right?")
+
+
+def _check(connection: _Connection, config: Config) -> Iterator[Finding]:
+    yield _check_version(connection)
+    yield _check_encoding(connection)
+    yield _check_writable(connection)
+    yield _check_durability(connection)
+    yield _check_connections(connection, config)
+    yield _check_timeouts(connection)
+    yield _check_autovacuum(connection)
+    yield _check_schema(connection)
+    yield _check_clock(connection)
+
+
+def _value(connection: _Connection, query: str) -> Any:
+    row = connection.execute(query.encode()).fetchone()
+    assert row is not None
+    return row[0]
+
+
+def _setting(connection: _Connection, name: str) -> str:
+    return str(_value(connection, f"select current_setting('{name}')"))
+
+
+def _check_version(connection: _Connection) -> Finding:
+    version = connection.info.server_version // 10_000
+    if version < SERVER_VERSION_MIN:
+        return fail("version", f"PostgreSQL {version}", f"Use PostgreSQL {SERVER_VERSION_MIN} or newer.")
+    return ok("version", f"PostgreSQL {version}")
+
+
+def _check_encoding(connection: _Connection) -> Finding:
+    encoding = _setting(connection, "server_encoding")
+    if encoding != "UTF8":
+        return fail("encoding", encoding, "Create the database with encoding 'UTF8'.")
+    return ok("encoding", encoding)
+
+
+def _check_writable(connection: _Connection) -> Finding:
+    if _value(connection, "select pg_is_in_recovery()") or _setting(connection, "transaction_read_only") == "on":
+        return fail("writable", "read-only", "Use the primary server, and a role that may write.")
+    return ok("writable", "yes")
+
+
+def _check_durability(connection: _Connection) -> Finding:
+    if _setting(connection, "fsync") == "off" or _setting(connection, "full_page_writes") == "off":
+        advice = "Set fsync = on and full_page_writes = on: a crash may destroy the whole database."
+        return fail("durability", "fsync or full_page_writes is off", advice)
+    if _setting(connection, "synchronous_commit") == "off":
+        advice = "Set synchronous_commit = on: a crash may lose messages whose push was acknowledged."
+        return warn("durability", "synchronous_commit is off", advice)
+    return ok("durability", "fsync and synchronous_commit are on")
+
+
+def _check_connections(connection: _Connection, config: Config) -> Finding:
+    reserved = _setting(connection, "superuser_reserved_connections")
+    available = int(_setting(connection, "max_connections")) - int(reserved)
+    needed = config.workers * (config.pool_connections_max + _APART_PER_WORKER)
+    text = f"a server may use {needed} of {available}"
+    if needed > available:
+        return fail("connections", text, "Raise max_connections, or lower pool_connections_max or workers.")
+    if needed > 0.8 * available:
+        return warn("connections", text, "Raise max_connections if other servers or programs use the database, too.")
+    return ok("connections", text)
+
+
+def _check_timeouts(connection: _Connection) -> Finding:
+    """The one that harms. Those of statements and locks are set by our own settings."""
+    limit = _setting(connection, "idle_session_timeout")
+    if limit != "0":
+        advice = "Set it to 0 for the role of Lockstep: it ends connections that only wait for work."
+        return warn("time-outs", f"idle_session_timeout is {limit}", advice)
+    return ok("time-outs", "statement_timeout and lock_timeout are set by Lockstep itself")
+
+
+def _check_autovacuum(connection: _Connection) -> Finding:
+    if _setting(connection, "autovacuum") == "off":
+        return warn("autovacuum", "off", "Set autovacuum = on: without it tables grow and queries get slow.")
+    return ok("autovacuum", "on")
+
+
+def _check_schema(connection: _Connection) -> Finding:
+    ours = len(sql.migrations())
+    if _value(connection, "select to_regclass('lockstep.migration') is null"):
+        return warn("schema", "not there yet", "Start the server, or run lockstep migrate.")
+    theirs = _value(connection, "select coalesce(max(version), 0) from lockstep.migration")
+    if theirs > ours:
+        return fail("schema", f"version {theirs}, newer than {ours}", "Use the newer Lockstep that migrated it.")
+    if theirs < ours:
+        return warn("schema", f"version {theirs}, older than {ours}", "Start the server, or run lockstep migrate.")
+    return ok("schema", f"version {theirs}")
+
+
+def _check_clock(connection: _Connection) -> Finding:
+    before = datetime.now(UTC)
+    theirs: datetime = _value(connection, "select clock_timestamp()")
+    ours = before + (datetime.now(UTC) - before) / 2
+    seconds = (theirs - ours).total_seconds()
+    text = f"the database is {abs(seconds):.3f} s {'ahead of' if seconds > 0 else 'behind'} this machine"
+    advice = "Synchronise both clocks (NTP): times that clients give, such as those of seeks, are off by so much."
+    if abs(seconds) > _CLOCK_SECONDS_FAIL:
+        return fail("clock", text, advice)
+    return warn("clock", text, advice) if abs(seconds) > _CLOCK_SECONDS_WARN else ok("clock", text)

@@ -1,0 +1,29 @@
+"""What a check finds."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+Level = Literal["ok", "warn", "fail"]
+
+
+class Finding(msgspec.Struct, frozen=True):
+    level: Level
+    subject: str
+    text: str
+    advice: str | None = None
+    """What to do about it."""
+
+
+def ok(subject: str, text: str) -> Finding:
+    return Finding("ok", subject, text)
+
+
+def warn(subject: str, text: str, advice: str) -> Finding:
+    return Finding("warn", subject, text, advice)
+
+
+def fail(subject: str, text: str, advice: str) -> Finding:
+    return Finding("fail", subject, text, advice)

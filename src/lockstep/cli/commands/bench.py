@@ -1,0 +1,168 @@
+"""`lockstep bench`: a short load on a server or a store, to see what to expect of it.
+
+The load comes from threads of one process, which share a core for all that is Python: it says what one such client
+gets, and not what the server can do at most.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import count
+from uuid import uuid4
+
+import click
+import msgspec
+
+from lockstep.cli.connection import Session, on_session
+from lockstep.client import Client
+from lockstep.core.messages import Batch
+
+_WAIT_SECONDS = 0.5
+_COLUMNS = ("verb", "messages", "calls", "seconds", "messages_per_second", "p50_ms", "p99_ms")
+
+
+class Measured(msgspec.Struct, frozen=True):
+    """What one verb took."""
+
+    verb: str
+    messages: int
+    calls: int
+    seconds: float
+    messages_per_second: int
+    p50_ms: float
+    """Of a call."""
+    p99_ms: float
+
+
+class Load(msgspec.Struct, frozen=True, kw_only=True):
+    """What the user asks for."""
+
+    messages: int
+    batch: int
+    connections: int
+    partitions: int
+    payload_bytes: int
+    seconds: float
+
+
+@click.command()
+@on_session()
+@click.option("--messages", "-n", type=click.IntRange(min=1), default=20_000, show_default=True, help="How many.")
+@click.option("--batch", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Messages of a call.")
+@click.option("--connections", "-c", type=click.IntRange(1, 200), default=4, show_default=True, help="Calls at a time.")
+@click.option("--partitions", type=click.IntRange(1, 1000), default=10, show_default=True, help="Over which they go.")
+@click.option("--payload-bytes", type=click.IntRange(2, 1024**2), default=256, show_default=True, help="Of each.")
+@click.option(
+    "--seconds", type=click.FloatRange(min=0.1), default=10.0, show_default=True, help="Each verb ends after this."
+)
+def bench(session: Session, **load: int | float) -> None:
+    """Measure push, pop and ack.
+
+    It pushes messages to a queue of its own, pops and acknowledges them, and removes the queue again. Prints
+    messages per second, and how long a call took: p50 of all calls at most so long, p99 likewise.
+    """
+    asked = msgspec.convert(load, Load)
+    connections = {"client_connections_max": asked.connections, "pool_connections_max": asked.connections}
+    with session.client(**connections) as client, _queue(client) as queue:
+        pushed = _run("push", asked, asked.messages, _pushes(client, queue, asked))
+        popped = _run("pop and ack", asked, pushed.messages, _pops(client, queue, asked))
+        session.output.rows([pushed, popped], _COLUMNS)
+
+
+@contextmanager
+def _queue(client: Client) -> Iterator[str]:
+    """A queue for as long as the context lasts."""
+    name = f"lockstep-bench-{uuid4().hex[:12]}"
+    client.configure(name)
+    try:
+        yield name
+    finally:
+        client.delete_queue(name)
+
+
+Call = Callable[[], int]
+"""One call; returns how many messages it moved."""
+
+
+def _pushes(client: Client, queue: str, load: Load) -> Call:
+    payloads = [b'"' + b"x" * (load.payload_bytes - 2) + b'"'] * load.batch
+    numbers = count()
+
+    def call() -> int:
+        partition = str(next(numbers) % load.partitions)
+        return len(client.push_many([Batch.of(queue, payloads, partition=partition)]))
+
+    return call
+
+
+def _pops(client: Client, queue: str, load: Load) -> Call:
+    def call() -> int:
+        delivery = client.pop(queue, batch=load.batch, wait=True, timeout_seconds=_WAIT_SECONDS)
+        if delivery:
+            delivery.ack()
+        return len(delivery)
+
+    return call
+
+
+def _run(verb: str, load: Load, messages: int, call: Call) -> Measured:
+    """Repeat the call from all connections until so many messages went, or the time is over."""
+    with click.progressbar(length=messages, label=verb, file=sys.stderr, hidden=not sys.stderr.isatty()) as shown:
+        work = _Work(call, messages, load.seconds, shown.update)
+        began = time.perf_counter()
+        with ThreadPoolExecutor(load.connections) as lanes:
+            try:
+                for lane in [lanes.submit(work.lane) for _ in range(load.connections)]:
+                    lane.result()
+            finally:
+                work.stop()
+        seconds = time.perf_counter() - began
+    return work.measured(verb, seconds)
+
+
+class _Work:
+    """What is left to do, and how long the calls took."""
+
+    def __init__(self, call: Call, messages: int, seconds: float, progress: Callable[[int], None]) -> None:
+        self._call = call
+        self._messages = messages
+        self._until = time.perf_counter() + seconds
+        self._progress = progress
+        self._lock = threading.Lock()
+        self._moved = 0
+        self._durations: list[float] = []
+
+    def stop(self) -> None:
+        self._until = 0.0
+
+    def lane(self) -> None:
+        while self._moved < self._messages and time.perf_counter() < self._until:
+            began = time.perf_counter()
+            moved = self._call()
+            duration = time.perf_counter() - began
+            with self._lock:
+                self._moved += moved
+                if moved:
+                    self._durations.append(duration)
+                    self._progress(moved)
+
+    def measured(self, verb: str, seconds: float) -> Measured:
+        ordered = sorted(self._durations) or [0.0]
+        return Measured(
+            verb=verb,
+            messages=self._moved,
+            calls=len(self._durations),
+            seconds=round(seconds, 3),
+            messages_per_second=round(self._moved / seconds),
+            p50_ms=round(_quantile(ordered, 0.5) * 1000, 2),
+            p99_ms=round(_quantile(ordered, 0.99) * 1000, 2),
+        )
+
+
+def _quantile(ordered: list[float], part: float) -> float:
+    return ordered[min(int(len(ordered) * part), len(ordered) - 1)]

@@ -1,0 +1,125 @@
+"""`lockstep dlq`: dead letters: messages that a group gave up."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import click
+
+from lockstep.cli.arguments import PAGE, confirm, limit_option, time, yes_option
+from lockstep.cli.connection import Session, on_session
+from lockstep.cli.output import Column, payload_text
+from lockstep.client import Client
+from lockstep.core.records import DeadLetter
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_COLUMNS: tuple[Column, ...] = (
+    "id",
+    "message.queue",
+    "message.partition",
+    "message.seq",
+    "group",
+    "attempts",
+    "failed_at",
+    "error",
+    ("payload", lambda letter: payload_text(letter.message, length_max=60)),
+)
+
+
+def _filters(command: F) -> F:
+    """Which dead letters."""
+    for option in (
+        click.option("--to", "to_at", type=time, metavar="TIME", help="Failed before this time."),
+        click.option("--from", "from_at", type=time, metavar="TIME", help="Failed at or after this time."),
+        click.option("--id", "ids", type=click.IntRange(min=1), multiple=True, help="May be given several times."),
+        click.option("--group", "-g", help="Only those of a group."),
+        click.option("--partition", "-p", help="Only those of a partition; needs --queue."),
+        click.option("--queue", "-q", help="Only those of a queue."),
+    ):
+        command = option(command)
+    return command
+
+
+def _where(given: dict[str, Any]) -> dict[str, Any]:
+    if given["partition"] is not None and given["queue"] is None:
+        raise click.UsageError("--partition needs --queue.")
+    return given | {"ids": given["ids"] or None}
+
+
+@click.group()
+def dlq() -> None:
+    """Look at dead letters, push them again, remove them."""
+
+
+@dlq.command()
+@on_session()
+@_filters
+@limit_option
+def ls(session: Session, limit: int, **given: Any) -> None:
+    """List dead letters, the newest first."""
+    where = _where(given)
+    with session.client() as client:
+        session.output.rows(_letters(client, where, limit), _COLUMNS, empty="there is no dead letter")
+
+
+def _letters(client: Client, where: dict[str, Any], limit: int) -> Iterator[DeadLetter]:
+    for offset in range(0, limit, PAGE):
+        page = client.dead_letters(**where, limit=min(limit - offset, PAGE), offset=offset)
+        yield from page.items
+        if offset + len(page.items) >= page.total:
+            return
+
+
+@dlq.command()
+@click.argument("id", type=click.IntRange(min=1))
+@on_session()
+def show(session: Session, id: int) -> None:
+    """Show the dead letter ID, with its message and why it failed."""
+    with session.client() as client:
+        session.output.record(client.dead_letter(id))
+
+
+@dlq.command()
+@on_session()
+@_filters
+@yes_option
+def redrive(session: Session, yes: bool, **given: Any) -> None:
+    """Push the messages of dead letters again, the oldest first, to the end of their partitions."""
+    where = _where(given)
+    with session.client() as client:
+        total = client.dead_letters(**where, limit=1).total
+        if total:
+            confirm(f"Push {total} dead letters again?", yes=yes)
+        redriven = _redrive(client, where, total)
+    session.output.done(f"{redriven} dead letters pushed again", redriven=redriven)
+
+
+def _redrive(client: Client, where: dict[str, Any], total: int) -> int:
+    """As many as there were at the start: those that fail again meanwhile are left for another time."""
+    redriven = 0
+    with click.progressbar(length=total, label="pushing", file=sys.stderr, hidden=not sys.stderr.isatty()) as shown:
+        while redriven < total:
+            moved = client.redrive(**where, limit=min(total - redriven, PAGE))
+            if not moved:
+                break
+            redriven += moved
+            shown.update(moved)
+    return redriven
+
+
+@dlq.command()
+@on_session()
+@_filters
+@yes_option
+def purge(session: Session, yes: bool, **given: Any) -> None:
+    """Remove dead letters for good."""
+    where = _where(given)
+    with session.client() as client:
+        total = client.dead_letters(**where, limit=1).total
+        if total:
+            confirm(f"Remove {total} dead letters for good?", yes=yes)
+        purged = client.purge(**where) if total else 0
+    session.output.done(f"{purged} dead letters removed", purged=purged)

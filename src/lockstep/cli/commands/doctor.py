@@ -1,0 +1,78 @@
+"""`lockstep doctor`: checks this machine and the database."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import click
+
+from lockstep.cli.checks.database import check_database
+from lockstep.cli.checks.findings import Finding, Level, fail, ok
+from lockstep.cli.checks.machine import check_data_dir, check_java, check_python
+from lockstep.cli.connection import Session, on_session
+from lockstep.cli.exits import FAILED
+from lockstep.config import Config
+from lockstep.errors import LockstepError
+from lockstep.storage.postgres.embedded import running_dsn
+
+_COLOURS: dict[Level, str] = {"ok": "green", "warn": "yellow", "fail": "red"}
+
+
+@click.command()
+@on_session()
+@click.pass_context
+def doctor(ctx: click.Context, session: Session) -> None:
+    """Check this machine and the database.
+
+    Each line says what is well or what to do; ends with 1 if something fails. The database is that of --dsn or
+    LOCKSTEP_DSN, or the one that a server runs on --data-dir. With --url, a server is asked, too.
+    """
+    config = Session(dsn=session.dsn, data_dir=session.data_dir).settings()
+    findings = []
+    for finding in _findings(session, config):
+        findings.append(finding)
+        if session.format == "table":
+            _show(finding)
+    if session.format != "table":
+        session.output.rows(findings, ())
+    else:
+        click.echo(_summary(findings))
+    if any(finding.level == "fail" for finding in findings):
+        ctx.exit(FAILED)
+
+
+def _findings(session: Session, config: Config) -> Iterator[Finding]:
+    yield check_python()
+    yield check_java()
+    dsn = config.dsn
+    if dsn is None:
+        yield from check_data_dir(config.data_dir)
+        dsn = running_dsn(config.data_dir)
+    if dsn is None:
+        yield ok("database", "embedded, and not running; lockstep serve starts it")
+    else:
+        yield from check_database(dsn, config)
+    if session.url is not None:
+        yield _check_server(session)
+
+
+def _check_server(session: Session) -> Finding:
+    try:
+        with Session(url=session.url).client() as client:
+            client.ping()
+    except LockstepError as error:
+        return fail("server", error.message, f"Is it running? Start it with lockstep serve, or look at {session.url}.")
+    return ok("server", f"answers at {session.url}")
+
+
+def _show(finding: Finding) -> None:
+    mark = click.style(f"{finding.level:4}", fg=_COLOURS[finding.level], bold=finding.level != "ok")
+    click.echo(f"{mark}  {finding.subject:18}  {finding.text}")
+    if finding.advice:
+        click.echo(f"{'':6}{'':18}  → {finding.advice}")
+
+
+def _summary(findings: list[Finding]) -> str:
+    count = Counter(finding.level for finding in findings)
+    return f"{count['ok']} ok, {count['warn']} to look at, {count['fail']} failed"

@@ -1,0 +1,25 @@
+"""`lockstep leases`: what is being worked on."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import click
+
+from lockstep.cli.arguments import PAGE
+from lockstep.cli.connection import Session, on_session
+
+_COLUMNS = ("queue", "partition", "group", "first_seq", "last_seq", "attempt", "leased_at", "expires_at", "lease_id")
+
+
+@click.command()
+@on_session()
+@click.option("--queue", "-q", help="Only those of a queue.")
+@click.option("--expiring-within", type=click.FloatRange(min=0), metavar="SECONDS", help="Only those that end so soon.")
+@click.option("--limit", type=click.IntRange(1, PAGE), default=100, show_default=True, help="Most rows that are shown.")
+def leases(session: Session, queue: str | None, expiring_within: float | None, limit: int) -> None:
+    """List the live leases by their deadline."""
+    within = None if expiring_within is None else timedelta(seconds=expiring_within)
+    with session.client() as client:
+        found = client.leases(queue=queue, expiring_within=within, limit=limit)
+        session.output.rows(found, _COLUMNS, empty="nothing is leased")

@@ -1,0 +1,196 @@
+"""`lockstep push`: one message, or many from standard input."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, BinaryIO
+
+import click
+import msgspec
+
+from lockstep.cli.arguments import header
+from lockstep.cli.connection import Session, on_session
+from lockstep.cli.output import Output
+from lockstep.client import Client
+from lockstep.core.messages import NewMessage, Receipt
+from lockstep.core.names import DEFAULT_PARTITION
+from lockstep.errors import InvalidPayload, LockstepError
+
+_BATCH_BYTES_MAX = 4 * 1024**2
+_json = msgspec.json.Decoder(msgspec.Raw)
+
+
+class Envelope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A line of `--envelope`. What it leaves out is as the options say."""
+
+    payload: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    payload_base64: bytes | None = None
+    """Instead of a payload that is JSON; needs an encoding."""
+    queue: str | None = None
+    partition: str | None = None
+    transaction_id: str | None = None
+    trace_id: str | None = None
+    kind: str | None = None
+    reference: str | None = None
+    encoding: str | None = None
+    headers: dict[str, str] | None = None
+
+
+_envelope = msgspec.json.Decoder(Envelope)
+
+
+@click.command()
+@click.argument("queue")
+@click.argument("payload", required=False)
+@on_session()
+@click.option("--partition", "-p", default=DEFAULT_PARTITION, show_default=True, help="The partition.")
+@click.option("--transaction-id", help="A second push of the same id to the partition stores nothing.")
+@click.option("--trace-id", help="A UUID; `lockstep trace` finds the message by it.")
+@click.option("--kind", help="What kind of message it is.")
+@click.option("--reference", help="What it refers to.")
+@click.option(
+    "--header", "headers", type=header, metavar="NAME=VALUE", multiple=True, help="May be given several times."
+)
+@click.option("--text", is_flag=True, help="The payload, or each line, is a string and not JSON.")
+@click.option("--encoding", help="The payload, or each line, is opaque: bytes of this encoding, such as text/plain.")
+@click.option("--envelope", is_flag=True, help="Each line is an object with payload, partition, transaction_id, …")
+@click.option(
+    "--batch", type=click.IntRange(1, 10_000), default=1000, show_default=True, help="Most lines that go together."
+)
+def push(
+    session: Session,
+    queue: str,
+    payload: str | None,
+    text: bool,
+    envelope: bool,
+    batch: int,
+    headers: Sequence[tuple[str, str]],
+    **fields: Any,
+) -> None:
+    """Push PAYLOAD, which is JSON, to QUEUE.
+
+    With - as PAYLOAD, or without one, each line of standard input is a payload. With --envelope a line is an object
+    that may name its own queue, partition, transaction_id, trace_id, kind, reference, headers, encoding, and holds
+    payload or payload_base64; what it leaves out is as the options say. Empty lines are skipped. A line that is not
+    valid ends the command; the batches before it are stored then, and the error says how many messages that are.
+    """
+    defaults = NewMessage(queue=queue, payload=b"", headers=dict(headers) or None, **fields)
+    if text and (envelope or defaults.encoding):
+        raise click.UsageError("--text excludes --envelope and --encoding.")
+    reader = Reader(defaults, text=text, envelope=envelope)
+    if payload is not None and payload != "-":
+        message = reader.message(payload.encode(errors="surrogateescape"))
+        with session.client() as client:
+            [receipt] = client.push_many([message])
+        session.output.record(receipt)
+        return
+    if payload is None and sys.stdin.isatty():
+        raise click.UsageError("Give a PAYLOAD, or - and lines on standard input.")
+    if defaults.transaction_id is not None:
+        raise click.UsageError("--transaction-id is for one message; lines have theirs with --envelope.")
+    with session.client() as client:
+        _push_lines(client, _batches(reader, sys.stdin.buffer, batch), session.output)
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Makes messages of what the user gives."""
+
+    defaults: NewMessage
+    text: bool = False
+    envelope: bool = False
+
+    def message(self, line: bytes) -> NewMessage:
+        if self.envelope:
+            return self._enveloped(line)
+        return msgspec.structs.replace(self.defaults, payload=self._payload(line))
+
+    def _payload(self, line: bytes) -> bytes:
+        if self.defaults.encoding is not None:
+            return line
+        if self.text:
+            return msgspec.json.encode(_decoded(lambda: line.decode(), "text"))
+        return bytes(_decoded(lambda: _json.decode(line), "JSON (--text pushes it as a string)"))
+
+    def _enveloped(self, line: bytes) -> NewMessage:
+        envelope = _decoded(lambda: _envelope.decode(line), "an envelope")
+        if (envelope.payload is msgspec.UNSET) == (envelope.payload_base64 is None):
+            raise InvalidPayload("an envelope has either a payload or a payload_base64")
+        given = {
+            name: value
+            for name, value in msgspec.structs.asdict(envelope).items()
+            if value is not None and name not in ("payload", "payload_base64")
+        }
+        opaque = envelope.payload_base64
+        message = msgspec.structs.replace(
+            self.defaults, payload=bytes(envelope.payload) if opaque is None else opaque, **given
+        )
+        if (message.encoding is None) != (opaque is None):
+            raise InvalidPayload("a payload_base64 needs an encoding, and only that may have one")
+        return message
+
+
+def _decoded(decode: Callable[[], Any], what: str) -> Any:
+    try:
+        return decode()
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidPayload(f"not {what}: {error}") from error
+
+
+# --- Many ---------------------------------------------------------------------------------------------------
+
+
+def _batches(reader: Reader, lines: BinaryIO, size: int) -> Iterator[list[NewMessage]]:
+    """The messages of the lines, as many together as one call takes."""
+    batch: list[NewMessage] = []
+    bytes_of_batch = 0
+    for number, line in enumerate(lines, start=1):
+        content = line.rstrip(b"\r\n")
+        if not content.strip():
+            continue
+        try:
+            message = reader.message(content)
+        except InvalidPayload as error:
+            raise InvalidPayload(f"line {number}: {error.message}") from error
+        if batch and (len(batch) == size or bytes_of_batch + len(content) > _BATCH_BYTES_MAX):
+            yield batch
+            batch, bytes_of_batch = [], 0
+        batch.append(message)
+        bytes_of_batch += len(content)
+    if batch:
+        yield batch
+
+
+@dataclass(frozen=True)
+class Count:
+    """How many messages went."""
+
+    pushed: int = 0
+    duplicates: int = 0
+
+    def plus(self, receipts: Sequence[Receipt]) -> Count:
+        duplicates = sum(receipt.status == "duplicate" for receipt in receipts)
+        return replace(self, pushed=self.pushed + len(receipts) - duplicates, duplicates=self.duplicates + duplicates)
+
+    def __str__(self) -> str:
+        more = f", {self.duplicates} more were there already" if self.duplicates else ""
+        return f"{self.pushed} messages pushed{more}"
+
+
+def _push_lines(client: Client, batches: Iterable[list[NewMessage]], output: Output) -> None:
+    count = Count()
+    try:
+        with click.progressbar(batches, label="pushing", file=sys.stderr, hidden=not sys.stderr.isatty()) as shown:
+            for batch in shown:
+                receipts = client.push_many(batch)
+                count = count.plus(receipts)
+                if output.format == "ndjson":
+                    for receipt in receipts:
+                        output.line(receipt)
+    except LockstepError as error:
+        error.message = f"{error.message}; before that, {count}"
+        raise
+    if output.format != "ndjson":
+        output.done(str(count), pushed=count.pushed, duplicates=count.duplicates)

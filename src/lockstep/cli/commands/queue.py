@@ -1,0 +1,106 @@
+"""`lockstep queue`: one queue: how it is configured, and what it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+
+import click
+import msgspec
+
+from lockstep.cli.arguments import confirm, yes_option
+from lockstep.cli.connection import Session, on_session
+from lockstep.core.policy import QueueOptions
+from lockstep.core.records import ClearScope
+from lockstep.errors import QueueNotFound
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _queue_options(command: F) -> F:
+    """An option for each of a queue's."""
+    hints = get_type_hints(QueueOptions)
+    for name in reversed(QueueOptions.__struct_fields__):
+        command = _option(name, hints[name])(command)
+    return command
+
+
+def _option(name: str, hint: Any) -> Callable[[F], F]:
+    flag, default = name.replace("_", "-"), getattr(QueueOptions(), name)
+    help_text = f"Default {msgspec.json.encode(default).decode()}."
+    if hint is bool:
+        return click.option(f"--{flag}/--no-{flag}", name, default=None, help=help_text)
+    kind = click.Choice(get_args(hint)) if get_origin(hint) is not None else hint
+    return click.option(f"--{flag}", name, type=kind, help=help_text)
+
+
+@click.group()
+def queue() -> None:
+    """Look at one queue, configure it, clear it, delete it."""
+
+
+@queue.command()
+@click.argument("queue")
+@on_session()
+def show(session: Session, queue: str) -> None:
+    """Show QUEUE: its options, and what it holds."""
+    with session.client() as client:
+        session.output.record(client.queue(queue))
+
+
+@queue.command()
+@click.argument("queue")
+@on_session()
+@click.option("--namespace", help="Default: stays, or is the first part of a new queue's name.")
+@click.option("--task", help="Default: stays, or is the second part of a new queue's name.")
+@click.option("--reset", is_flag=True, help="Options that are not given get their defaults, and do not stay.")
+@_queue_options
+def configure(
+    session: Session, queue: str, namespace: str | None, task: str | None, reset: bool, **options: Any
+) -> None:
+    """Create QUEUE, or change its options: those given; the others stay."""
+    changes = {name: value for name, value in options.items() if value is not None}
+    with session.client() as client:
+        try:
+            present = None if reset else client.queue(queue).options
+        except QueueNotFound:
+            present = None
+        session.output.record(client.configure(queue, present, namespace=namespace, task=task, **changes))
+
+
+@queue.command()
+@click.argument("queue")
+@on_session()
+@yes_option
+def delete(session: Session, queue: str, yes: bool) -> None:
+    """Remove QUEUE with all that belongs to it: messages, groups, dead letters."""
+    with session.client() as client:
+        messages = client.queue(queue).messages
+        confirm(f"Delete the queue {queue} with {messages} messages?", yes=yes)
+        if not client.delete_queue(queue):
+            raise QueueNotFound(f"there is no queue {queue!r}")
+    session.output.done(f"{queue} deleted", queue=queue, deleted=True)
+
+
+@queue.command()
+@click.argument("queue")
+@on_session()
+@click.option("--partition", "-p", help="Only this partition.")
+@click.option(
+    "--scope",
+    type=click.Choice(get_args(ClearScope)),
+    default="all",
+    show_default=True,
+    help="unleased leaves what is under a live lease.",
+)
+@yes_option
+def clear(session: Session, queue: str, partition: str | None, scope: ClearScope, yes: bool) -> None:
+    """Remove stored messages of QUEUE, whether consumed or not. The queue and its groups stay."""
+    with session.client() as client:
+        where = client.queue(queue) if partition is None else client.partition(queue, partition)
+        what = queue if partition is None else f"{queue}/{partition}"
+        confirm(
+            f"Remove {'all' if scope == 'all' else 'the unleased'} of {where.messages} messages of {what}?", yes=yes
+        )
+        removed = client.clear(queue, partition=partition, scope=scope)
+    session.output.done(f"{removed} messages of {what} removed", queue=queue, partition=partition, removed=removed)

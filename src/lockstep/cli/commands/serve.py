@@ -1,0 +1,81 @@
+"""`lockstep serve`: the server, in the foreground."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from lockstep.cli.connection import Session, on_session
+from lockstep.cli.exits import FAILED, end_with
+from lockstep.cli.settings import as_toml, setting_options
+from lockstep.config import Config, origins, without_password
+from lockstep.errors import LockstepError
+from lockstep.storage.postgres.embedded import default_data_dir
+from lockstep.version import VERSION
+
+_PACKAGES = ("httptools", "uvicorn", "uvloop")
+"""What the server needs beside the library."""
+
+
+@click.command()
+@on_session("dsn", "data_dir")
+@click.option("--config", "file", type=click.Path(path_type=Path), help="Settings as TOML: port = 6632")
+@click.option("--print-config", is_flag=True, help="Print the settings in force as TOML, and end.")
+@setting_options
+def serve(session: Session, file: Path | None, print_config: bool, **flags: Any) -> None:
+    """Start the server.
+
+    Without --dsn it brings an embedded PostgreSQL of its own. A flag wins over the variable LOCKSTEP_<NAME>, that
+    over the file of --config, that over the default. The server runs until SIGINT (Ctrl-C) or SIGTERM, and finishes
+    what is in flight before it ends.
+    """
+    config = session.settings(flags, file=file)
+    if print_config:
+        click.echo(as_toml(config, origins(session.given(flags), file=file)), nl=False)
+        return
+    _run(config)
+
+
+def _run(config: Config) -> None:
+    # Imported here: no other command needs a web server.
+    try:
+        from lockstep.server.logs import log_to_stderr
+        from lockstep.server.serving import run
+        from lockstep.server.serving import serve as serving
+    except ModuleNotFoundError as error:
+        if error.name not in _PACKAGES:
+            raise
+        end_with(LockstepError(f"{error.name} is missing: pip install 'lockstep[server]'"), FAILED)
+    log_to_stderr(config)
+    try:
+        run(serving(config, announce=lambda url, _: click.echo(greeting(config, url))))
+    except LockstepError as error:
+        end_with(error, FAILED)
+
+
+def greeting(config: Config, url: str) -> str:
+    """What the user reads once the server takes requests."""
+    body = '{"items": [{"queue": "hello", "payload": {"text": "hi"}}]}'
+    return f"""\
+Lockstep {VERSION} listens on {url}
+{_where_data_is(config)}
+
+Try:
+  curl -X POST {url}/api/v1/push -d '{body}'
+  curl '{url}/api/v1/pop/queue/hello?autoAck=true'
+  lockstep queues --url {url}
+"""
+
+
+def _where_data_is(config: Config) -> str:
+    if config.dsn is None:
+        directory = Path(config.data_dir).expanduser().resolve() if config.data_dir else default_data_dir()
+        return (
+            f"Its data is in {directory}, in a PostgreSQL of its own.\n"
+            f'To look into it: psql "$(lockstep dsn --data-dir {directory})"'
+        )
+    if config.dsn.startswith("memory:"):
+        return "Its data is in memory, and gone when it ends."
+    return f"Its data is in {without_password(config.dsn)}"

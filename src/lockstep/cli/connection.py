@@ -1,0 +1,121 @@
+"""What a command works on: a server by its URL, or directly the store of a DSN or of a data directory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+import msgspec
+
+from lockstep.cli.output import FORMATS, Format, Output
+from lockstep.client import Client
+from lockstep.config import Config, load
+from lockstep.connecting import connect
+from lockstep.errors import Unavailable
+from lockstep.storage.postgres.embedded import EmbeddedPostgres, running_dsn
+
+URL_VARIABLE = "LOCKSTEP_URL"
+DEFAULT_URL = "http://localhost:6632"
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass
+class Session:
+    """What the options that all commands share say, wherever on the command line they stand."""
+
+    url: str | None = None
+    dsn: str | None = None
+    data_dir: str | None = None
+    format: Format = "table"
+
+    @property
+    def output(self) -> Output:
+        return Output(self.format)
+
+    @contextmanager
+    def client(self, **settings: Any) -> Iterator[Client]:
+        """A client on what the options name. Settings by name."""
+        self._check()
+        with self._address() as address, _opened(address, **settings) as client:
+            yield client
+
+    def _address(self) -> AbstractContextManager[str]:
+        if self.data_dir is not None:
+            return database_in(self.data_dir)
+        return nullcontext(self.dsn or self.server_url)
+
+    def settings(self, flags: Mapping[str, object] | None = None, *, file: Path | None = None) -> Config:
+        """The settings in force, with the options among them."""
+        self._check()
+        config = load(self.given(flags), file=file)
+        # A directory on the command line is stronger than a DSN from anywhere else, which would win over it.
+        return config if self.data_dir is None else msgspec.structs.replace(config, dsn=None)
+
+    def given(self, flags: Mapping[str, object] | None = None) -> dict[str, object]:
+        """The settings that stand on the command line."""
+        return {"dsn": self.dsn, "data_dir": self.data_dir, **(flags or {})}
+
+    @property
+    def server_url(self) -> str:
+        return self.url or os.environ.get(URL_VARIABLE) or DEFAULT_URL
+
+    def _check(self) -> None:
+        if sum(option is not None for option in (self.url, self.dsn, self.data_dir)) > 1:
+            raise click.UsageError("--url, --dsn and --data-dir exclude each other: a command works on one of them.")
+
+
+def _opened(address: str, **settings: Any) -> Client:
+    client = connect(address, **settings)
+    try:
+        client.open()
+    except Unavailable as error:
+        if address.startswith("http"):
+            error.message += "; is a server running there? `lockstep serve` starts one"
+        raise
+    return client
+
+
+@contextmanager
+def database_in(data_dir: str) -> Iterator[str]:
+    """The DSN of the PostgreSQL on a data directory: of whoever runs one there, or of one that we run meanwhile."""
+    running = running_dsn(data_dir)
+    if running is not None:
+        yield running
+        return
+    with EmbeddedPostgres(data_dir) as server:
+        yield server.dsn
+
+
+def _remember(ctx: click.Context, param: click.Parameter, value: Any) -> None:
+    if value is not None:
+        setattr(ctx.ensure_object(Session), str(param.name), value)
+
+
+def _shared(*names: str, **attributes: Any) -> Callable[[F], F]:
+    return click.option(*names, callback=_remember, expose_value=False, **attributes)
+
+
+_OPTIONS: dict[str, Callable[[Any], Any]] = {
+    "url": _shared("--url", metavar="URL", help=f"The server; default ${URL_VARIABLE}, or else {DEFAULT_URL}."),
+    "dsn": _shared("--dsn", metavar="DSN", help="The PostgreSQL to use."),
+    "data_dir": _shared("--data-dir", metavar="DIR", help="The directory whose embedded PostgreSQL to use."),
+    "output": _shared("-o", "--output", "format", type=click.Choice(FORMATS), help="How to print; default table."),
+}
+
+
+def shared_options(command: F, *names: str) -> F:
+    """The options that commands share: those named, or all."""
+    for name in reversed(names or tuple(_OPTIONS)):
+        command = _OPTIONS[name](command)
+    return command
+
+
+def on_session(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Shared options, those named or all, and as the command's first argument the session that they make."""
+    return lambda command: shared_options(click.pass_obj(command), *names)

@@ -1,0 +1,195 @@
+"""What the commands print: tables for people, JSON and NDJSON for programs."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import reduce
+from typing import Any, Literal
+
+import click
+import msgspec
+
+from lockstep.core.messages import Message
+
+Format = Literal["table", "json", "ndjson"]
+FORMATS: tuple[Format, ...] = ("table", "json", "ndjson")
+
+Column = str | tuple[str, Callable[[Any], object]]
+"""A path of attributes, whose last part is the heading; or a heading, and what stands under it."""
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_json_value = msgspec.json.Decoder(msgspec.Raw)
+
+
+@dataclass(frozen=True)
+class Output:
+    """Standard output in one of the formats."""
+
+    format: Format = "table"
+
+    def rows(self, records: Iterable[Any], columns: Sequence[Column], *, empty: str = "nothing found") -> None:
+        """A listing. Tables and JSON are written when all is there, NDJSON line by line."""
+        if self.format == "ndjson":
+            for record in records:
+                self.line(record)
+        elif self.format == "json":
+            click.echo(_pretty([plain(record) for record in records]))
+        else:
+            lines = list(_table(list(records), columns))
+            if lines:
+                _echo_table(lines)
+            else:
+                note(empty)
+
+    def record(self, record: Any, columns: Sequence[Column] | None = None) -> None:
+        """One record: a line for each field."""
+        if self.format != "table":
+            self._data(plain(record))
+            return
+        cells = _fields(plain(record)) if columns is None else [(_head(c), _cell(_value(record, c))) for c in columns]
+        width = max((_width(name) for name, _ in cells), default=0)
+        for name, cell in cells:
+            click.echo(f"{click.style(_padded(name, width), bold=True)}  {cell or '-'}")
+
+    def done(self, text: str, **data: Any) -> None:
+        """What an action did: a sentence, or its data."""
+        if self.format == "table":
+            click.echo(text)
+        else:
+            self._data(plain(data))
+
+    def line(self, record: Any, columns: Sequence[Column] = ()) -> None:
+        """One record of a stream, on a line of its own."""
+        if self.format == "table":
+            click.echo("  ".join(_cell(_value(record, column)) for column in columns))
+        else:
+            click.echo(_encoded(plain(record)).decode(errors="replace"))
+
+    def _data(self, data: Any) -> None:
+        click.echo(_pretty(data) if self.format == "json" else _encoded(data).decode(errors="replace"))
+
+
+def note(text: str) -> None:
+    """A remark for people, out of the way of the output."""
+    click.echo(text, err=True)
+
+
+# --- Records as data ----------------------------------------------------------------------------------------
+
+
+def plain(value: Any) -> Any:
+    """A record as JSON knows it, with payloads as the JSON that they are."""
+    if isinstance(value, Message):
+        return _message(value)
+    if isinstance(value, msgspec.Struct):
+        return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
+    if isinstance(value, Mapping):
+        return {name: plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return value
+
+
+def _message(message: Message) -> dict[str, Any]:
+    shown = {name: getattr(message, name) for name in message.__struct_fields__}
+    value = json_payload(message)
+    if value is None:
+        shown["payload_base64"] = shown.pop("payload")  # bytes become base64
+    else:
+        shown["payload"] = value
+    return shown
+
+
+def json_payload(message: Message) -> msgspec.Raw | None:
+    """The payload, if it is JSON."""
+    if message.encoding is not None:
+        return None
+    try:
+        return _json_value.decode(message.payload)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def payload_text(message: Message, *, length_max: int | None = None) -> str:
+    """The payload on one line, for people."""
+    if json_payload(message) is None:
+        return f"<{len(message.payload)} bytes, {message.encoding or 'not JSON'}>"
+    text = message.payload.decode(errors="replace")
+    return text if length_max is None or len(text) <= length_max else f"{text[: length_max - 1]}…"
+
+
+def _encoded(data: Any) -> bytes:
+    return msgspec.json.encode(data)
+
+
+def _pretty(data: Any) -> str:
+    return msgspec.json.format(_encoded(data), indent=2).decode(errors="replace")
+
+
+# --- Tables -------------------------------------------------------------------------------------------------
+
+
+def _table(records: list[Any], columns: Sequence[Column]) -> Iterable[list[str]]:
+    if records:
+        yield [_head(column) for column in columns]
+        for record in records:
+            yield [_cell(_value(record, column)) for column in columns]
+
+
+def _echo_table(lines: list[list[str]]) -> None:
+    widths = [max(map(_width, column)) for column in zip(*lines, strict=True)]
+    for number, cells in enumerate(lines):
+        # The last column may be as long as it likes.
+        line = "  ".join([*map(_padded, cells[:-1], widths[:-1]), cells[-1]]).rstrip()
+        click.echo(click.style(line, bold=True) if number == 0 else line)
+
+
+def _head(column: Column) -> str:
+    name = column.rpartition(".")[2] if isinstance(column, str) else column[0]
+    return name.replace("_", " ")
+
+
+def _value(record: Any, column: Column) -> object:
+    return reduce(getattr, column.split("."), record) if isinstance(column, str) else column[1](record)
+
+
+def _fields(data: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    """All fields, those of records inside by their path."""
+    cells: list[tuple[str, str]] = []
+    for name, value in data.items():
+        if isinstance(value, Mapping) and value:
+            cells += _fields(value, f"{prefix}{name}.")
+        else:
+            cells.append((prefix + name, _cell(value)))
+    return cells
+
+
+def _cell(value: object) -> str:
+    """A value for people. What could steer a terminal is made visible instead."""
+    if value is None:
+        text = "-"
+    elif isinstance(value, bool):
+        text = "yes" if value else "no"
+    elif isinstance(value, datetime):
+        text = value.astimezone(UTC).isoformat(sep=" ", timespec="milliseconds").replace("+00:00", "Z")
+    elif isinstance(value, msgspec.Raw):
+        text = bytes(value).decode(errors="replace")
+    elif isinstance(value, str):
+        text = value
+    else:
+        text = _encoded(value).decode(errors="replace")
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def _width(text: str) -> int:
+    if text.isascii():
+        return len(text)
+    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+
+
+def _padded(text: str, width: int) -> str:
+    return text + " " * (width - _width(text))

@@ -1,0 +1,78 @@
+"""Every setting of a server as an option of the command line, and the settings in force as TOML."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import click
+from msgspec import Meta
+
+from lockstep.config import Config
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_OF_CLIENTS = "client_"
+_SHARED = ("dsn", "data_dir")
+"""These are options of every command already."""
+
+
+def server_settings() -> list[str]:
+    """The settings that are options of `serve`, beside those that every command has."""
+    return [name for name in Config.__struct_fields__ if not name.startswith(_OF_CLIENTS) and name not in _SHARED]
+
+
+def setting_options(command: F) -> F:
+    """An option for each setting. The settings' own table checks the values, so that they are text here."""
+    hints = get_type_hints(Config, include_extras=True)
+    for name in reversed(server_settings()):
+        command = _option(name, hints[name])(command)
+    return command
+
+
+def _option(name: str, hint: Any) -> Callable[[F], F]:
+    flag = name.replace("_", "-")
+    default = getattr(Config(), name)
+    help_text = f"{_description(hint)} Default {_toml(default)}." if default is not None else _description(hint)
+    if isinstance(default, bool):
+        return click.option(f"--{flag}/--no-{flag}", name, default=None, help=help_text)
+    return click.option(f"--{flag}", name, metavar=_metavar(hint), help=help_text)
+
+
+def _description(hint: Any) -> str:
+    return next(meta.description for meta in _metas(hint) if meta.description)
+
+
+def _metas(hint: Any) -> Iterator[Meta]:
+    if get_origin(hint) is Annotated:
+        kind, *metas = get_args(hint)
+        yield from (meta for meta in metas if isinstance(meta, Meta))
+        yield from _metas(kind)
+
+
+def _metavar(hint: Any) -> str:
+    while get_origin(hint) is Annotated:
+        hint = get_args(hint)[0]
+    if get_origin(hint) is Literal:
+        return "|".join(get_args(hint))
+    if get_origin(hint) in (Union, UnionType):
+        hint = next(kind for kind in get_args(hint) if kind is not NoneType)
+    return {int: "N", float: "NUMBER"}.get(hint, "TEXT")
+
+
+def as_toml(config: Config, origins: Mapping[str, str]) -> str:
+    """The settings as a file that `--config` takes, each with where it comes from; secrets are hidden."""
+    return "".join(f"{_line(name, value, origins)}\n" for name, value in config.shown().items())
+
+
+def _line(name: str, value: Any, origins: Mapping[str, str]) -> str:
+    origin = origins.get(name, "default")
+    origin = f"--{name.replace('_', '-')}" if origin == name else origin
+    return f"# {name}: not set" if value is None else f"{name} = {_toml(value)}  # {origin}"
+
+
+def _toml(value: Any) -> str:
+    # Strings, numbers and booleans are written alike in JSON and TOML.
+    return json.dumps(value, ensure_ascii=False)

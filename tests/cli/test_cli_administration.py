@@ -1,0 +1,187 @@
+"""Queues, partitions, groups, dead letters, and checks of the stored data."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+from command_lines import PROGRAM, CommandLine
+
+from support.databases import Databases
+
+
+def names(records: list[dict[str, str]]) -> list[str]:
+    return [record["name"] for record in records]
+
+
+# --- Queues -------------------------------------------------------------------------------------------------
+
+
+def test_queue_is_configured_shown_and_listed(lockstep: CommandLine, queue: str) -> None:
+    configured = lockstep.json(
+        "queue", "configure", queue, "--lease-seconds", "60", "--on-exhausted", "stop", "--namespace", queue
+    )
+    assert configured["options"]["lease_seconds"] == 60
+    changed = lockstep.json("queue", "configure", queue, "--retry-limit", "9", "--retention-enabled")
+    assert (changed["options"]["lease_seconds"], changed["options"]["retry_limit"]) == (60, 9)
+    assert changed["options"]["retention_enabled"] is True
+    assert changed["namespace"] == queue
+    shown = lockstep.json("queue", "show", queue)
+    assert shown["options"] == changed["options"]
+    assert "options.lease_seconds" in lockstep("queue", "show", queue).stdout
+    assert names(lockstep.json("queues", "--namespace", queue)) == [queue]
+    reset = lockstep.json("queue", "configure", queue, "--reset", "--retry-limit", "5")
+    assert (reset["options"]["lease_seconds"], reset["options"]["retry_limit"]) == (300, 5)
+
+
+def test_bad_option_changes_nothing(lockstep: CommandLine, queue: str) -> None:
+    said = lockstep("queue", "configure", queue, "--lease-seconds", "0", code=2).stderr
+    assert "lease_seconds must be between" in said
+    assert "(queue_not_found)" in lockstep("queue", "show", queue, code=3).stderr
+
+
+def test_listings_go_on_over_pages(direct: CommandLine, queue: str) -> None:
+    lines = "\n".join(f'{{"payload": 1, "partition": "p{number:04}"}}' for number in range(1100))
+    direct("push", queue, "-", "--envelope", stdin=lines)
+    assert names(direct.ndjson("partitions", queue, "--limit", "2000")) == [f"p{n:04}" for n in range(1100)]
+    assert len(direct.ndjson("partitions", queue, "--limit", "1050")) == 1050
+    for group in ("g1", "g2"):
+        direct("pop", queue, "-g", group)
+    cursors = direct.ndjson("lag", queue, "--limit", "5000")
+    assert len({(cursor["partition"], cursor["group"]) for cursor in cursors}) == len(cursors) == 2200
+
+
+def test_partitions_and_queues_as_tables(lockstep: CommandLine, queue: str) -> None:
+    lockstep("push", queue, "1", "-p", "ä")
+    head, row = lockstep("partitions", queue).stdout.splitlines()
+    assert head.startswith("name  id")
+    assert row.split()[0] == "ä"
+    assert "(queue_not_found)" in lockstep("partitions", f"{queue}-not", code=3).stderr
+    assert lockstep("queues", "--namespace", f"{queue}-not").stderr == "there is no queue\n"
+
+
+def test_clear_and_delete_need_a_yes(lockstep: CommandLine, queue: str) -> None:
+    lockstep("push", queue, "-", stdin="1\n2\n")
+    for verb in ("clear", "delete"):
+        assert "say --yes" in lockstep("queue", verb, queue, code=2).stderr
+    assert lockstep.json("queue", "show", queue)["messages"] == 2
+    assert lockstep.json("queue", "clear", queue, "--yes")["removed"] == 2
+    assert lockstep.json("queue", "delete", queue, "-y") == {"queue": queue, "deleted": True}
+    lockstep("queue", "delete", queue, "-y", code=3)
+
+
+def test_clear_of_one_partition_without_what_is_leased(lockstep: CommandLine, queue: str) -> None:
+    lockstep("push", queue, "-", "-p", "a", stdin="1\n2\n3\n")
+    lockstep("push", queue, "4", "-p", "b")
+    lockstep("pop", queue, "-p", "a")
+    assert lockstep.json("queue", "clear", queue, "-p", "a", "--scope", "unleased", "-y")["removed"] == 2
+    assert lockstep.json("queue", "show", queue)["messages"] == 2
+
+
+@pytest.mark.parametrize(("answer", "code"), [("n", 1), ("y", 0)])
+def test_question_on_a_terminal(direct: CommandLine, queue: str, answer: str, code: int) -> None:
+    direct("push", queue, "1")
+    ours, theirs = pty.openpty()
+    try:
+        command = [*PROGRAM, *direct.target, "queue", "delete", queue]
+        process = subprocess.Popen(command, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        os.write(ours, f"{answer}\n".encode())
+        _, said = process.communicate(timeout=60)
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert process.returncode == code
+    assert f"Delete the queue {queue} with 1 messages?" in said
+    direct("queue", "show", queue, code=3 if code == 0 else 0)
+
+
+# --- Groups -------------------------------------------------------------------------------------------------
+
+
+def test_groups_lag_and_seek(lockstep: CommandLine, queue: str) -> None:
+    lockstep("push", queue, "-", "-p", "a", stdin="1\n2\n3\n")
+    lockstep("push", queue, "4", "-p", "b")
+    lockstep("pop", queue, "-g", "g", "-p", "a", "-n", "9", "--ack")
+    [group] = lockstep.json("groups", "--queue", queue, "--group", "g")
+    assert (group["name"], group["lag"], group["partitions_with_lag"]) == ("g", 1, 1)
+    assert [(row["partition"], row["lag"]) for row in lockstep.json("lag", queue)] == [("b", 1)]
+    assert len(lockstep.json("lag", queue, "--all", "-g", "g")) == 2
+    for place, lag in (("start", 4), ("end", 0), ("2020-01-01T00:00:00Z", 4), ("0s", 0), ("seq:2", 2), ("current", 2)):
+        said = lockstep.json("seek", queue, "g", "--to", place)
+        assert said["partitions"] == 2
+        assert lockstep.json("groups", "--queue", queue)[0]["lag"] == lag, place
+    assert lockstep.json("seek", queue, "g", "--to", "start", "-p", "a")["partitions"] == 1
+    assert "(group_not_found)" in lockstep("seek", queue, "nobody", "--to", "end", code=3).stderr
+
+
+# --- Dead letters -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def failed(lockstep: CommandLine, queue: str) -> CommandLine:
+    """With three dead letters in the queue."""
+    lockstep("queue", "configure", queue, "--retry-limit", "0", "--retry-delay-ms", "0")
+    lockstep("push", queue, "-", stdin="1\n2\n3\n")
+    for _ in range(3):
+        [message] = lockstep.json("pop", queue)
+        lockstep("ack", message["lease_id"], "--status", "failed", "--error", "no\x07 stock")
+    return lockstep
+
+
+def test_dead_letters_are_listed_and_shown(failed: CommandLine, queue: str) -> None:
+    letters = failed.json("dlq", "ls", "--queue", queue)
+    assert sorted(letter["message"]["payload"] for letter in letters) == [1, 2, 3]
+    assert len(failed.ndjson("dlq", "ls", "--queue", queue, "--limit", "2")) == 2
+    shown = failed.json("dlq", "show", str(letters[0]["id"]))
+    assert shown == letters[0]
+    assert "no\\x07 stock" in failed("dlq", "ls", "--queue", queue).stdout
+    assert "(dead_letter_not_found)" in failed("dlq", "show", "999999999", code=3).stderr
+    assert failed.json("dlq", "ls", "--queue", queue, "--to", "2020-01-01T00:00:00Z") == []
+
+
+def test_dead_letters_are_redriven(failed: CommandLine, queue: str) -> None:
+    assert "say --yes" in failed("dlq", "redrive", "--queue", queue, code=2).stderr
+    first = failed.json("dlq", "ls", "--queue", queue)[0]["id"]
+    assert failed.json("dlq", "redrive", "--id", str(first), "--yes") == {"redriven": 1}
+    assert failed.json("dlq", "redrive", "--queue", queue, "--yes") == {"redriven": 2}
+    assert failed.json("dlq", "redrive", "--queue", queue) == {"redriven": 0}
+    popped = failed.json("pop", queue, "-n", "9", "--ack")
+    assert sorted(message["payload"] for message in popped) == [1, 2, 3]
+
+
+def test_dead_letters_are_purged(failed: CommandLine, queue: str) -> None:
+    assert "say --yes" in failed("dlq", "purge", "--queue", queue, code=2).stderr
+    assert "needs --queue" in failed("dlq", "purge", "-p", "Default", code=2).stderr
+    assert failed.json("dlq", "purge", "--queue", queue, "--group", "nobody", "-y") == {"purged": 0}
+    assert failed.json("dlq", "purge", "--queue", queue, "-y") == {"purged": 3}
+    assert failed.json("dlq", "ls", "--queue", queue) == []
+
+
+# --- The stored data ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def damaged_dsn(databases: Databases) -> Iterator[str]:
+    """A database with a lost wake-up."""
+    dsn = databases.clone()
+    run = CommandLine(("--dsn", dsn))
+    run("push", "q", "-", stdin="1\n2\n")
+    run("pop", "q", "--ack")
+    with psycopg.connect(dsn) as connection:
+        connection.execute("update lockstep.cursor set due_at = null")
+    yield dsn
+    databases.drop(dsn)
+
+
+def test_verify_finds_and_repairs(damaged_dsn: str) -> None:
+    run = CommandLine(("--dsn", damaged_dsn))
+    assert run.json("pop", "q") == []
+    [problem] = run.json("verify", code=1)
+    assert (problem["kind"], problem["repairable"]) == ("due_at_wrong", True)
+    assert run.json("verify", "--queue", "q", "--repair")[0]["repaired"] is True
+    assert run("verify").stderr == "all is as it should be\n"
+    assert len(run.json("pop", "q")) == 1

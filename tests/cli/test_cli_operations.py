@@ -1,0 +1,167 @@
+"""migrate, doctor, bench, dsn."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import psycopg
+import pytest
+from command_lines import CommandLine
+
+from lockstep.cli.checks.machine import check_data_dir, check_java
+from lockstep.storage.postgres import sql
+from lockstep.storage.postgres.migrate import migrate, schema_version
+
+run = CommandLine()
+
+
+# --- migrate ------------------------------------------------------------------------------------------------
+
+
+def test_migrate_says_what_it_did(empty_database_dsn: str) -> None:
+    first = run.json("migrate", "--dsn", empty_database_dsn)
+    assert first["applied"][0] == "0001_core"
+    assert first["applied"][-1] == "procedures"
+    assert run("migrate", "--dsn", empty_database_dsn).stdout == "the database is up to date; nothing was done\n"
+
+
+def test_printed_sql_migrates(empty_database_dsn: str) -> None:
+    script = run("migrate", "--sql").stdout
+    assert script == run("migrate", "--sql", "--dsn", empty_database_dsn).stdout
+    _execute(empty_database_dsn, script)
+    assert run.json("migrate", "--dsn", empty_database_dsn)["applied"] == []
+    # What was printed for a database that is up to date changes nothing.
+    again = run("migrate", "--sql", "--dsn", empty_database_dsn).stdout
+    assert "create table lockstep.queue " not in again
+    _execute(empty_database_dsn, again)
+    assert run.json("migrate", "--dsn", empty_database_dsn)["applied"] == []
+
+
+def _execute(dsn: str, script: str) -> None:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(script.encode())
+
+
+def test_printed_sql_makes_the_same_version(empty_database_dsn: str) -> None:
+    _execute(empty_database_dsn, run("migrate", "--sql").stdout)
+
+    async def look() -> tuple[int, list[str]]:
+        connection: asyncpg.Connection[Any] = await asyncpg.connect(empty_database_dsn)
+        try:
+            return await schema_version(connection), await migrate(connection)
+        finally:
+            await connection.close()
+
+    assert asyncio.run(look()) == (len(sql.migrations()), [])
+
+
+def test_migrate_needs_a_database() -> None:
+    assert "--dsn" in run("migrate", code=2).stderr
+
+
+def test_migrate_refuses_a_newer_schema(database_dsn: str) -> None:
+    with psycopg.connect(database_dsn) as connection:
+        connection.execute("insert into lockstep.migration (version, name) values (9999, 'future')")
+    assert "(schema_too_new)" in run("migrate", "--dsn", database_dsn, code=5).stderr
+    assert "(schema_too_new)" in run("migrate", "--sql", "--dsn", database_dsn, code=5).stderr
+
+
+# --- doctor -------------------------------------------------------------------------------------------------
+
+
+def findings(*arguments: str, code: int) -> dict[str, dict[str, Any]]:
+    return {finding["subject"]: finding for finding in run.json("doctor", *arguments, code=code)}
+
+
+def without_fsync(dsn: str) -> bool:
+    """As a database of the tests usually is, which is what the doctor finds wrong with it."""
+    with psycopg.connect(dsn) as connection:
+        return connection.execute("show fsync").fetchone() == ("off",)
+
+
+def test_doctor_looks_at_the_database(database_dsn: str) -> None:
+    unsafe = without_fsync(database_dsn)
+    found = findings("--dsn", database_dsn, code=1 if unsafe else 0)
+    levels = {subject: finding["level"] for subject, finding in found.items()}
+    assert levels["python"] == "ok"
+    assert levels["database"] == levels["version"] == levels["encoding"] == levels["writable"] == "ok"
+    assert levels["schema"] == levels["connections"] == levels["clock"] == "ok"
+    if unsafe:
+        assert levels["durability"] == "fail"
+        assert "fsync = on" in found["durability"]["advice"]
+    else:
+        assert levels["durability"] == "ok"
+
+
+def test_doctor_finds_what_is_wrong(empty_database_dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCKSTEP_POOL_CONNECTIONS_MAX", "5000")
+    with psycopg.connect(empty_database_dsn) as connection:
+        name = connection.info.dbname
+        connection.execute(f'alter database "{name}" set default_transaction_read_only = on'.encode())
+        connection.execute(f'alter database "{name}" set idle_session_timeout = 5000'.encode())
+    found = findings("--dsn", empty_database_dsn, code=1)
+    assert found["schema"]["level"] == "warn"
+    assert "lockstep migrate" in found["schema"]["advice"]
+    assert found["connections"]["level"] == "fail"
+    assert found["writable"]["level"] == "fail"
+    assert found["time-outs"]["level"] == "warn"
+
+
+def test_doctor_on_a_broken_dsn_keeps_the_password() -> None:
+    result = run("doctor", "--dsn", "postgresql://u:sesame@127.0.0.1:1/db", code=1)
+    assert "fail  database" in result.stdout
+    assert "postgresql://u:***@127.0.0.1:1/db" in result.stdout
+    assert "sesame" not in result.stdout + result.stderr
+    assert findings("--dsn", "mysql://host/db", code=1)["database"]["level"] == "fail"
+
+
+def test_doctor_asks_a_server(shared_url: str, shared_dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCKSTEP_CLIENT_RETRY_ATTEMPTS_MAX", "1")
+    monkeypatch.setenv("LOCKSTEP_DSN", shared_dsn)
+    assert findings("--url", shared_url, code=1 if without_fsync(shared_dsn) else 0)["server"]["level"] == "ok"
+    assert findings("--url", "http://127.0.0.1:1", code=1)["server"]["level"] == "fail"
+
+
+def test_data_directory_is_checked(tmp_path: Path) -> None:
+    free, space = check_data_dir(str(tmp_path / "a/b"))
+    assert (free.level, space.subject) == ("ok", "disk")
+    (tmp_path / "file").write_text("")
+    [finding] = check_data_dir(str(tmp_path / "file/data"))
+    assert finding.level == "fail"
+
+
+@pytest.mark.parametrize(
+    ("says", "level"),
+    [('openjdk version "21.0.2" 2024', "ok"), ('java version "1.8.0_402"', "warn"), ("hello", "warn")],
+)
+def test_java_is_asked_for_its_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str, level: str) -> None:
+    java = tmp_path / "bin/java"
+    java.parent.mkdir()
+    java.write_text(f"#!/bin/sh\necho '{says}' >&2\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert check_java().level == level
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nowhere"))
+    assert check_java().text == "not found"
+
+
+# --- bench and dsn ------------------------------------------------------------------------------------------
+
+
+def test_bench_moves_every_message_and_removes_its_queue(lockstep: CommandLine) -> None:
+    options = ["--messages", "200", "--batch", "20", "--connections", "2", "--partitions", "4", "--seconds", "60"]
+    pushed, popped = lockstep.json("bench", *options)
+    assert (pushed["verb"], popped["verb"]) == ("push", "pop and ack")
+    assert pushed["messages"] >= 200
+    assert popped["messages"] == pushed["messages"]
+    assert pushed["messages_per_second"] > 0
+    assert 0 < popped["p50_ms"] <= popped["p99_ms"]
+    names = [record["name"] for record in lockstep.json("queues", "--limit", "5000")]
+    assert not [name for name in names if name.startswith("lockstep-bench-")]
+
+
+def test_dsn_where_no_server_runs(tmp_path: Path) -> None:
+    assert "no server runs" in run("dsn", "--data-dir", str(tmp_path), code=5).stderr

@@ -1,0 +1,187 @@
+"""The program as a whole: help, version, completion, documentation, exit codes."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+from command_lines import PROGRAM, CommandLine, run_process
+
+import lockstep
+from lockstep import errors
+from lockstep.cli.exits import EXIT_CODES, exit_code
+from lockstep.cli.main import cli
+
+ROOT = Path(__file__).parents[2]
+ISSUED = (
+    "serve push pop tail queues queue partitions groups seek lag dlq messages trace leases verify migrate doctor dsn"
+    " bench"
+)
+
+
+def _commands(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    for name, command in group.commands.items():
+        yield (*path, name)
+        if isinstance(command, click.Group):
+            yield from _commands(command, (*path, name))
+
+
+COMMANDS = list(_commands(cli))
+
+
+def test_all_commands_are_there() -> None:
+    assert set(ISSUED.split()) <= set(cli.commands)
+    assert {path[1] for path in COMMANDS if path[0] == "queue" and len(path) == 2} == {
+        "show",
+        "configure",
+        "delete",
+        "clear",
+    }
+    assert {path[1] for path in COMMANDS if path[0] == "dlq" and len(path) == 2} == {"ls", "show", "redrive", "purge"}
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_command_has_help_and_is_in_the_reference_and_the_guide(path: tuple[str, ...]) -> None:
+    shown = CliRunner().invoke(cli, [*path, "--help"])
+    assert shown.exit_code == 0
+    assert shown.output.startswith(f"Usage: cli {' '.join(path)} ")
+    reference = (ROOT / "docs/reference/cli.md").read_text(encoding="utf-8")
+    assert f"\n## lockstep {' '.join(path)}\n" in reference
+    guide = (ROOT / "docs/guides/command-line.md").read_text(encoding="utf-8")
+    assert f"lockstep {' '.join(path)}" in guide
+
+
+def test_options_have_help() -> None:
+    def check(command: click.Command) -> Iterator[str]:
+        context = click.Context(command)
+        for param in command.get_params(context):
+            if isinstance(param, click.Option) and not param.help:
+                yield f"{command.name} {param.name}"
+        if isinstance(command, click.Group):
+            for child in command.commands.values():
+                yield from check(child)
+
+    assert list(check(cli)) == []
+
+
+def test_version() -> None:
+    shown = run_process("--version")
+    assert (shown.returncode, shown.stdout) == (0, f"lockstep {lockstep.__version__}\n")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_printed(shell: str) -> None:
+    shown = CommandLine()("completion", shell)
+    assert "_LOCKSTEP_COMPLETE" in shown.stdout
+    assert "lockstep" in shown.stdout
+
+
+def test_completion_completes() -> None:
+    environ = {"_LOCKSTEP_COMPLETE": "bash_complete", "COMP_WORDS": "lockstep que", "COMP_CWORD": "1"}
+    shown = run_process(env=environ)
+    assert shown.stdout.split() == ["plain,queues", "plain,queue"]
+
+
+# --- Exit codes ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.InvalidName, 2),
+        (errors.QueueNotFound, 3),
+        (errors.LeaseLost, 4),
+        (errors.QueueFull, 4),
+        (errors.Forbidden, 4),
+        (errors.DataDirectoryInUse, 4),
+        (errors.Unavailable, 5),
+        (errors.Overloaded, 5),
+        (errors.CorruptSegment, 1),
+        (errors.ServerStartFailed, 1),
+    ],
+)
+def test_error_has_its_exit_code(error: type[errors.LockstepError], code: int) -> None:
+    assert exit_code(error()) == code
+    assert code in EXIT_CODES
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["nonsense"], 2, "No such command 'nonsense'"),
+        (["push"], 2, "Missing argument 'QUEUE'"),
+        (["pop"], 2, "Name a QUEUE"),
+        (["seek", "q", "g", "--to", "never"], 2, "'never' is no time"),
+        (["seek", "q", "g", "--to", "seq:x"], 2, "seq:17"),
+        (["push", "q", "1", "--header", "novalue"], 2, "name=value"),
+        (["push", "q", "not json"], 2, "--text pushes it as a string"),
+        (["queues", "--url", "http://127.0.0.1:1", "--dsn", "postgresql://x"], 2, "exclude each other"),
+        (["queues", "--url", "ftp://host"], 2, "(invalid_request)"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_bad_input_is_a_clear_error(arguments: list[str], code: int, said: str) -> None:
+    assert said in CommandLine()(*arguments, code=code).stderr
+
+
+def test_server_that_is_not_there_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCKSTEP_CLIENT_RETRY_ATTEMPTS_MAX", "1")
+    monkeypatch.setenv("LOCKSTEP_URL", "http://127.0.0.1:1")
+    said = CommandLine()("queues", code=5).stderr
+    assert "`lockstep serve` starts one" in said
+    assert said.endswith("(unavailable)\n")
+
+
+def test_unknown_setting_in_the_environment_is_a_usage_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCKSTEP_PROT", "1")
+    assert "LOCKSTEP_PROT" in CommandLine()("serve", "--print-config", code=2).stderr
+
+
+def test_shared_options_stand_before_or_after_the_command(shared_dsn: str, queue: str) -> None:
+    run = CommandLine()
+    run("push", queue, "1", "--dsn", shared_dsn)
+    before = run("--dsn", shared_dsn, "-o", "ndjson", "partitions", queue)
+    after = run("partitions", queue, "--dsn", shared_dsn, "-o", "ndjson")
+    assert before.stdout == after.stdout
+    assert before.stdout.startswith("{")
+
+
+# --- Ends ---------------------------------------------------------------------------------------------------
+
+
+def test_interrupt_ends_quietly(direct: CommandLine, queue: str) -> None:
+    direct("push", queue, "1")
+    process = subprocess.Popen(
+        [*PROGRAM, *direct.target, "tail", queue], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline().endswith("1\n")
+    process.send_signal(signal.SIGINT)
+    rest, said = process.communicate(timeout=30)
+    assert (process.returncode, rest, said) == (130, "", "")
+
+
+def test_reader_that_goes_away_ends_it_quietly(direct: CommandLine, queue: str) -> None:
+    direct("push", queue, "-", stdin="".join(f'"{"x" * 1000}"\n' for _ in range(500)))
+    process = subprocess.Popen(
+        [*PROGRAM, *direct.target, "messages", queue, "--limit", "500", "-o", "ndjson"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(timeout=30) == 141
+    assert process.stderr.read() == b""
+    process.stderr.close()
+
+
+def test_no_colour_without_a_terminal(direct: CommandLine, queue: str) -> None:
+    direct("push", queue, "1")
+    assert "\x1b" not in direct("partitions", queue).stdout
