@@ -30,6 +30,12 @@ import uvloop
 from benchmarks import harness
 from benchmarks.harness import Outcome, progress
 from benchmarks.messages import Messages
+from benchmarks.scenarios.http import (
+    http_pop_scenario,
+    http_push_scenario,
+    idle_polls_scenario,
+    lone_push_scenario,
+)
 from benchmarks.scenarios.latency import pop_latency
 from benchmarks.scenarios.pop import pop
 from benchmarks.scenarios.push import push_100, push_1000, push_more, push_small
@@ -45,6 +51,10 @@ SCENARIOS: dict[str, Callable[[Setting], Awaitable[Outcome]]] = {
     "pop": pop,
     "pop-latency": pop_latency,
     "spending": spending,
+    "http-push": http_push_scenario,
+    "http-pop": http_pop_scenario,
+    "http-lone": lone_push_scenario,
+    "http-idle": idle_polls_scenario,
 }
 RUN_SECONDS_MAX = 1200
 

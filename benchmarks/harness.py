@@ -69,6 +69,7 @@ class Side:
     """One call by the caller of that number; returns how many messages it moved, 0 when there are none left."""
     prepare: Callable[[float], Awaitable[None]] | None = None
     """Makes ready for a slice of so many seconds; not measured."""
+    callers: int = CALLERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +147,7 @@ async def measure(side: Side, seconds: float, wal: ReadWal) -> Slice:
     wal_before, cpu_before = await wal(), time.process_time()
     began = time.perf_counter()
     deadline = began + seconds
-    counts = await asyncio.gather(*[_calls(side, caller, deadline) for caller in range(CALLERS)])
+    counts = await asyncio.gather(*[_calls(side, caller, deadline) for caller in range(side.callers)])
     elapsed = time.perf_counter() - began
     cpu = time.process_time() - cpu_before
     latencies = [latency for _, each in counts for latency in each]

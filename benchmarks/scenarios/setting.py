@@ -51,8 +51,8 @@ class Plain:
 
     @classmethod
     @asynccontextmanager
-    async def opened(cls, dsn: str) -> AsyncIterator[Plain]:
-        connections = [await asyncpg.connect(dsn) for _ in range(CALLERS)]
+    async def opened(cls, dsn: str, callers: int = CALLERS) -> AsyncIterator[Plain]:
+        connections = [await asyncpg.connect(dsn) for _ in range(callers)]
         try:
             await connections[0].execute(_CREATE_PLAIN)
             yield cls([await connection.prepare(_INSERT_PLAIN) for connection in connections])
@@ -60,14 +60,15 @@ class Plain:
             for connection in connections:
                 await connection.close()
 
-    def side(self, messages: Messages, size: int) -> Side:
+    def side(self, messages: Messages, size: int, callers: int = CALLERS) -> Side:
         inputs = cycle([messages.text_batch(size) for _ in range(PREPARED_CALLS)])
 
         async def insert(caller: int) -> int:
             await self._statements[caller].fetch(caller, next(inputs))
             return size
 
-        return Side(f"plain INSERT, batch {size}", insert)
+        name = f"plain INSERT, batch {size}"
+        return Side(name if callers == CALLERS else f"{name}, {callers} connections", insert, callers=callers)
 
 
 def table(title: str, measured: list[Measurement]) -> Table:
