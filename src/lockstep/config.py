@@ -69,6 +69,15 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         10_000
     )
     call_bytes_max: Annotated[_Bytes, _help("Most bytes of payloads of a joined push.")] = 4 * _MIB
+    call_messages_min: Annotated[
+        _Count, _help("A further call of a kind is begun, beside one in flight, for no fewer messages than this.")
+    ] = 250
+    call_patience_seconds: Annotated[
+        _Seconds, _help("Calls in flight that take longer than this no longer hold up the next.")
+    ] = 0.05
+    call_lock_seconds: Annotated[
+        _Seconds, _help("Longest wait of a joined push for a lock; then each of its requests is tried alone.")
+    ] = 0.25
     pop_precheck: Annotated[bool, _help("Ask whether a waiting pop would find something before it is tried.")] = True
     pop_check_seconds_min: Annotated[_Seconds, _help("First wait between two such checks; it doubles.")] = 0.05
     pop_check_seconds_max: Annotated[_Seconds, _help("Longest wait between two such checks.")] = 1.0

@@ -24,6 +24,7 @@
     ├── Overloaded 429             the server's limit
     ├── CorruptSegment 500         stored data cannot be decoded
     ├── Unavailable 503            the database cannot be reached, or not in time
+    │   ├── LockTimeout            others held what the call needs for too long
     │   └── SchemaTooNew           the database belongs to a newer Lockstep
     └── EmbeddedError 500          the embedded PostgreSQL cannot run
         ├── DataDirectoryInUse, DataDirectoryVersion, DataDirectoryUnusable
@@ -215,6 +216,12 @@ class Unavailable(LockstepError):
 
     code = "unavailable"
     status = 503
+
+
+class LockTimeout(Unavailable):
+    """A lock could not be had in time."""
+
+    code = "lock_timeout"
 
 
 class SchemaTooNew(Unavailable):

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
+import asyncpg
 import pytest
 
 from lockstep.config import Config, load
@@ -14,7 +17,9 @@ from lockstep.core.records import Ack, PopRequest, Renewal
 from lockstep.engine.engine import Engine
 from lockstep.errors import QueueFull, Unavailable
 from lockstep.storage.base import Store
+from lockstep.storage.postgres.store import PostgresStore
 from support.gate import Gate
+from support.until import until
 
 QUEUE = "orders"
 
@@ -94,7 +99,7 @@ async def test_an_unreachable_store_fails_them_all(store: Store) -> None:
         def __getattr__(self, name: str) -> Any:
             return getattr(store, name)
 
-        async def push(self, _batches: Any) -> Any:
+        async def push(self, _batches: Any, **_: Any) -> Any:
             raise Unavailable
 
     gate = Gate(Unreachable(), "push")  # type: ignore[arg-type]
@@ -248,3 +253,56 @@ async def test_switched_off_every_request_is_a_call(store: Store) -> None:
     results = await asked_together(gate, *[engine.push([batch("p", b"x")]) for _ in range(4)])
     assert gate.calls["push"] == 4
     assert sorted(result[0].seq for result in results) == [1, 2, 3, 4]
+
+
+async def test_a_second_call_is_begun_once_enough_has_gathered(store: Store) -> None:
+    gate = Gate(store, "push")
+    engine = Engine(gate, load({"push_calls_max": 2, "call_messages_min": 4}, environ={}))  # type: ignore[arg-type]
+    tasks = [asyncio.create_task(engine.push([batch("p", b"1")])) for _ in range(4)]
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert gate.calls["push"] == 1  # three are too few
+    tasks += [asyncio.create_task(engine.push([batch("p", b"1")])) for _ in range(2)]
+    await until(lambda: gate.calls["push"] == 2)
+    gate.open()
+    results = await asyncio.gather(*tasks)
+    assert sorted(result[0].seq for result in results) == [1, 2, 3, 4, 5, 6]
+
+
+async def test_calls_that_take_long_hold_up_nobody(store: Store) -> None:
+    gate = Gate(store, "push")
+    engine = Engine(gate, one_call_at_a_time(call_patience_seconds=0.001))  # type: ignore[arg-type]
+    tasks = [asyncio.create_task(engine.push([batch("p", b"1")]))]
+    await gate.arrived.wait()
+    tasks.append(asyncio.create_task(engine.push([batch("q", b"1")])))
+    await until(lambda: gate.calls["push"] == 2)
+    gate.open()
+    await asyncio.gather(*tasks)
+
+
+@asynccontextmanager
+async def held_partition(dsn: str, partition: str) -> AsyncIterator[None]:
+    """Somebody has pushed to it, in a transaction that is still open."""
+    connection = await asyncpg.connect(dsn)
+    try:
+        async with connection.transaction():
+            await connection.execute("select 1 from lockstep.partition where name = $1 for no key update", partition)
+            yield
+    finally:
+        await connection.close()
+
+
+async def test_a_partition_that_somebody_holds_holds_up_no_other(database_dsn: str) -> None:
+    config = one_call_at_a_time(call_patience_seconds=0.01, call_lock_seconds=0.05)
+    async with Engine(PostgresStore(database_dsn, config=config), config) as engine:
+        for name in ("held", "free"):
+            await engine.push([batch(name, b"0")])
+        async with held_partition(database_dsn, "held"):
+            # The first waits alone; of the others, which are joined, half name the held partition.
+            waiting = [asyncio.create_task(engine.push([batch("held", b"1")])) for _ in range(3)]
+            passing = [asyncio.create_task(engine.push([batch("free", b"1")])) for _ in range(3)]
+            receipts = [result[0] for result in await asyncio.gather(*passing)]
+            assert sorted(receipt.seq for receipt in receipts) == [2, 3, 4]
+            assert not any([task.done() for task in waiting])
+        assert sorted(result[0].seq for result in await asyncio.gather(*waiting)) == [2, 3, 4]
+        assert engine.counts.calls["push"].retried_alone > 0

@@ -1,14 +1,19 @@
 """Requests that come together become one call of the store.
 
 A store call costs a round trip, a transaction and a commit, whether it carries one message or a thousand. So requests
-of one kind are joined. There is no timer that holds a request back: a request that finds a call free goes at once, and
-alone; while all calls of its kind are in flight, the next ones gather, and go together when the first call ends. An
-idle server therefore adds no wait, and the busier it is the larger its calls become.
+of one kind are joined. There is no timer that holds a request back: a request that finds no call of its kind in flight
+goes at once, and alone; while one is in flight the next ones gather, and go together when it ends. An idle server
+therefore adds no wait, and the busier it is the larger its calls become.
+
+A second call is begun beside the first in two cases: enough has gathered to make it worth while, so that the database
+works on one while the other is packed; or the first takes long. A push waits for the partition, which somebody may
+hold: an open transaction of a user, say. That must not hold up everybody else. So calls that take long no longer count,
+and a joined push waits for a lock only a little; after that each of its requests goes its own way.
 
 What is joined must not be noticed by those who asked:
 * Each request gets its own answer: its receipts, its lease, its outcomes. Pops never share a lease.
 * If a joined call fails, each of its requests is tried alone, so that one that is at fault fails for itself only.
-  When the store cannot be reached they all fail: trying each would take as many time-outs.
+  When the store cannot be reached they all fail: trying each would just take longer.
 * Acks of the same cursor are applied together, by the contract of the store, and then one may clamp the other. So two
   requests that speak of the same partition and group, or of the same lease, never share a call.
 * Requests are joined in the order in which they came. A request that does not fit ends the call that gathers.
@@ -25,14 +30,14 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from msgspec.structs import replace
 
 from lockstep.config import Config
 from lockstep.core.messages import Batch, PushResult
 from lockstep.core.records import Ack, AckOutcome, Popped, PopRequest, Renewal, Renewed
-from lockstep.errors import LockstepError, Unavailable
+from lockstep.errors import LockstepError, LockTimeout, Unavailable
 from lockstep.storage.base import Store
 
 Item = TypeVar("Item")
@@ -72,11 +77,33 @@ class _Asked(Generic[Item, Answer]):
 
 @dataclass(frozen=True, slots=True)
 class _Limits:
-    """Of one joined call. A single request that exceeds them goes alone."""
+    """Of joined calls. A single request that exceeds them goes alone."""
 
     requests_max: int
     messages_max: int
     bytes_max: int
+    messages_min: int
+    """For fewer, no second call is begun beside one that is in flight."""
+    patience_seconds: float
+    calls_late_max: int
+    """Most calls in flight while those before take long: some connections stay for everything else."""
+
+    @classmethod
+    def of(cls, config: Config) -> _Limits:
+        return cls(
+            requests_max=config.call_requests_max if config.batching else 1,
+            messages_max=config.call_messages_max,
+            bytes_max=config.call_bytes_max,
+            messages_min=config.call_messages_min if config.batching else 0,
+            patience_seconds=config.call_patience_seconds,
+            calls_late_max=max(config.pool_connections_max // 2, 1),
+        )
+
+
+class Call(Protocol):
+    """A verb of the store, for the items of one request or of several."""
+
+    def __call__(self, items: list[Any], /, *, joined: bool) -> Awaitable[Any]: ...
 
 
 class _Lane(Generic[Item, Answer]):
@@ -84,7 +111,7 @@ class _Lane(Generic[Item, Answer]):
 
     def __init__(
         self,
-        call: Callable[[list[Item]], Awaitable[Any]],
+        call: Call,
         split: Callable[[Any, int, int], Answer],
         *,
         calls_max: int,
@@ -98,19 +125,24 @@ class _Lane(Generic[Item, Answer]):
         self._limits = limits
         self._abandoned = abandoned
         self._waiting: deque[_Asked[Item, Answer]] = deque()
+        self._waiting_messages = 0
         self._calls: set[asyncio.Task[None]] = set()
         self._direct = 0
         """Calls that run in the task of the one who asked."""
+        self._started_at = 0.0
+        """When the youngest call was begun."""
+        self._patience: asyncio.TimerHandle | None = None
         self.counts = CallCounts()
 
     async def ask(
         self, items: Sequence[Item], *, messages: int = 1, bytes: int = 0, keys: frozenset[Hashable] = frozenset()
     ) -> Answer:
         self.counts.requests += 1
-        if self._abandoned is None and not self._waiting and self._in_flight() < self._calls_max:
+        if self._abandoned is None and not self._waiting and self._may_start(messages):
             return await self._ask_alone(items)
         asked = _Asked(items, messages, bytes, keys, asyncio.get_running_loop().create_future())
         self._waiting.append(asked)
+        self._waiting_messages += messages
         self._start()
         answer: Answer = await asked.answer
         return answer
@@ -120,8 +152,15 @@ class _Lane(Generic[Item, Answer]):
         while self._calls:
             await asyncio.wait(set(self._calls))
 
-    def _in_flight(self) -> int:
-        return len(self._calls) + self._direct
+    def _may_start(self, messages: int) -> bool:
+        """Whether a call for so many messages may be begun now."""
+        in_flight = len(self._calls) + self._direct
+        if in_flight == 0:
+            return True
+        if in_flight < self._calls_max and messages >= self._limits.messages_min:
+            return True
+        late = asyncio.get_running_loop().time() - self._started_at >= self._limits.patience_seconds
+        return late and in_flight < self._limits.calls_late_max
 
     async def _ask_alone(self, items: Sequence[Item]) -> Answer:
         """The way of a lone request: no future, no task, no switch. Not for pops: a cancelled call would leave what
@@ -129,19 +168,26 @@ class _Lane(Generic[Item, Answer]):
         self._direct += 1
         try:
             self._count(1, len(items))
-            return self._split(await self._call(list(items)), 0, len(items))
+            return self._split(await self._call(list(items), joined=False), 0, len(items))
         finally:
             self._direct -= 1
             self._start()
 
     def _start(self) -> None:
-        """Start a call, if there is something to call for and a call is free."""
-        while self._waiting and self._in_flight() < self._calls_max:
+        """Begin a call, if there is something to call for and it may be begun."""
+        while self._waiting and self._may_start(self._waiting_messages):
             gathered = self._gather()
             if gathered:
                 task = asyncio.create_task(self._run(gathered))
                 self._calls.add(task)
                 task.add_done_callback(self._finished)
+        if self._waiting and self._patience is None:
+            loop = asyncio.get_running_loop()
+            self._patience = loop.call_later(self._limits.patience_seconds, self._lose_patience)
+
+    def _lose_patience(self) -> None:
+        self._patience = None
+        self._start()
 
     def _finished(self, task: asyncio.Task[None]) -> None:
         self._calls.discard(task)
@@ -154,7 +200,7 @@ class _Lane(Generic[Item, Answer]):
         while self._waiting and len(gathered) < self._limits.requests_max:
             asked = self._waiting[0]
             if asked.answer.done():  # nobody waits for it any more
-                self._waiting.popleft()
+                self._take()
                 continue
             messages += asked.messages
             bytes += asked.bytes
@@ -162,20 +208,25 @@ class _Lane(Generic[Item, Answer]):
             if gathered and (too_much or not keys.isdisjoint(asked.keys)):
                 break
             keys |= asked.keys
-            gathered.append(self._waiting.popleft())
+            gathered.append(self._take())
         return gathered
+
+    def _take(self) -> _Asked[Item, Answer]:
+        asked = self._waiting.popleft()
+        self._waiting_messages -= asked.messages
+        return asked
 
     async def _run(self, gathered: list[_Asked[Item, Answer]]) -> None:
         items = [item for asked in gathered for item in asked.items]
         self._count(len(gathered), len(items))
         try:
-            answer = await self._call(items)
+            answer = await self._call(items, joined=len(gathered) > 1)
         except Exception as error:
-            if len(gathered) == 1 or not isinstance(error, LockstepError) or isinstance(error, Unavailable):
-                for asked in gathered:
-                    _fail(asked.answer, error)
-            else:
+            if len(gathered) > 1 and _may_be_one_of_them(error):
                 await self._run_each(gathered)
+                return
+            for asked in gathered:
+                _fail(asked.answer, error)
             return
         except asyncio.CancelledError:
             for asked in gathered:
@@ -188,13 +239,16 @@ class _Lane(Generic[Item, Answer]):
             start = stop
 
     async def _run_each(self, gathered: list[_Asked[Item, Answer]]) -> None:
-        for asked in gathered:
-            if asked.answer.done():
-                continue
+        """Each for itself, several at a time, because some may have to wait long."""
+        free = asyncio.Semaphore(self._limits.calls_late_max)
+        await asyncio.gather(*[self._run_alone(asked, free) for asked in gathered if not asked.answer.done()])
+
+    async def _run_alone(self, asked: _Asked[Item, Answer], free: asyncio.Semaphore) -> None:
+        async with free:
             self.counts.retried_alone += 1
             self._count(1, len(asked.items))
             try:
-                answer = await self._call(list(asked.items))
+                answer = await self._call(list(asked.items), joined=False)
             except Exception as error:
                 _fail(asked.answer, error)
             else:
@@ -207,10 +261,16 @@ class _Lane(Generic[Item, Answer]):
             self._abandoned(answer)
 
     def _count(self, requests: int, items: int) -> None:
+        self._started_at = asyncio.get_running_loop().time()
         counts = self.counts
         counts.calls += 1
         counts.items += items
         counts.requests_max = max(counts.requests_max, requests)
+
+
+def _may_be_one_of_them(error: Exception) -> bool:
+    """Whether a joined call failed because of one of its requests, and not for all of them alike."""
+    return isinstance(error, LockTimeout) or (isinstance(error, LockstepError) and not isinstance(error, Unavailable))
 
 
 def _fail(future: asyncio.Future[Any], error: Exception) -> None:
@@ -245,25 +305,35 @@ class Batching:
 
     def __init__(self, store: Store, config: Config, *, released: Callable[[list[AckOutcome]], None]) -> None:
         self._releases = _Releases(store, released)
-        limits = _Limits(config.call_requests_max, config.call_messages_max, config.call_bytes_max)
+        self._store = store
+        self._lock_seconds = config.call_lock_seconds
+        limits = _Limits.of(config)
         push_calls_max, pop_calls_max, ack_calls_max = config.push_calls_max, config.pop_calls_max, config.ack_calls_max
         if not config.batching:
-            limits = _Limits(1, config.call_messages_max, config.call_bytes_max)
             push_calls_max = pop_calls_max = ack_calls_max = _UNLIMITED
-        self._push: _Lane[Batch, PushResult] = _Lane(store.push, _part_of_push, calls_max=push_calls_max, limits=limits)
+        self._push: _Lane[Batch, PushResult] = _Lane(
+            self._call_push, _part_of_push, calls_max=push_calls_max, limits=limits
+        )
         self._pop: _Lane[PopRequest, list[Popped]] = _Lane(
-            store.pop, _part_of_list, calls_max=pop_calls_max, abandoned=self._releases.release, limits=limits
+            _plainly(store.pop),
+            _part_of_list,
+            calls_max=pop_calls_max,
+            limits=limits,
+            abandoned=self._releases.release,
         )
         # Whole leases have a procedure of their own, which does not take other acks.
         self._ack_leases: _Lane[Ack, list[AckOutcome]] = _Lane(
-            store.ack, _part_of_outcomes, calls_max=ack_calls_max, limits=limits
+            _plainly(store.ack), _part_of_outcomes, calls_max=ack_calls_max, limits=limits
         )
         self._ack: _Lane[Ack, list[AckOutcome]] = _Lane(
-            store.ack, _part_of_outcomes, calls_max=ack_calls_max, limits=limits
+            _plainly(store.ack), _part_of_outcomes, calls_max=ack_calls_max, limits=limits
         )
         self._renew: _Lane[Renewal, list[Renewed]] = _Lane(
-            store.renew, _part_of_list, calls_max=ack_calls_max, limits=limits
+            _plainly(store.renew), _part_of_list, calls_max=ack_calls_max, limits=limits
         )
+
+    async def _call_push(self, batches: list[Batch], *, joined: bool) -> PushResult:
+        return await self._store.push(batches, lock_seconds=self._lock_seconds if joined else None)
 
     @property
     def counts(self) -> dict[str, CallCounts]:
@@ -298,6 +368,15 @@ class Batching:
             await lane.close()
         while self._releases.tasks:
             await asyncio.wait(set(self._releases.tasks))
+
+
+def _plainly(verb: Callable[[list[Any]], Awaitable[Any]]) -> Call:
+    """A verb for which it makes no difference whether its items are of one request."""
+
+    def call(items: list[Any], /, *, joined: bool) -> Awaitable[Any]:  # noqa: ARG001
+        return verb(items)
+
+    return call
 
 
 def _part_of_push(result: PushResult, start: int, stop: int) -> PushResult:

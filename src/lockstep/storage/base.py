@@ -141,7 +141,7 @@ class Store(Protocol):
 
     # Messages in
 
-    async def push(self, batches: Sequence[Batch]) -> PushResult:
+    async def push(self, batches: Sequence[Batch], *, lock_seconds: float | None = None) -> PushResult:
         """Store the messages of all batches, in order, or none of them; queues and partitions appear as needed.
 
         Seqs are dense per partition and in commit order. A transaction id that the partition has seen, in this
@@ -153,6 +153,9 @@ class Store(Protocol):
         stored messages while it has no group), however many producers push at once. If the new messages of this
         call, duplicates not counted, would exceed it, the call raises QueueFull with details queue, depth, max_size
         and nothing of it is stored. Receipts of such a queue tell its depth and remaining capacity.
+
+        Whoever pushes to a partition holds it until its transaction ends, and others wait: for as long as
+        `lock_seconds`, or the store's own limit, and then the call raises LockTimeout.
         """
 
     # Messages out

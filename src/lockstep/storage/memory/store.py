@@ -143,7 +143,7 @@ class MemoryStore:
 
     # Messages in and out
 
-    async def push(self, batches: Sequence[Batch]) -> PushResult:
+    async def push(self, batches: Sequence[Batch], *, lock_seconds: float | None = None) -> PushResult:  # noqa: ARG002
         return push.push(self._state, batches, self._now())
 
     async def pop(self, requests: Sequence[PopRequest]) -> list[Popped]:

@@ -64,18 +64,21 @@ class _Claim:
 
 
 class Delivery(Shared):
-    async def push(self, batches: Sequence[Batch]) -> PushResult:
+    async def push(self, batches: Sequence[Batch], *, lock_seconds: float | None = None) -> PushResult:
         queues = {batch.queue for batch in batches}
+        conversation = partial(self._push_conversation, batches, lock_seconds)
         if pushing.all_known(batches, self.names):
-            pushed = await self._with_names(queues, lambda: self._converse(self._push_conversation(batches)))
+            pushed = await self._with_names(queues, lambda: self._converse(conversation()))
         else:
             # What is created on the way must go again if the push is refused.
-            pushed = await self._create_names(queues, lambda c: self._converse(self._push_conversation(batches), c))
+            pushed = await self._create_names(queues, lambda c: self._converse(conversation(), c))
         self._remember(pushed)
         return pushed.result
 
-    def _push_conversation(self, batches: Sequence[Batch]) -> Conversation[pushing.Pushed]:
-        return pushing.push(batches, self.names, encryption=self.encryption, at=self.now())
+    def _push_conversation(
+        self, batches: Sequence[Batch], lock_seconds: float | None = None
+    ) -> Conversation[pushing.Pushed]:
+        return pushing.push(batches, self.names, encryption=self.encryption, at=self.now(), lock_seconds=lock_seconds)
 
     async def _create_names(self, queues: set[str], work: Callable[[asyncpg.Connection[Any]], Awaitable[T]]) -> T:
         """Run `work` in a transaction; if that fails, the ids that it learned are not remembered."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import asyncpg
 
-from lockstep.errors import InvalidRequest, LockstepError, QueueFull, Unavailable
+from lockstep.errors import InvalidRequest, LockstepError, LockTimeout, QueueFull, Unavailable
 
 RETRYABLE = ("40001", "40P01")
 """Serialization failure and deadlock: the transaction did nothing and may be tried again."""
@@ -40,7 +40,7 @@ def translate(error: BaseException) -> BaseException:
     if state == "57014":
         return Unavailable("the database did not answer in time (statement_timeout_seconds)")
     if state == "55P03":
-        return Unavailable("a lock could not be had in time (lock_timeout_seconds)")
+        return LockTimeout("a lock could not be had in time (lock_timeout_seconds)")
     if state in RETRYABLE:
         return Unavailable(f"the transaction kept conflicting with others: {error}")
     if state is not None and (state[:2] in ("28", "3D") or state == "42501"):

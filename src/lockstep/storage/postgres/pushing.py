@@ -43,7 +43,7 @@ _PUSH = (
     "$12::text[], $13::text::int[], $14::text::int[], "
     "$15::text::uuid[], $16::text::int[], $17::text::int[], "
     "$18::bytea[], $19::text[], $20::uuid[], $21::text[], $22::text[], $23::text[], $24::bytea[], $25::text[], "
-    "$26::boolean, $27::timestamptz)"
+    "$26::boolean, $27::timestamptz, $28::int)"
 )
 _OCCUPANCY = (
     "select q.name, lockstep.pending(q.id), q.max_size from lockstep.queue q "
@@ -81,9 +81,14 @@ class Pushed:
 
 
 def push(
-    batches: Sequence[Batch], names: NameCache, *, encryption: Encryption, at: datetime | None
+    batches: Sequence[Batch],
+    names: NameCache,
+    *,
+    encryption: Encryption,
+    at: datetime | None,
+    lock_seconds: float | None = None,
 ) -> Conversation[Pushed]:
-    """Push the batches; `at` is the time where it is set."""
+    """Push the batches; `at` is the time where it is set, `lock_seconds` how long a lock is waited for."""
     lanes = _Lanes.of(batches)
     if sum([len(columns.payloads) for columns in lanes.columns]) > SEGMENT_MESSAGES_MAX:
         raise TooLarge(f"one call may push at most {SEGMENT_MESSAGES_MAX} messages")
@@ -93,7 +98,7 @@ def push(
         if not attempt.lanes:
             occupancy = yield from _occupancy(lanes.by_queue, {})
             return Pushed(PushResult(batches, _Placements(batches, lanes, attempt), occupancy=occupancy), [])
-        row = (yield Call("push", _PUSH, attempt.arguments(at)))[0]
+        row = (yield Call("push", _PUSH, attempt.arguments(at, lock_seconds)))[0]
         match row[0]:
             case "ok":
                 occupancy = yield from _occupancy(lanes.by_queue, attempt.occupancy(row))
@@ -372,7 +377,7 @@ class _Attempt:
         self.dedup.add(run, [(i, t) for i, t in given if is_canonical_uuid(t)])
         self.dedup_texts.add(run, [(i, t) for i, t in given if not is_canonical_uuid(t)])
 
-    def arguments(self, at: datetime | None) -> list[Any]:
+    def arguments(self, at: datetime | None, lock_seconds: float | None) -> list[Any]:
         """The arguments of push_segments, in its order."""
         limited = [names.id for names in self.names if names.limited]
         plain = [content for (content, _), codec in zip(self.contents, self.codecs, strict=True) if not codec]
@@ -393,6 +398,7 @@ class _Attempt:
             *columns,
             self.plain_allowed,
             at,
+            None if lock_seconds is None else round(lock_seconds * 1000),
         ]
 
     def note_duplicates(self, row: Any) -> None:

@@ -10,6 +10,7 @@
 -- _limited names the queues that have a max_size, as far as the caller knows.
 -- Queue i has _run_counts[i] of the runs, in order. A queue with codec 0 takes its messages from the plain arrays,
 -- in order; the others have a body. The dedup and trace arrays name messages by run and offset in the run.
+-- _lock_ms: how long each lock is waited for, instead of the session's lock_timeout.
 -- _status: ok | stale (an id is gone or an option changed: resolve again) | duplicates | full
 create or replace function lockstep.push_segments(
     _queue_ids int[], _limited int[], _codecs smallint[], _bodies bytea[], _run_counts int[],
@@ -19,7 +20,7 @@ create or replace function lockstep.push_segments(
     _traces uuid[], _trace_runs int[], _trace_offsets int[],
     _payloads bytea[], _transaction_ids text[], _trace_ids uuid[], _kinds text[], _refs text[], _encodings text[],
     _headers bytea[], _producer_subs text[],
-    _plain_allowed boolean, _at timestamptz,
+    _plain_allowed boolean, _at timestamptz, _lock_ms int default null,
     out _status text, out _created_at timestamptz, out _segment_ids bigint[], out _segment_uuids uuid[], out _first_seqs bigint[],
     out _duplicate_uuids int[], out _duplicate_texts int[], out _duplicate_seqs bigint[], out _duplicate_ids uuid[],
     out _depths bigint[], out _max_sizes bigint[]
@@ -37,6 +38,9 @@ declare
     _stale boolean;
 begin
     perform lockstep.check_isolation();
+    if _lock_ms is not null then
+        perform set_config('lock_timeout', _lock_ms::text, true);
+    end if;
     if _limited is not null then
         perform 1 from lockstep.queue q where q.id = any (_limited) order by q.name for no key update;
     end if;
