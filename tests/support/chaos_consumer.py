@@ -13,11 +13,12 @@ import random
 
 import msgspec
 
-from lockstep import Ack, AckOutcome, Batch, Engine, Message, Popped, PopRequest, open_engine
+from lockstep import Ack, AckOutcome, Batch, Engine, Message, Popped, PopRequest
 from lockstep.core.records import AckStatus
 from lockstep.errors import TransactionRolledBack, Unavailable
 from support.chaos_client import RETRY_SECONDS, DurableLog, argument, input_ended
 from support.chaos_load import NAMESPACE, QUEUES, RELAY, RELAYED, ConsumerPlan, relayed_partition
+from support.chaos_remote import opened
 from support.history import Lane
 
 IDLE_SECONDS = 0.02
@@ -143,7 +144,7 @@ class Consumer:
 async def main() -> None:
     plan = msgspec.json.decode(argument(), type=ConsumerPlan)
     ended = input_ended()
-    async with open_engine(plan.dsn) as engine:
+    async with opened(plan) as engine:
         await Consumer(plan, engine, DurableLog(plan.log)).run(ended)
 
 

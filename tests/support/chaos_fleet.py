@@ -200,6 +200,8 @@ class Fleet:
     def __init__(self, server: Server, folder: Path, scale: Scale) -> None:
         self.server = server
         self.folder = folder
+        self.urls: tuple[str, ...] = ()
+        """Servers on the database, if the clients are to go through those."""
         self.producers: list[Client] = []
         self.consumers: list[Client] = []
         self._scale = scale
@@ -221,14 +223,16 @@ class Fleet:
 
     def add_producer(self, name: str, **changes: object) -> Client:
         pause = self._scale.pause_seconds_max
-        plan = ProducerPlan(name=name, dsn=self.server.dsn, folder=str(self.folder), pause_seconds_max=pause)
+        plan = ProducerPlan(
+            name=name, dsn=self.server.dsn, urls=self.urls, folder=str(self.folder), pause_seconds_max=pause
+        )
         client = Client("chaos_producer", msgspec.structs.replace(plan, **changes))
         self.producers.append(client)
         client.start()
         return client
 
     def add_consumer(self, name: str, *, group: str, **changes: object) -> Client:
-        plan = ConsumerPlan(name=name, dsn=self.server.dsn, folder=str(self.folder), group=group)
+        plan = ConsumerPlan(name=name, dsn=self.server.dsn, urls=self.urls, folder=str(self.folder), group=group)
         client = Client("chaos_consumer", msgspec.structs.replace(plan, **changes))
         self.consumers.append(client)
         client.start()

@@ -27,6 +27,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     dsn: str
     folder: str
+    urls: tuple[str, ...] = ()
+    """Servers on the database, if the client is to go through those."""
     life: int = 0
 
     @property

@@ -14,10 +14,11 @@ from collections import defaultdict
 
 import msgspec
 
-from lockstep import Batch, Engine, open_engine
+from lockstep import Batch, Engine
 from lockstep.errors import Unavailable
 from support.chaos_client import RETRY_SECONDS, DurableLog, argument, input_ended
 from support.chaos_load import Content, ProducerPlan, transaction_id
+from support.chaos_remote import opened
 from support.history import Lane, Push, load
 
 PARTITIONS_AT_FIRST = 4
@@ -62,11 +63,17 @@ class Producer:
             except Unavailable:
                 await asyncio.sleep(RETRY_SECONDS)
                 if not self._plan.transaction_ids:
+                    self._change_name()
                     return
             else:
                 self._log.pushed(receipts, payloads, sent_at=sent_at)
                 self._log.sync()
                 return
+
+    def _change_name(self) -> None:
+        """What ended in the dark may still be stored, later than what is pushed from now on."""
+        self._by = f"{self._plan.name}.{self._plan.life}.{self._pushes}"
+        self._sent.clear()
 
     def _next_push(self) -> list[Batch]:
         self._pushes += 1
@@ -98,7 +105,7 @@ class Producer:
 async def main() -> None:
     plan = msgspec.json.decode(argument(), type=ProducerPlan)
     ended = input_ended()
-    async with open_engine(plan.dsn) as engine:
+    async with opened(plan) as engine:
         await Producer(plan, engine, DurableLog(plan.log)).run(ended)
 
 

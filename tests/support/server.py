@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,3 +74,5 @@ def running_server(dsn: str, directory: Path, **settings: object) -> Iterator[Se
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
+        with suppress(ProcessLookupError):  # of a server that was killed, workers may be left
+            os.killpg(process.pid, signal.SIGKILL)

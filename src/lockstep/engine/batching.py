@@ -44,6 +44,7 @@ Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
 _UNLIMITED = 1_000_000_000
+_UNWANTED_SECONDS_MAX = 1.0
 
 
 @dataclass(slots=True)
@@ -126,7 +127,7 @@ class _Lane(Generic[Item, Answer]):
         self._abandoned = abandoned
         self._waiting: deque[_Asked[Item, Answer]] = deque()
         self._waiting_messages = 0
-        self._calls: set[asyncio.Task[None]] = set()
+        self._calls: dict[asyncio.Task[None], list[_Asked[Item, Answer]]] = {}
         self._direct = 0
         """Calls that run in the task of the one who asked."""
         self._started_at = 0.0
@@ -148,9 +149,12 @@ class _Lane(Generic[Item, Answer]):
         return answer
 
     async def close(self) -> None:
-        """Wait for the calls in flight."""
+        """Wait for the calls in flight. One that nobody waits for any more is given up after a while."""
         while self._calls:
-            await asyncio.wait(set(self._calls))
+            _, late = await asyncio.wait(set(self._calls), timeout=_UNWANTED_SECONDS_MAX)
+            for task in late:
+                if all([asked.answer.done() for asked in self._calls[task]]):
+                    task.cancel()
 
     def _may_start(self, messages: int) -> bool:
         """Whether a call for so many messages may be begun now."""
@@ -179,7 +183,7 @@ class _Lane(Generic[Item, Answer]):
             gathered = self._gather()
             if gathered:
                 task = asyncio.create_task(self._run(gathered))
-                self._calls.add(task)
+                self._calls[task] = gathered
                 task.add_done_callback(self._finished)
         if self._waiting and self._patience is None:
             loop = asyncio.get_running_loop()
@@ -190,7 +194,7 @@ class _Lane(Generic[Item, Answer]):
         self._start()
 
     def _finished(self, task: asyncio.Task[None]) -> None:
-        self._calls.discard(task)
+        del self._calls[task]
         self._start()
 
     def _gather(self) -> list[_Asked[Item, Answer]]:
@@ -299,6 +303,13 @@ class _Releases:
         with suppress(LockstepError):  # if it fails the leases run out by themselves
             self.released(await self.store.ack(acks))
 
+    async def close(self) -> None:
+        """Wait for them, and not for long: leases run out by themselves."""
+        while self.tasks:
+            _, late = await asyncio.wait(set(self.tasks), timeout=_UNWANTED_SECONDS_MAX)
+            for task in late:
+                task.cancel()
+
 
 class Batching:
     """The busy verbs of a store, joined."""
@@ -366,8 +377,7 @@ class Batching:
     async def close(self) -> None:
         for lane in (self._push, self._pop, self._ack_leases, self._ack, self._renew):
             await lane.close()
-        while self._releases.tasks:
-            await asyncio.wait(set(self._releases.tasks))
+        await self._releases.close()
 
 
 def _plainly(verb: Callable[[list[Any]], Awaitable[Any]]) -> Call:

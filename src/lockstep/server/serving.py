@@ -1,8 +1,8 @@
 """The processes of a server: one, or several on the same port, with the embedded PostgreSQL if there is no other.
 
 The first process owns the database and the listening socket. With several workers it only watches over them: one that
-dies is replaced, and a stop is passed on. A worker is an engine with its maintenance, and the ASGI application on
-uvicorn.
+dies is replaced, a stop is passed on, and should it die itself its workers stop. A worker is an engine with its
+maintenance, and the ASGI application on uvicorn.
 """
 
 from __future__ import annotations
@@ -117,7 +117,16 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        parent = multiprocessing.parent_process()
+        if parent is not None:
+            asyncio.get_running_loop().add_reader(parent.sentinel, self._stop_without, parent)
         self._ready()
+
+    def _stop_without(self, parent: BaseProcess) -> None:
+        """Nobody is left who would replace or stop this worker, and its port would stay taken."""
+        asyncio.get_running_loop().remove_reader(parent.sentinel)
+        logger.error("parent_died", extra={"action": "parent_died", "pid": parent.pid})
+        self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._node.stopping = True

@@ -1,0 +1,78 @@
+"""SIGTERM: waiting polls are answered, what is in flight is finished, and that within a limit."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from support.broker import Broker, data
+from support.locks import PUSHES, held_up
+from support.server import running_server
+
+# Nothing but the shutdown itself may end what is held up.
+PATIENT = {"lock_timeout_seconds": 3600, "statement_timeout_seconds": 3600}
+
+
+@pytest.mark.parametrize("batching", [True, False])
+async def test_sigterm_answers_polls_and_finishes_pushes(
+    database_dsn: str, tmp_path: Path, queue: str, batching: bool
+) -> None:
+    with running_server(database_dsn, tmp_path, batching=batching, **PATIENT) as server:
+        async with Broker(server.url) as broker:
+            await broker.push_to(queue, "first")
+            polls = [broker.poll(f"{queue}-empty") for _ in range(50)]
+            await broker.wait_for_polls(50)
+            async with held_up(database_dsn, PUSHES) as pushes:
+                pushing = [asyncio.create_task(broker.push_to(queue, number)) for number in range(5)]
+                await broker.wait_for(lambda worker: worker["requestsInFlight"] == 50 + 5 + 1)
+                await pushes.wait_for_waiter()
+                stopping = asyncio.create_task(asyncio.to_thread(server.stop))
+                assert await asyncio.gather(*polls) == [None] * 50
+                assert not any([push.done() for push in pushing])
+                pushes.release()
+                receipts = await asyncio.gather(*pushing)
+            assert {receipt["status"] for [receipt] in receipts} == {"queued"}
+            assert await stopping == 0
+
+    with running_server(database_dsn, tmp_path) as server:
+        async with Broker(server.url) as broker:
+            first, *others = data(await broker.pop(queue, batch=10))
+            assert (first, sorted(others)) == ("first", [0, 1, 2, 3, 4])
+
+
+async def test_new_requests_are_refused_while_the_server_stops(database_dsn: str, tmp_path: Path, queue: str) -> None:
+    with running_server(database_dsn, tmp_path, **PATIENT) as server:
+        async with Broker(server.url) as broker, Broker(server.url) as late:
+            await broker.push_to(queue, 1)
+            poll = broker.poll(f"{queue}-empty")
+            await broker.wait_for_polls(1)
+            async with held_up(database_dsn, PUSHES) as pushes:
+                pushing = asyncio.create_task(broker.push_to(queue, 2))
+                await pushes.wait_for_waiter()
+                stopping = asyncio.create_task(asyncio.to_thread(server.stop))
+                assert await poll is None
+                with pytest.raises(aiohttp.ClientConnectionError):
+                    await late.push_to(queue, 3)
+                pushes.release()
+                await pushing
+            assert await stopping == 0
+
+
+@pytest.mark.parametrize("batching", [True, False])
+async def test_what_takes_too_long_does_not_hold_up_the_end(
+    database_dsn: str, tmp_path: Path, queue: str, batching: bool
+) -> None:
+    """The lock is held until the server has ended."""
+    with running_server(database_dsn, tmp_path, shutdown_timeout_seconds=1, batching=batching, **PATIENT) as server:
+        async with Broker(server.url) as broker:
+            await broker.push_to(queue, 1)
+            async with held_up(database_dsn, PUSHES) as pushes:
+                pushing = [asyncio.create_task(broker.push_to(queue, 2)) for _ in range(5)]
+                await broker.wait_for(lambda worker: worker["requestsInFlight"] == 5 + 1)
+                await pushes.wait_for_waiter()
+                assert await asyncio.to_thread(server.stop) == 0
+                ended = await asyncio.gather(*pushing, return_exceptions=True)
+            assert all([isinstance(end, aiohttp.ClientError | AssertionError) for end in ended])
