@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from uuid import UUID
 
 from lockstep.errors import InvalidRequest
@@ -42,8 +43,14 @@ def message_id(segment: UUID, ordinal: int) -> str:
 
 def message_ids(segment: UUID, ordinal: int, count: int) -> list[str]:
     """The ids of `count` messages from `ordinal` of the segment on."""
-    prefix = str(segment)[:-4]
+    prefix = _prefix(segment)
     return [f"{prefix}{place:04x}" for place in range(ordinal, ordinal + count)]
+
+
+@lru_cache(maxsize=1024)
+def _prefix(segment: UUID) -> str:
+    """All but the ordinal. Remembered, because a segment is asked for the ids of one request after the other."""
+    return str(segment)[:-4]
 
 
 def split_message_id(text: str) -> tuple[UUID, int]:

@@ -8,6 +8,7 @@ maintenance, and the ASGI application on uvicorn.
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import multiprocessing
 import signal
@@ -31,6 +32,7 @@ logger = logging.getLogger("lockstep.server")
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _RESTART_SECONDS = 1.0
+_GC_THRESHOLDS = (20_000, 20, 50)
 _BACKLOG = 2048
 
 Announce = Callable[[str, str], None]
@@ -117,6 +119,10 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        # What is here now stays, and requests leave little behind that only the collector can free: with Python's
+        # defaults it looks at everything again and again, which cost 5 to 10 per cent of a small request.
+        gc.freeze()
+        gc.set_threshold(*_GC_THRESHOLDS)
         parent = multiprocessing.parent_process()
         if parent is not None:
             asyncio.get_running_loop().add_reader(parent.sentinel, self._stop_without, parent)

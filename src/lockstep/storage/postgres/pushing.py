@@ -45,6 +45,10 @@ _PUSH = (
     "$18::bytea[], $19::text[], $20::uuid[], $21::text[], $22::text[], $23::text[], $24::bytea[], $25::text[], "
     "$26::boolean, $27::timestamptz, $28::int)"
 )
+_PUSH_RUN = (
+    "select * from lockstep.push_run($1::int, $2::bigint, $3::smallint, $4::int, $5::bytea, $6::bytea[], $7::boolean, "
+    "$8::timestamptz, $9::int)"
+)
 _OCCUPANCY = (
     "select q.name, lockstep.pending(q.id), q.max_size from lockstep.queue q "
     "where q.name = any ($1::text[]) and q.max_size > 0"
@@ -98,7 +102,7 @@ def push(
         if not attempt.lanes:
             occupancy = yield from _occupancy(lanes.by_queue, {})
             return Pushed(PushResult(batches, _Placements(batches, lanes, attempt), occupancy=occupancy), [])
-        row = (yield Call("push", _PUSH, attempt.arguments(at, lock_seconds)))[0]
+        row = yield from _call(attempt, at, lock_seconds)
         match row[0]:
             case "ok":
                 occupancy = yield from _occupancy(lanes.by_queue, attempt.occupancy(row))
@@ -112,6 +116,16 @@ def push(
                 for queue in lanes.by_queue:
                     names.forget(queue)
     raise Unavailable("the queue's names kept changing during the push")
+
+
+def _call(attempt: _Attempt, at: datetime | None, lock_seconds: float | None) -> Conversation[Any]:
+    """Call the procedure; the row that it answers with."""
+    if not attempt.is_one_run():
+        return (yield Call("push", _PUSH, attempt.arguments(at, lock_seconds)))[0]
+    status, created_at, segment_id, uuid, first_seq = (
+        yield Call("push", _PUSH_RUN, attempt.run_arguments(at, lock_seconds))
+    )[0]
+    return status, created_at, [segment_id], [uuid], [first_seq], None, None, None, None, None, None
 
 
 def resolve(batches: Sequence[Batch], names: NameCache, *, at: datetime | None) -> Conversation[None]:
@@ -377,6 +391,31 @@ class _Attempt:
         self.dedup.add(run, [(i, t) for i, t in given if is_canonical_uuid(t)])
         self.dedup_texts.add(run, [(i, t) for i, t in given if not is_canonical_uuid(t)])
 
+    def is_one_run(self) -> bool:
+        """Whether this is the common case, for which there is a procedure that does less: one partition, and nothing
+        to deduplicate, to trace or to count."""
+        return (
+            len(self.lanes) == 1
+            and not self.names[0].limited
+            and not (self.dedup.values or self.dedup_texts.values or self.traces.values)
+            and (self.codecs[0] != Codec.PLAIN.value or self.contents[0][0].bare())
+        )
+
+    def run_arguments(self, at: datetime | None, lock_seconds: float | None) -> list[Any]:
+        """The arguments of push_run, in its order."""
+        content, body = self.contents[0][0], self.bodies[0]
+        return [
+            self.names[0].id,
+            self.source.ids[self.lanes[0]],
+            self.codecs[0],
+            len(content.payloads),
+            body,
+            content.payloads if body is None else None,
+            self.plain_allowed,
+            at,
+            _milliseconds(lock_seconds),
+        ]
+
     def arguments(self, at: datetime | None, lock_seconds: float | None) -> list[Any]:
         """The arguments of push_segments, in its order."""
         limited = [names.id for names in self.names if names.limited]
@@ -398,7 +437,7 @@ class _Attempt:
             *columns,
             self.plain_allowed,
             at,
-            None if lock_seconds is None else round(lock_seconds * 1000),
+            _milliseconds(lock_seconds),
         ]
 
     def note_duplicates(self, row: Any) -> None:
@@ -434,6 +473,10 @@ class _Attempt:
             (segment_id, Segment(uuid, row[1], content, size))
             for segment_id, uuid, (content, size) in zip(row[2], row[3], self.contents, strict=True)
         ]
+
+
+def _milliseconds(seconds: float | None) -> int | None:
+    return None if seconds is None else round(seconds * 1000)
 
 
 class _Placements(Sequence[Placement]):
