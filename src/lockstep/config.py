@@ -56,6 +56,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     body_bytes_max: Annotated[_Bytes, _help("Largest body of an HTTP request.")] = 96 * _MIB
     request_headers_bytes_max: Annotated[_Bytes, _help("Most bytes of the headers of an HTTP request.")] = 32 * _KIB
     request_timeout_seconds: Annotated[_Seconds, _help("Longest wait for the next part of an HTTP request.")] = 30.0
+    health_timeout_seconds: Annotated[_Seconds, _help("Longest wait of /health and /ready for the database.")] = 2.0
     keep_alive_seconds: Annotated[_Seconds, _help("How long an idle HTTP connection stays open.")] = 75.0
     shutdown_timeout_seconds: Annotated[_Seconds, _help("Longest wait, at shutdown, for requests in flight.")] = 20.0
     pop_wait_seconds_max: Annotated[_Seconds, _help("Longest time that a pop may wait for messages.")] = 300.0

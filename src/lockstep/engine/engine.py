@@ -126,6 +126,9 @@ class Engine:
     async def ping(self) -> None:
         await self._store.ping()
 
+    async def ready(self) -> None:
+        await self._store.ready()
+
     # Queues and partitions
 
     async def configure(

@@ -83,6 +83,10 @@ class Store(Protocol):
     async def ping(self) -> None:
         """Return if the store answers; raise Unavailable if it does not."""
 
+    async def ready(self) -> None:
+        """Return if the store answers and is as this process needs it: raise Unavailable, or SchemaTooNew if a newer
+        version has migrated it meanwhile."""
+
     # Between processes
 
     async def listen(self, hear: Callable[[str | None, int], None]) -> None:

@@ -2,47 +2,55 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
+
 from msgspec import Struct
 
-from lockstep import errors
+from lockstep.errors import Unavailable
 from lockstep.server.exchange import Request, Response, answer
 from lockstep.server.node import Node
 from lockstep.server.routing import Route
 from lockstep.version import VERSION
 
 
-class Health(Struct):
+class Health(Struct, omit_defaults=True):
     status: str
     database: str
     version: str
     worker_id: str
+    reason: str | None = None
+    """Why not."""
 
 
 async def health(node: Node, _: Request) -> Response:
     """Alive, and whether the database answers: 503 while it does not."""
-    connected = await _connected(node)
-    content = Health(
-        status="healthy" if connected else "unhealthy",
-        database="connected" if connected else "disconnected",
-        version=VERSION,
-        worker_id=node.name,
-    )
-    return answer(content, 200 if connected else 503)
+    reason = await _failure(node, node.engine.ping)
+    if reason is None:
+        return answer(Health("healthy", "connected", VERSION, node.name))
+    return answer(Health("unhealthy", "disconnected", VERSION, node.name, reason), 503)
 
 
-async def ready(node: Node, request: Request) -> Response:
+async def ready(node: Node, _: Request) -> Response:
     """Ready for traffic: the database answers, its schema is ours, and the server is not about to stop."""
     if node.stopping:
         return answer(Health("stopping", "unknown", VERSION, node.name), 503)
-    return await health(node, request)
+    reason = await _failure(node, node.engine.ready)
+    if reason is None:
+        return answer(Health("ready", "connected", VERSION, node.name))
+    return answer(Health("unready", "unknown", VERSION, node.name, reason), 503)
 
 
-async def _connected(node: Node) -> bool:
+async def _failure(node: Node, look: Callable[[], Awaitable[None]]) -> str | None:
+    """What is wrong. Whoever asks has little patience, while a connection would be tried again and again."""
     try:
-        await node.engine.ping()
-    except errors.Unavailable:
-        return False
-    return True
+        async with asyncio.timeout(node.config.health_timeout_seconds):
+            await look()
+    except TimeoutError:
+        return "the database did not answer in time (health_timeout_seconds)"
+    except Unavailable as error:
+        return error.message
+    return None
 
 
 ROUTES = [

@@ -101,6 +101,9 @@ class MemoryStore:
     async def ping(self) -> None:
         """Always there."""
 
+    async def ready(self) -> None:
+        """Always."""
+
     async def listen(self, hear: Callable[[str | None, int], None]) -> None:
         """No other process can reach this store, so there is nothing to hear."""
 

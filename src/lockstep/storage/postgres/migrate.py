@@ -12,6 +12,7 @@ import asyncpg
 
 from lockstep.errors import SchemaTooNew, Unavailable
 from lockstep.storage.postgres import sql
+from lockstep.storage.postgres.failures import translate
 
 ADVISORY_LOCK = 0x6C6F636B73746570
 """The ASCII of `lockstep`."""
@@ -109,6 +110,16 @@ async def schema_version(connection: asyncpg.Connection[Any]) -> int:
         return 0
     version: int = await connection.fetchval("select coalesce(max(version), 0) from lockstep.migration")
     return version
+
+
+async def check_schema(connection: asyncpg.Connection[Any]) -> None:
+    """Raises Unavailable or SchemaTooNew unless the database has this version's schema."""
+    try:
+        if await _is_current(connection):
+            return
+    except Exception as error:
+        raise translate(error) from error
+    raise Unavailable("the database has another version's schema: start again, or run lockstep migrate")
 
 
 async def _is_current(connection: asyncpg.Connection[Any]) -> bool:

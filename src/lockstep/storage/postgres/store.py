@@ -13,7 +13,7 @@ from lockstep.storage.postgres.inspection import Inspection
 from lockstep.storage.postgres.listen import Hear, Signals
 from lockstep.storage.postgres.maintenance import Maintenance
 from lockstep.storage.postgres.message_admin import MessageAdmin
-from lockstep.storage.postgres.migrate import migrate
+from lockstep.storage.postgres.migrate import check_schema, migrate
 from lockstep.storage.postgres.overview import Overviews
 from lockstep.storage.postgres.pool import Database, PoolSettings, QueryHook
 from lockstep.storage.postgres.pushing import Encryption
@@ -57,6 +57,10 @@ class PostgresStore(
 
     async def ping(self) -> None:
         await self.database.fetch("ping", "select 1")
+
+    async def ready(self) -> None:
+        async with self.database.connection() as connection:
+            await check_schema(connection)
 
     async def listen(self, hear: Hear) -> None:
         await self._signals.listen(hear)
