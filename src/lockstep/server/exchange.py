@@ -20,6 +20,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 T = TypeVar("T")
 
+_REMEMBERED_BYTES_MAX = 1024
 JSON = (b"content-type", b"application/json")
 _MISSING = re.compile(r"Object missing required field `(\w+)`(?: - at `(.+)`)?")
 
@@ -53,7 +54,9 @@ class Request:
 
     def query(self, kind: type[T]) -> T:
         """The query string as a struct. Names that the struct does not have are ignored."""
-        parsed: T = _query(self._scope["query_string"], kind)  # type: ignore[arg-type]
+        query_string: bytes = self._scope["query_string"]
+        read = _remembered_query if len(query_string) <= _REMEMBERED_BYTES_MAX else _query
+        parsed: T = read(query_string, kind)  # type: ignore[arg-type]
         return parsed
 
     async def body(self) -> bytes:
@@ -125,9 +128,7 @@ def _what_does_not_fit(error: msgspec.ValidationError) -> str:
     return f"{missing[1]} is required" + (f" at {missing[2]}" if missing[2] else "")
 
 
-@lru_cache(maxsize=4096)
 def _query(query_string: bytes, kind: type[Any]) -> Any:
-    """Consumers ask the same again and again, so what a query string means is remembered."""
     try:
         pairs = parse_qsl(query_string.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=64)
     except (UnicodeDecodeError, ValueError) as error:
@@ -136,6 +137,10 @@ def _query(query_string: bytes, kind: type[Any]) -> Any:
         return msgspec.convert(dict(pairs), kind, strict=False)
     except msgspec.ValidationError as error:
         raise InvalidRequest(f"the query does not fit: {error}") from None
+
+
+_remembered_query = lru_cache(maxsize=4096)(_query)
+"""Consumers ask the same again and again, so what a short query string means is remembered."""
 
 
 class Response:

@@ -83,10 +83,12 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def _look(self) -> None:
         now = self.loop.time()
+        if self.flow.read_paused and self._since is not None:
+            # A body that the application does not take fast enough is not the client's fault.
+            self._since = now
         if self._since is not None and now - self._since >= self.timeout_seconds:
             self._refuse(_TOO_SLOW)
             return
-        # A body that the application does not take fast enough is not the client's fault.
         self._watch = self.loop.call_later(self.timeout_seconds / 2, self._look)
 
     def _refuse(self, answer: bytes) -> None:
