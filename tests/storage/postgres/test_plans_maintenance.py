@@ -24,6 +24,15 @@ _READ = """
 select relname, seq_scan, seq_tup_read + coalesce(idx_tup_fetch, 0)
 from pg_stat_xact_user_tables where schemaname = 'lockstep'
 """
+_NO_AUTOVACUUM = """
+do $$
+declare _table regclass;
+begin
+    for _table in select c.oid from pg_class c where c.relnamespace = 'lockstep'::regnamespace and c.relkind = 'r' loop
+        execute format('alter table %s set (autovacuum_enabled = false)', _table);
+    end loop;
+end $$
+"""
 # A row per queue, or per duty: nobody minds how they are read.
 _SMALL = {"queue", "consumer_group", "removal", "sample_sum"}
 
@@ -36,7 +45,10 @@ def dsn(databases: Databases) -> str:
 @pytest_asyncio.fixture
 async def actor(dsn: str, clock: SetClock) -> AsyncIterator[Actor]:
     async with Stage(dsn, clock=clock) as stage:
-        yield await stage.actor()
+        actor = await stage.actor()
+        # Statistics that are taken while the first of a few hundred rows arrive would speak of other tables.
+        await actor.connection.execute(_NO_AUTOVACUUM)
+        yield actor
 
 
 async def rows_read(actor: Actor, call: Awaitable[Any]) -> dict[str, int]:
