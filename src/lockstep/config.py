@@ -142,10 +142,29 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         bool, _help("Give each message that is pushed over HTTP a transaction id, so that the push can be repeated.")
     ] = True
 
+    schedule_min_seconds: Annotated[
+        float, Meta(ge=0, le=60), _help("A message that is scheduled less far ahead is delivered now.")
+    ] = 0.1
+    promotion_interval_seconds: Annotated[
+        float, Meta(ge=0.05, le=60), _help("How often a server looks for scheduled messages that are due.")
+    ] = 0.5
+    promotion_messages_max: Annotated[
+        int, Meta(ge=1, le=_SEGMENT_MESSAGES), _help("Most scheduled messages that one transaction makes deliverable.")
+    ] = 1_000
+    cron_late_seconds_max: Annotated[
+        float,
+        Meta(ge=1, le=86_400),
+        _help("A recurring message that does not catch up is still pushed if it is no later than this."),
+    ] = 60.0
+
     retention_interval_seconds: Annotated[_Interval, _help("How often old messages are removed.")] = 60.0
     retention_batch_messages_max: Annotated[_Count, _help("Most messages, about, that one transaction removes.")] = (
         10_000
     )
+    names_allow_whitespace: Annotated[bool, _help("Whether the name of a work queue may contain whitespace.")] = False
+    balance_interval_seconds: Annotated[
+        float, Meta(ge=0.01, le=3600), _help("How often a server asks how full the partitions of a balanced queue are.")
+    ] = 1.0
     eviction_interval_seconds: Annotated[_Interval, _help("How often messages that waited too long are removed.")] = (
         10.0
     )

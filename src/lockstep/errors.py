@@ -12,12 +12,14 @@
     │   ├── NoSuchRoute            the path of the request
     │   ├── QueueNotFound, PartitionNotFound, GroupNotFound
     │   ├── MessageNotFound, DeadLetterNotFound
+    │   ├── ScheduleNotFound, CronNotFound
     │   └── StreamQueryNotFound
     ├── MethodNotAllowed 405       the route is there, but not for this method
     ├── RequestTimeout 408         the client sent its request too slowly
     ├── Conflict 409
     │   ├── LeaseLost              the lease is not, or no longer, the live one
     │   ├── TransactionRolledBack  one step of a transaction failed, so none was applied
+    │   ├── GroupModeMismatch      the group is ordered and was asked for as shared, or the other way round
     │   └── StreamConfigMismatch   the stream query is known with another configuration
     ├── TooLarge 413
     ├── QueueFull 429              the queue's own limit (max_size)
@@ -139,6 +141,18 @@ class DeadLetterNotFound(NotFound):
     code = "dead_letter_not_found"
 
 
+class ScheduleNotFound(NotFound):
+    """There is no such scheduled message."""
+
+    code = "schedule_not_found"
+
+
+class CronNotFound(NotFound):
+    """There is no such recurring message."""
+
+    code = "cron_not_found"
+
+
 class StreamQueryNotFound(NotFound):
     """There is no such stream query."""
 
@@ -176,6 +190,12 @@ class TransactionRolledBack(Conflict):
     """The transaction was rolled back."""
 
     code = "transaction_rolled_back"
+
+
+class GroupModeMismatch(Conflict):
+    """The consumer group is there in another mode."""
+
+    code = "group_mode_mismatch"
 
 
 class StreamConfigMismatch(Conflict):

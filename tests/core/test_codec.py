@@ -6,6 +6,7 @@ import base64
 import struct
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -56,6 +57,7 @@ def columns(draw: st.DrawFn) -> Columns:
         encodings=column(texts),
         headers=column(st.binary(max_size=30)),
         producer_subs=column(texts),
+        expires_at=column(st.datetimes(timezones=st.just(UTC))),
     )
 
 
@@ -75,6 +77,7 @@ def example() -> Columns:
         encodings=[None, "avro"] * 4,
         headers=[b"{}", None] * 4,
         producer_subs=["日本"] * 8,
+        expires_at=[None, *(datetime(1900 + 50 * n, 1, 1, 0, 0, 0, n, tzinfo=UTC) for n in range(7))],
     )
 
 
@@ -114,7 +117,7 @@ def test_column_that_no_message_uses_takes_no_room() -> None:
     bare = encode(Columns(payloads(3)))
     assert len(bare) == 12 + 3 * 4 + sum(map(len, payloads(3)))
     absent = decode(bare)
-    assert [getattr(absent, name) for name in COLUMN_NAMES[1:]] == [None] * 7
+    assert [getattr(absent, name) for name in COLUMN_NAMES[1:]] == [None] * 8
 
 
 def test_no_messages_at_all() -> None:
@@ -282,11 +285,13 @@ def test_noise_behind_a_good_beginning_does_not_crash(count: int, mask: int, noi
         pytest.param(b"", "cut short", id="empty"),
         pytest.param(b"LSG2" + bytes(8), "does not begin as one", id="magic"),
         pytest.param(b"LSG1" + struct.pack("<ii", -1, 1), "does not begin as one", id="negative-count"),
-        pytest.param(b"LSG1" + struct.pack("<ii", 0, 1 << 9), "does not begin as one", id="unknown-column"),
+        pytest.param(b"LSG1" + struct.pack("<ii", 0, 1 << 10), "does not begin as one", id="unknown-column"),
         pytest.param(b"LSG1" + struct.pack("<ii", 2**31 - 1, 1), "cut short", id="huge-count"),
         pytest.param(b"LSG1" + struct.pack("<iii", 1, 1, -2), "negative length", id="negative-length"),
         pytest.param(b"LSG1" + struct.pack("<iii", 1, 1, 9) + b"x", "cut short", id="long-value"),
         pytest.param(b"LSG1" + struct.pack("<ii", 0, 0), "without a payload", id="no-payloads"),
+        pytest.param(b"LSG1" + struct.pack("<iiii", 1, 1 | 1 << 9, 0, 3) + b"abc", "a time", id="short-time"),
+        pytest.param(b"LSG1" + struct.pack("<iiiiq", 1, 1 | 1 << 9, 0, 8, 2**62), "a time", id="far-time"),
     ],
 )
 def test_layout_that_cannot_be_is_told_why(layout: bytes, told: str) -> None:

@@ -13,7 +13,7 @@ import pytest
 from lockstep.config import Config, load
 from lockstep.core.messages import Batch
 from lockstep.core.policy import QueueOptions
-from lockstep.core.records import Ack, PopRequest, Renewal
+from lockstep.core.records import Ack, PopRequest, Renewal, Subscription
 from lockstep.engine.engine import Engine
 from lockstep.errors import QueueFull, Unavailable
 from lockstep.storage.base import Store
@@ -127,6 +127,33 @@ async def test_waiting_consumers_are_served_by_one_call_each_with_its_own_lease(
     assert len(popped) == 5
     assert len({one.lease_id for one in popped}) == 5
     assert len({one.runs[0].partition for one in popped}) == 5
+
+
+async def test_pops_of_a_shared_group_are_joined_and_never_side_by_side(store: Store) -> None:
+    await store.push([batch("p", *[b"%d" % number for number in range(9)])])
+    gate = Gate(store, "pop")
+    engine = Engine(gate, one_call_at_a_time(pop_calls_max=5, call_messages_min=1))  # type: ignore[arg-type]
+    wanted = PopRequest(queue=QUEUE, group="g", mode="shared", batch=2)
+    other = PopRequest(queue=QUEUE, group="other")
+    results = await asked_together(gate, *[engine.pop([one]) for one in (wanted, wanted, wanted, other, wanted)])
+    assert gate.calls["pop"] == 3  # the first, the other one beside it, and then those that gathered
+    assert engine.counts.calls["pop"].requests_max == 3
+    assert sorted(b"".join(result[0].payloads()) for result in results) == [b"0", b"01", b"23", b"45", b"67"]
+    assert len({result[0].lease_id for result in results}) == 5
+
+
+async def test_group_that_turns_out_to_be_shared_is_joined_from_then_on(store: Store) -> None:
+    await store.push([batch("p", b"1", b"2", b"3")])
+    await store.subscribe(QUEUE, "g", Subscription(), mode="shared")
+    gate = Gate(store, "pop")
+    engine = Engine(gate, one_call_at_a_time(pop_calls_max=5))  # type: ignore[arg-type]
+    wanted = PopRequest(queue=QUEUE, group="g")
+    gate.open()
+    await engine.pop([wanted])
+    assert gate.calls["pop"] == 1
+    await asyncio.gather(*[engine.pop([wanted]) for _ in range(3)])
+    assert gate.calls["pop"] == 3
+    assert engine.counts.calls["pop"].requests_max == 2
 
 
 async def test_a_named_partition_goes_to_one_of_those_who_ask(store: Store) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
@@ -69,10 +70,12 @@ async def test_every_field_of_a_single_message_is_kept(engine: Engine) -> None:
         encoding="avro",
         headers={"a": "b"},
         producer_sub="sub",
+        expires_at=datetime.max.replace(tzinfo=UTC),
     )
     await engine.push([message])
     [found] = await popped(engine)
-    for name in NewMessage.__struct_fields__:
+    asked_only = {"expire_seconds", "deliver_at", "delay_seconds", "schedule_key"}
+    for name in set(NewMessage.__struct_fields__) - asked_only:
         assert getattr(found, name) == getattr(message, name), name
 
 

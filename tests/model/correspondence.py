@@ -19,11 +19,12 @@ from lockstep.core.records import (
     Renewal,
     TransactionResult,
 )
+from lockstep.core.schedules import Promoted, Scheduled, ScheduleName
 from lockstep.errors import LockstepError, QueueFull, TransactionRolledBack
 
-REDRIVEN = "lockstep-redriven-from"
+MESSAGE_HEADERS = ("lockstep-redriven-from", "lockstep-dead-from-message-id")
 # Stores choose by the order of these ids, so the order must correspond too.
-ORDERED = {"partition", "dead_letter", "queue"}
+ORDERED = {"partition", "dead_letter", "queue", "schedule"}
 
 
 class Id(msgspec.Struct, frozen=True):
@@ -33,12 +34,13 @@ class Id(msgspec.Struct, frozen=True):
     value: Any
 
 
-_FIELDS = {"partition_id": "partition", "lease_id": "lease", "message_id": "message"}
+_FIELDS = {"partition_id": "partition", "lease_id": "lease", "message_id": "message", "schedule_id": "schedule"}
 _OWN: list[tuple[type, str]] = [
     (QueueInfo, "queue"),
     (PartitionInfo, "partition"),
     (Message, "message"),
     (DeadLetter, "dead_letter"),
+    (Scheduled, "schedule"),
 ]
 
 
@@ -56,12 +58,20 @@ def plain(value: Any) -> Any:
             "expires_at": value.expires_at,
             "messages": plain(list(value.messages())),
         }
+    if isinstance(value, Promoted):
+        # Whether more is due it may say too often.
+        return {
+            "messages": value.messages,
+            "partitions": {queue: sorted(names) for queue, names in value.partitions_by_queue.items()},
+            "postponed": sorted(value.postponed),
+            "next_at": value.next_at,
+        }
     if isinstance(value, TransactionResult):
         return {"acks": plain(value.acks), "pushed": plain(value.pushed)}
     if isinstance(value, PushResult | list | tuple):
         return [plain(item) for item in value]
     if isinstance(value, Mapping):
-        return {key: Id("message", item) if key == REDRIVEN else plain(item) for key, item in value.items()}
+        return {key: Id("message", item) if key in MESSAGE_HEADERS else plain(item) for key, item in value.items()}
     if isinstance(value, msgspec.Struct):
         return _plain_struct(value)
     return value
@@ -128,6 +138,8 @@ class Correspondence:
         if isinstance(value, DeadLetterFilter) and value.ids is not None:
             ids = tuple(self.other("dead_letter", identity) for identity in value.ids)
             return msgspec.structs.replace(value, ids=ids)
+        if isinstance(value, ScheduleName) and value.id is not None:
+            return ScheduleName(id=self.other("schedule", value.id))
         if isinstance(value, list):
             return [self.translate(item) for item in value]
         return value

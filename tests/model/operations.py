@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -132,6 +132,7 @@ class AckPlan:
     """own, none, garbage, or another"""
     group: str | None
     """None is the group of the delivery."""
+    retry_seconds: float | None
 
 
 acks = st.lists(
@@ -144,6 +145,7 @@ acks = st.lists(
         status=statuses,
         lease=st.sampled_from(["own", "own", "own", "none", "garbage", "another"]),
         group=st.one_of(st.none(), st.none(), st.none(), groups),
+        retry_seconds=st.sampled_from([None, None, -1, 0, 2.5, 40]),
     ),
     min_size=1,
     max_size=4,
@@ -207,6 +209,8 @@ class Operations(RuleBasedStateMachine):
     """Draws operations and performs them by `call`, which subclasses define."""
 
     runner: asyncio.Runner
+    shared: frozenset[str] = frozenset()
+    """The groups that are shared; acks have a time to retry at only where there are any."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -329,7 +333,8 @@ class Operations(RuleBasedStateMachine):
         self.call("delete_group", group, queue=queue, forget_subscription=forget)
 
     def _subscribe(self, group: str, queue: str, mode: str) -> None:
-        self.call("subscribe", queue, group, self._subscription(mode))
+        modes = {"mode": "shared"} if group in self.shared else {}
+        self.call("subscribe", queue, group, self._subscription(mode), **modes)
 
     def _set_subscription(self, group: str, queue: str | None, mode: str) -> None:
         self.call("set_subscription", group, self._subscription(mode), queue=queue)
@@ -359,6 +364,7 @@ class Operations(RuleBasedStateMachine):
             lease_seconds=plan.lease_seconds,
             auto_ack=plan.auto_ack,
             subscription=self._subscription(plan.mode),
+            mode="shared" if plan.group in self.shared else None,
         )
 
     def _subscription(self, mode: str) -> Subscription:
@@ -381,6 +387,7 @@ class Operations(RuleBasedStateMachine):
             lease_id=self._lease(plan, delivered),
             status=plan.status,
             error=None if plan.status == "completed" else "no",
+            retry_at=self._retry_at(plan),
         )
         if plan.form == "id":
             return msgspec.structs.replace(ack, transaction_id=delivered.message_id)
@@ -393,6 +400,11 @@ class Operations(RuleBasedStateMachine):
             partition_id=None if plan.form == "lease" else ack.partition_id,
             seq=delivered.message.seq if plan.form == "seq" else None,
         )
+
+    def _retry_at(self, plan: AckPlan) -> datetime | None:
+        if not self.shared or plan.retry_seconds is None or plan.status not in ("failed", "retry"):
+            return None
+        return self.clock.now + timedelta(seconds=plan.retry_seconds)
 
     def _lease(self, plan: AckPlan, delivered: Delivered) -> str | None:
         another = _newest(self._leases, plan.which + 1)

@@ -218,6 +218,8 @@ def test_memory_store_keeps_the_promises(runner: asyncio.Runner) -> None:
 
 
 class AgreementMachine(Operations):
+    shared = frozenset({"h"})
+
     def __init__(self, runner: asyncio.Runner, postgres: Store, clock: SetClock) -> None:
         super().__init__()
         self.runner = runner

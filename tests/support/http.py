@@ -53,6 +53,9 @@ class Http:
     def post(self, path: str, content: object = None) -> Answer:
         return self.send("POST", path, None if content is None else json.dumps(content).encode())
 
+    def patch(self, path: str, content: object) -> Answer:
+        return self.send("PATCH", path, json.dumps(content).encode())
+
     def delete(self, path: str, **query: object) -> Answer:
         return self.send("DELETE", f"{path}?{urlencode(query)}" if query else path)
 

@@ -5,7 +5,8 @@
 
 Column 0, the payloads, is always there and has no -1. Bit i of the mask says whether column i is. So a reader
 slices values out by offsets alone, and an Arrow binary array can lie on lengths and values as they are.
-Transaction ids take one of two columns: UUIDs in canonical spelling as 16 bytes, anything else as text.
+Transaction ids take one of two columns: UUIDs in canonical spelling as 16 bytes, anything else as text. A segment has
+the times at which its messages expire beside its body, where SQL can read them; only a message that waits has it here.
 The block is compressed with zstd level 1 and, for an encrypted queue, sealed with AES-256-GCM afterwards.
 """
 
@@ -17,6 +18,7 @@ import sys
 import threading
 from array import array
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from enum import IntFlag
 from itertools import accumulate, pairwise
 from uuid import UUID
@@ -41,6 +43,9 @@ class Codec(IntFlag):
 
 _MAGIC = b"LSG1"
 _HEADER = struct.Struct("<4sii")
+_TIME = struct.Struct("<q")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
 _NONCE_BYTES = 12
 _TAG_BYTES = 16
 _UUID_BYTES = 16
@@ -57,7 +62,8 @@ _BODY_BYTES_MAX = 2**31 - 1
     _ENCODINGS,
     _HEADERS,
     _SUBS,
-) = range(9)
+    _EXPIRES_AT,
+) = range(10)
 
 # A (de)compressor of zstandard serves one thread at a time.
 _local = threading.local()
@@ -123,6 +129,7 @@ def encode(columns: Columns) -> bytes:
         _texts_to_bytes(columns.encodings),
         columns.headers,
         _texts_to_bytes(columns.producer_subs),
+        _times_to_bytes(columns.expires_at),
     ]
     mask = sum(1 << bit for bit, values in enumerate(stored) if values is not None)
     parts = [_HEADER.pack(_MAGIC, len(columns), mask)]
@@ -145,6 +152,22 @@ def _int32s(numbers: list[int]) -> bytes:
 
 def _texts_to_bytes(values: list[str | None] | None) -> list[bytes | None] | None:
     return None if values is None else [None if value is None else value.encode() for value in values]
+
+
+def _times_to_bytes(values: list[datetime | timedelta | None] | None) -> list[bytes | None] | None:
+    """Microseconds since 1970."""
+    if values is None:
+        return None
+    return [_TIME.pack((value - _EPOCH) // _MICROSECOND) if isinstance(value, datetime) else None for value in values]
+
+
+def _bytes_to_times(values: list[bytes | None] | None) -> list[datetime | timedelta | None] | None:
+    if values is None:
+        return None
+    try:
+        return [None if value is None else _EPOCH + _TIME.unpack(value)[0] * _MICROSECOND for value in values]
+    except (struct.error, OverflowError) as error:
+        raise CorruptSegment("a segment's body has a time that is none") from error
 
 
 def _split_transaction_ids(
@@ -176,11 +199,11 @@ def decode(layout: bytes) -> Columns:
 
 def _stored_columns(layout: bytes) -> list[list[bytes | None] | None]:
     magic, count, mask = _HEADER.unpack_from(layout)
-    if magic != _MAGIC or count < 0 or mask >> (_SUBS + 1):
+    if magic != _MAGIC or count < 0 or mask >> (_EXPIRES_AT + 1):
         raise CorruptSegment("a segment's body does not begin as one")
     position = _HEADER.size
     stored: list[list[bytes | None] | None] = []
-    for bit in range(_SUBS + 1):
+    for bit in range(_EXPIRES_AT + 1):
         values = None
         if mask >> bit & 1:
             values, position = _decode_column(layout, position, count)
@@ -203,6 +226,7 @@ def _columns(stored: list[list[bytes | None] | None]) -> Columns:
         encodings=_bytes_to_texts(stored[_ENCODINGS]),
         headers=stored[_HEADERS],
         producer_subs=_bytes_to_texts(stored[_SUBS]),
+        expires_at=_bytes_to_times(stored[_EXPIRES_AT]),
     )
 
 

@@ -31,6 +31,16 @@ def uuid7(unix_ns: int) -> UUID:
     return UUID(int=(milliseconds << 80) | (7 << 76) | (fraction << 64) | (2 << 62) | random_bits)
 
 
+def shared_lease(unix_ns: int) -> UUID:
+    """The id of a lease on single messages: a UUIDv7 that says version 8, so that it is known for what it is."""
+    return UUID(int=uuid7(unix_ns).int ^ (15 << 76))
+
+
+def is_shared_lease(text: str | None) -> bool:
+    """Whether a lease id in its canonical spelling looks like one on single messages. A hint, and no proof."""
+    return text is not None and text[14:15] == "8"
+
+
 def segment_uuid7(unix_ns: int) -> UUID:
     """A UUIDv7 with room for the ordinal."""
     return UUID(int=uuid7(unix_ns).int & ~_ORDINAL_MASK)

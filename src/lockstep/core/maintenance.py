@@ -1,10 +1,12 @@
 """Maintenance: the rules of what is removed, and what the duties ask and tell.
 
-Three policies of a queue remove messages, each by their age:
+Four policies of a queue remove messages, each by their age:
 
     retention             retention_seconds: whatever became of them
     completed_retention   completed_retention_seconds: those that every group is done with; none while there is no group
     eviction              max_wait_seconds: those that still wait for a group, or for any group to appear
+    expiry                expire_seconds, or the message's own time: each group that still has one before it passes it,
+                          as a pop would; what becomes of it says on_expired, and it stays stored
 
 The first two need retention_enabled, and take a run (what one push stored in one partition) whole or not at all. None
 takes what is under a live lease, nor what comes after it.
@@ -23,8 +25,8 @@ from lockstep.core.policy import QueueOptions
 from lockstep.core.records import Problem
 from lockstep.core.rules import Cursor
 
-PruneKind = Literal["retention", "completed_retention", "eviction"]
-RemovalKind = Literal["retention", "completed_retention", "eviction", "idle_partition"]
+PruneKind = Literal["retention", "completed_retention", "eviction", "expiry"]
+RemovalKind = Literal["retention", "completed_retention", "eviction", "expiry", "idle_partition"]
 
 
 def prune_before(options: QueueOptions, kind: PruneKind, now: datetime) -> datetime | None:

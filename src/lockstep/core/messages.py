@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Literal, overload
 from uuid import UUID
 
@@ -33,6 +33,8 @@ class Columns:
     headers: list[bytes | None] | None = None
     """A JSON object of strings, encoded."""
     producer_subs: list[str | None] | None = None
+    expires_at: list[datetime | timedelta | None] | None = None
+    """None is as the queue says. A span is from now: the engine makes a time of it, so that a store sees only times."""
 
     def __len__(self) -> int:
         return len(self.payloads)
@@ -47,6 +49,7 @@ class Columns:
             and self.encodings is None
             and self.headers is None
             and self.producer_subs is None
+            and self.expires_at is None
         )
 
     def slice(self, start: int, stop: int) -> Columns:
@@ -68,6 +71,7 @@ class Columns:
             self.encodings,
             self.headers,
             self.producer_subs,
+            self.expires_at,
         )
 
 
@@ -80,6 +84,7 @@ COLUMN_NAMES = (
     "encodings",
     "headers",
     "producer_subs",
+    "expires_at",
 )
 
 
@@ -96,6 +101,30 @@ class NewMessage(msgspec.Struct, frozen=True, kw_only=True):
     encoding: str | None = None
     headers: Mapping[str, str] | None = None
     producer_sub: str | None = None
+    expires_at: datetime | None = None
+    """Not delivered from this time on, whatever the queue says; or, in place of it, `expire_seconds` from now."""
+    expire_seconds: float | None = None
+    deliver_at: datetime | None = None
+    """Not before this time; or, in place of it, `delay_seconds` from now."""
+    delay_seconds: float | None = None
+    schedule_key: str | None = None
+    """By which it can be found, cancelled and rescheduled while it waits; unique in its queue."""
+
+
+class NewSchedule(msgspec.Struct, frozen=True, kw_only=True):
+    """When messages are to be delivered, if not at once: at a time, or after a while."""
+
+    deliver_at: datetime | None = None
+    delay_seconds: float | None = None
+    key: str | None = None
+    """Only for a single message."""
+
+
+def schedule_of(message: NewMessage) -> NewSchedule | None:
+    """When the message is to be delivered; None for at once."""
+    if message.deliver_at is None and message.delay_seconds is None and message.schedule_key is None:
+        return None
+    return NewSchedule(deliver_at=message.deliver_at, delay_seconds=message.delay_seconds, key=message.schedule_key)
 
 
 @dataclass(slots=True)
@@ -105,6 +134,8 @@ class Batch:
     queue: str
     partition: str
     columns: Columns
+    schedule: NewSchedule | None = None
+    """None: at once."""
 
     @classmethod
     def of(cls, queue: str, payloads: Iterable[bytes], *, partition: str = DEFAULT_PARTITION, **columns: Any) -> Batch:
@@ -130,6 +161,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     encoding: str | None = None
     headers: Mapping[str, str] | None = None
     producer_sub: str | None = None
+    expires_at: datetime | None = None
+    """Where the producer gave a time of its own."""
     attempt: int = 0
     """Which delivery this is, from 1; 0 when the message was read and not popped."""
 
@@ -139,6 +172,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _decode_headers = msgspec.json.Decoder(dict[str, str]).decode
+_NO_SEGMENT = UUID(int=0)
 
 
 @dataclass(slots=True)
@@ -181,6 +215,7 @@ class Run:
             encoding=_at(columns.encodings, offset),
             headers=None if headers is None else _decode_headers(headers),
             producer_sub=_at(columns.producer_subs, offset),
+            expires_at=_at(columns.expires_at, offset),
             attempt=self.attempt,
         )
 
@@ -198,22 +233,27 @@ REDRIVEN_FROM = "lockstep-redriven-from"
 
 def redriven(message: Message) -> Batch:
     """A dead message as it is pushed again: without a transaction id, because the old one is used up."""
-    headers = msgspec.json.encode({**(message.headers or {}), REDRIVEN_FROM: message.id})
-    columns = Columns([message.payload], headers=[headers])
+    return again(message, message.queue, message.partition, {**(message.headers or {}), REDRIVEN_FROM: message.id})
+
+
+def again(message: Message, queue: str, partition: str, headers: Mapping[str, str]) -> Batch:
+    """A message as a new one: without its transaction id, which is used up, and without a time at which it expires."""
+    columns = Columns([message.payload], headers=[msgspec.json.encode(headers)])
     for name in ("trace_id", "kind", "reference", "encoding", "producer_sub"):
         if getattr(message, name) is not None:
             setattr(columns, f"{name}s", [getattr(message, name)])
-    return Batch(message.queue, message.partition, columns)
+    return Batch(queue, partition, columns)
 
 
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     """What became of one pushed message."""
 
     index: int
-    status: Literal["queued", "duplicate"]
+    status: Literal["queued", "duplicate", "scheduled"]
     queue: str
     partition: str
     partition_id: int
+    """0, as the seq, and without a message id, while the message waits for its time."""
     seq: int
     message_id: str
     """A duplicate names the first message with its transaction id."""
@@ -222,6 +262,19 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     depth: int | None = None
     """Of a queue with a max_size: the pending messages after this push; None for a queue without."""
     remaining: int | None = None
+    schedule_id: int | None = None
+    """Of a message that waits: by what it can be cancelled; a duplicate names the one that waits already."""
+    due_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Appointment:
+    """The place of a message among those that wait."""
+
+    schedule_id: int
+    due_at: datetime
+    duplicate: bool = False
+    """It is another one's, which has the same key or transaction id."""
 
 
 @dataclass(slots=True)
@@ -234,6 +287,12 @@ class Placement:
     ordinal: int
     duplicates: Mapping[int, tuple[int, str]] | None = None
     """By position in the batch: seq and message id of the first message with that transaction id."""
+    appointments: Sequence[Appointment] | None = None
+    """By position in a batch whose messages wait: nothing else is said about it then."""
+
+    @classmethod
+    def waiting(cls, appointments: Sequence[Appointment]) -> Placement:
+        return cls(0, 0, _NO_SEGMENT, 0, appointments=appointments)
 
 
 @dataclass(slots=True, frozen=True)
@@ -280,7 +339,17 @@ class PushResult(Sequence[Receipt]):
     @property
     def duplicates(self) -> int:
         """How many of the messages were duplicates."""
-        return sum(len(p.duplicates) for p in self.placements if p.duplicates)
+        found = 0
+        for placement in self.placements:
+            if placement.duplicates:
+                found += len(placement.duplicates)
+            elif placement.appointments:
+                found += sum([appointment.duplicate for appointment in placement.appointments])
+        return found
+
+    def first_due_at(self) -> datetime | None:
+        """When the first of those that wait is due; None if none does."""
+        return min((one.due_at for p in self.placements for one in p.appointments or ()), default=None)
 
     @overload
     def __getitem__(self, index: int) -> Receipt: ...
@@ -321,6 +390,8 @@ class PushResult(Sequence[Receipt]):
             self._recent = (batch_index, placement, sorted(placement.duplicates or ()))
         _, placement, duplicated = self._recent
         batch = self.batches[batch_index]
+        if placement.appointments is not None:
+            return _waiting_receipt(index, batch, position, placement.appointments[position])
         earlier = placement.duplicates or {}
         occupancy = self.occupancy.get(batch.queue)
         if position in earlier:
@@ -344,3 +415,19 @@ class PushResult(Sequence[Receipt]):
             depth=occupancy.depth if occupancy else None,
             remaining=occupancy.remaining if occupancy else None,
         )
+
+
+def _waiting_receipt(index: int, batch: Batch, position: int, appointment: Appointment) -> Receipt:
+    return Receipt(
+        index=index,
+        status="duplicate" if appointment.duplicate else "scheduled",
+        queue=batch.queue,
+        partition=batch.partition,
+        partition_id=0,
+        seq=0,
+        message_id="",
+        transaction_id=_at(batch.columns.transaction_ids, position) or "",
+        trace_id=_at(batch.columns.trace_ids, position),
+        schedule_id=appointment.schedule_id,
+        due_at=appointment.due_at,
+    )

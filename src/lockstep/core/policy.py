@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
 from math import log10
 from typing import Any, Literal, get_args
 
 import msgspec
 
-from lockstep.errors import InvalidOption
+from lockstep.core.names import check_name
+from lockstep.errors import InvalidName, InvalidOption
 
 OnExhausted = Literal["dead", "stop", "drop"]
+OnExpired = Literal["dead", "drop"]
 Compression = Literal["zstd", "none"]
+GroupMode = Literal["ordered", "shared"]
 
 SECONDS_MAX = 10 * 366 * 86_400
 MILLISECONDS_MAX = SECONDS_MAX * 1000
 COUNT_MAX = 2**62
 RETRY_LIMIT_MAX = 65_536
+BALANCED_PARTITIONS_MAX = 1_000
 
 
 class QueueOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -50,6 +55,16 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Kept and echoed; dead letters are always recorded."""
     dlq_after_max_retries: bool = False
     """Kept and echoed."""
+    expire_seconds: int = 0
+    """A message that is older than this is not delivered any more; 0 is never. A message may have a time of its own."""
+    on_expired: OnExpired = "dead"
+    """What becomes of a message that expired: a dead letter, or nothing."""
+    dead_queue: str | None = None
+    """The queue to which dead letters are pushed, too. It must exist, with neither one of its own nor a max_size."""
+    partitions: int = 0
+    """So many numbered partitions, over which messages are spread that name no partition; 0 spreads nothing."""
+    group_mode: GroupMode = "ordered"
+    """How a new group that does not say it itself is served: a lease per partition, or leases on single messages."""
 
     def retry_delay(self, attempts: int) -> timedelta:
         """How long a message waits after its delivery failed for the `attempts`-th time."""
@@ -70,6 +85,10 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return timedelta(seconds=self.window_seconds)
 
     @property
+    def expires_after(self) -> timedelta | None:
+        return timedelta(seconds=self.expire_seconds) if self.expire_seconds else None
+
+    @property
     def max_wait(self) -> timedelta | None:
         return timedelta(seconds=self.max_wait_seconds) if self.max_wait_seconds else None
 
@@ -88,10 +107,14 @@ RANGES: dict[str, tuple[float, float]] = {
     "retention_seconds": (0, SECONDS_MAX),
     "completed_retention_seconds": (0, SECONDS_MAX),
     "max_wait_seconds": (0, SECONDS_MAX),
+    "expire_seconds": (0, SECONDS_MAX),
+    "partitions": (0, BALANCED_PARTITIONS_MAX),
 }
 _CHOICES: dict[str, tuple[str, ...]] = {
     "on_exhausted": get_args(OnExhausted),
     "compression": get_args(Compression),
+    "on_expired": get_args(OnExpired),
+    "group_mode": get_args(GroupMode),
 }
 OPTION_NAMES: tuple[str, ...] = QueueOptions.__struct_fields__
 
@@ -99,18 +122,34 @@ OPTION_NAMES: tuple[str, ...] = QueueOptions.__struct_fields__
 def queue_options(**given: Any) -> QueueOptions:
     """Options from keyword arguments, each checked; what is not given has its default."""
     for name, value in given.items():
-        _check_option(name, value)
-    return QueueOptions(**given)
+        check_option(name, value)
+    return _check_together(QueueOptions(**given))
 
 
 def check_options(options: QueueOptions) -> QueueOptions:
     """The options, each checked. (A struct that Python code builds is not validated by msgspec.)"""
     for name in OPTION_NAMES:
-        _check_option(name, getattr(options, name))
+        check_option(name, getattr(options, name))
+    return _check_together(options)
+
+
+def changed_options(options: QueueOptions, changes: Mapping[str, Any]) -> QueueOptions:
+    """The options with some of them changed, all checked."""
+    for name, value in changes.items():
+        check_option(name, value)
+    return _check_together(msgspec.structs.replace(options, **changes))
+
+
+def _check_together(options: QueueOptions) -> QueueOptions:
+    if 0 < options.expire_seconds < options.lease_seconds:
+        raise InvalidOption(
+            f"lease_seconds must not be more than expire_seconds: {options.lease_seconds} > {options.expire_seconds}"
+        )
     return options
 
 
-def _check_option(name: str, value: Any) -> None:
+def check_option(name: str, value: Any) -> None:
+    """One option, by itself. Raises InvalidOption."""
     if name not in OPTION_NAMES:
         raise InvalidOption(f"there is no queue option {name!r}; there are: {', '.join(OPTION_NAMES)}")
     if name in _CHOICES:
@@ -118,8 +157,18 @@ def _check_option(name: str, value: Any) -> None:
             raise InvalidOption(f"{name} must be one of {', '.join(_CHOICES[name])}, not {value!r}")
     elif name in RANGES:
         _check_number(name, value)
+    elif name == "dead_queue":
+        _check_dead_queue(value)
     elif not isinstance(value, bool):
         raise InvalidOption(f"{name} must be true or false, not {value!r}")
+
+
+def _check_dead_queue(name: Any) -> None:
+    try:
+        if name is not None:
+            check_name(name, what="dead_queue")
+    except InvalidName as error:
+        raise InvalidOption(error.message) from None
 
 
 def _check_number(name: str, value: Any) -> None:

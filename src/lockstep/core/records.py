@@ -11,14 +11,14 @@ import msgspec
 
 from lockstep.core.messages import Message, PushResult, Run
 from lockstep.core.names import QUEUE_MODE
-from lockstep.core.policy import QueueOptions
+from lockstep.core.policy import GroupMode, QueueOptions
 from lockstep.errors import InvalidRequest
 
 MessageStatus = Literal["pending", "processing", "completed", "dead_letter"]
 AckStatus = Literal["completed", "failed", "retry", "dlq"]
 AckError = Literal["unresolvable", "committed", "lease_lost", "clamped"]
 SubscriptionMode = Literal["all", "new", "from"]
-ClearScope = Literal["all", "unleased"]
+ClearScope = Literal["all", "unleased", "scheduled"]
 
 
 class Subscription(msgspec.Struct, frozen=True):
@@ -45,6 +45,8 @@ class PopRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Instead of the queue's."""
     auto_ack: bool = False
     subscription: Subscription = Subscription()
+    mode: GroupMode | None = None
+    """How the group is served; None is as it is, and for a new one as its queue says."""
 
 
 @dataclass(slots=True)
@@ -56,6 +58,8 @@ class Popped:
     lease_id: str | None = None
     """None when nothing was popped, or when the pop acknowledged at once."""
     expires_at: datetime | None = None
+    mode: GroupMode = "ordered"
+    """In a shared group each message is acknowledged by itself."""
 
     def __len__(self) -> int:
         return sum(len(run.columns.payloads) for run in self.runs)
@@ -85,7 +89,7 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True):
     """The end of one delivery. Two forms:
 
     * by lease: `lease_id`, and optionally `partition_id` and `seq`; without a seq it speaks for all that the
-      lease holds (completed: everything is done; otherwise: the first message not yet done);
+      lease holds (completed: everything is done; otherwise, in an ordered group: the first message not yet done);
     * by message: `partition_id` and `transaction_id`, for `group`; the lease is checked if `lease_id` is given.
     """
 
@@ -96,6 +100,8 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True):
     group: str = QUEUE_MODE
     status: AckStatus = "completed"
     error: str | None = None
+    retry_at: datetime | None = None
+    """With `failed` or `retry`: when it is to be delivered again, instead of after the queue's delay, or now."""
 
 
 class AckOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,7 +113,8 @@ class AckOutcome(msgspec.Struct, frozen=True, kw_only=True):
     noop: bool = False
     """A completed ack of something already done."""
     released: bool = False
-    """The lease on the partition ended with this call."""
+    """Something became free for others with this call: the lease on the partition ended; or, in a shared group,
+    messages were put back."""
     dead: bool = False
     """The message became a dead letter."""
     messages: int = 0
@@ -176,6 +183,10 @@ class PartitionLag(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int
     leased: bool
     consumed_at: datetime | None
+    in_flight: int = 0
+    """Of a shared group: how many messages of the lag are under a live lease."""
+    retrying: int = 0
+    """Of a shared group: how many were delivered and are to be delivered again."""
 
 
 class Depth(msgspec.Struct, frozen=True, kw_only=True):
@@ -201,6 +212,7 @@ class GroupInfo(msgspec.Struct, frozen=True, kw_only=True):
     lag: int
     leases: int
     oldest_at: datetime | None
+    mode: GroupMode = "ordered"
 
 
 class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -234,6 +246,24 @@ class PartitionInfo(msgspec.Struct, frozen=True, kw_only=True):
     dead_letters: int
     oldest_at: datetime | None
     newest_at: datetime | None
+
+
+class PartitionStats(msgspec.Struct, frozen=True, kw_only=True):
+    """What lies in a partition now."""
+
+    partition: str
+    total: int = 0
+    """Messages from the first one on that some group has not done; all stored messages while there is no group."""
+    leased: int = 0
+    """Messages under a live lease, over all groups."""
+    scheduled: int = 0
+    """Messages that wait for their time. A partition may have nothing else, and not exist yet."""
+    age_seconds_average: float | None = None
+    """Of the total."""
+    lease_age_seconds_average: float | None = None
+    """Since when the leased ones are leased."""
+    oldest_at: datetime | None = None
+    """When the oldest of the total was created."""
 
 
 class MessageFilter(msgspec.Struct, frozen=True, kw_only=True):
@@ -354,6 +384,7 @@ ProblemKind = Literal[
     "segment_missing",
     "segment_orphaned",
     "depth_wrong",
+    "delivery_wrong",
 ]
 
 

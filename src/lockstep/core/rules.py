@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from lockstep.core.policy import QueueOptions
 from lockstep.core.records import AckError, AckStatus, MessageStatus
@@ -29,6 +29,8 @@ STOPPED = datetime.max.replace(tzinfo=UTC)
 """The due_at of a stopped cursor: never due, and never overwritten by a push. PostgreSQL stores infinity."""
 
 LEASE_EXPIRED = "lease expired"
+EXPIRED = "expired"
+"""The error of a dead letter whose message was too old to be delivered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,23 @@ def due_after_push(cursor: Cursor, created_at: datetime, options: QueueOptions) 
     if options.window_seconds and cursor.lease_id is None:
         return max(cursor.due_at, created_at + options.window)
     return cursor.due_at
+
+
+def is_expired(created_at: datetime, own: datetime | timedelta | None, options: QueueOptions, now: datetime) -> bool:
+    """Whether a message is too old to be delivered: `own` is the time that its producer gave it, or None.
+
+    Nothing under a live lease is looked at. Whoever is about to lease a message asks this first, and passes it if so
+    (`overdue`); a lease that would reach over an expired message ends before it, so that the next pop meets that one.
+    """
+    if isinstance(own, datetime):
+        return own <= now
+    return options.expires_after is not None and created_at + options.expires_after <= now
+
+
+def overdue(cursor: Cursor, seq: int, options: QueueOptions, now: datetime) -> tuple[Cursor, Death]:
+    """The cursor past its head, which expired. The attempts that the head had are told."""
+    death = Death(seq, cursor.attempts, EXPIRED, recorded=options.on_expired == "dead")
+    return move(cursor, seq, now), death
 
 
 def lease(cursor: Cursor, *, lease_id: str, to: int, now: datetime, until: datetime) -> Cursor:
@@ -157,6 +176,9 @@ class AckItem:
     status: AckStatus
     lease_id: str | None
     error: str | None
+    retry_at: datetime | None = None
+    whole: bool = False
+    """It speaks for all that its lease holds; only of a shared group, elsewhere it has been resolved to a seq."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,13 +259,15 @@ def _apply(result: Settlement, item: AckItem, options: QueueOptions, now: dateti
         return False
     result.released = True
     if item.status == "retry":
+        result.not_before = None if item.retry_at is None else max(now, item.retry_at)
         result.outcomes.append(ItemOutcome(item.index))
         return True
     attempts = result.cursor.attempts + 1
     exhausted = item.status == "dlq" or attempts > options.retry_limit
     if not exhausted:
         result.cursor = replace(result.cursor, attempts=attempts)
-        result.not_before = now + options.retry_delay(attempts)
+        delayed_to = now + options.retry_delay(attempts)
+        result.not_before = delayed_to if item.retry_at is None else max(now, item.retry_at)
         result.outcomes.append(ItemOutcome(item.index))
         return True
     if item.status == "failed" and options.on_exhausted == "stop":

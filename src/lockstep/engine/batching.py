@@ -17,6 +17,8 @@ What is joined must not be noticed by those who asked:
 * Acks of the same cursor are applied together, by the contract of the store, and then one may clamp the other. So two
   requests that speak of the same partition and group, or of the same lease, never share a call.
 * Requests are joined in the order in which they came. A request that does not fit ends the call that gathers.
+* Pops of a shared group meet at the cursor of their partition, where one waits for the other's commit. So they are
+  never in flight side by side: while one call has such a group, its next pops gather, and others pass them.
 * Whoever asked may stop waiting. A request that nobody waits for is not sent; and what a pop has leased for somebody
   who has gone is released.
 
@@ -30,6 +32,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 from msgspec.structs import replace
@@ -44,6 +47,7 @@ Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
 _UNLIMITED = 1_000_000_000
+_SHARED_KNOWN_MAX = 10_000
 _UNWANTED_SECONDS_MAX = 1.0
 
 
@@ -73,6 +77,7 @@ class _Asked(Generic[Item, Answer]):
     messages: int
     bytes: int
     keys: frozenset[Hashable]
+    apart: frozenset[Hashable]
     answer: asyncio.Future[Answer]
 
 
@@ -128,6 +133,8 @@ class _Lane(Generic[Item, Answer]):
         self._waiting: deque[_Asked[Item, Answer]] = deque()
         self._waiting_messages = 0
         self._calls: dict[asyncio.Task[None], list[_Asked[Item, Answer]]] = {}
+        self._busy: set[Hashable] = set()
+        """What of `apart` is in flight."""
         self._direct = 0
         """Calls that run in the task of the one who asked."""
         self._started_at = 0.0
@@ -136,12 +143,20 @@ class _Lane(Generic[Item, Answer]):
         self.counts = CallCounts()
 
     async def ask(
-        self, items: Sequence[Item], *, messages: int = 1, bytes: int = 0, keys: frozenset[Hashable] = frozenset()
+        self,
+        items: Sequence[Item],
+        *,
+        messages: int = 1,
+        bytes: int = 0,
+        keys: frozenset[Hashable] = frozenset(),
+        apart: frozenset[Hashable] = frozenset(),
     ) -> Answer:
+        """Two requests that have one of their `keys` in common never share a call; two that have one of `apart` in
+        common are never in flight in two calls, but may share one."""
         self.counts.requests += 1
         if self._abandoned is None and not self._waiting and self._may_start(messages):
             return await self._ask_alone(items)
-        asked = _Asked(items, messages, bytes, keys, asyncio.get_running_loop().create_future())
+        asked = _Asked(items, messages, bytes, keys, apart, asyncio.get_running_loop().create_future())
         self._waiting.append(asked)
         self._waiting_messages += messages
         self._start()
@@ -181,10 +196,13 @@ class _Lane(Generic[Item, Answer]):
         """Begin a call, if there is something to call for and it may be begun."""
         while self._waiting and self._may_start(self._waiting_messages):
             gathered = self._gather()
-            if gathered:
-                task = asyncio.create_task(self._run(gathered))
-                self._calls[task] = gathered
-                task.add_done_callback(self._finished)
+            if not gathered:
+                break  # nobody waits, or all for what is in flight
+            apart = frozenset[Hashable]().union(*[asked.apart for asked in gathered])
+            self._busy |= apart
+            task = asyncio.create_task(self._run(gathered))
+            self._calls[task] = gathered
+            task.add_done_callback(partial(self._finished, apart))
         if self._waiting and self._patience is None:
             loop = asyncio.get_running_loop()
             self._patience = loop.call_later(self._limits.patience_seconds, self._lose_patience)
@@ -193,18 +211,23 @@ class _Lane(Generic[Item, Answer]):
         self._patience = None
         self._start()
 
-    def _finished(self, task: asyncio.Task[None]) -> None:
+    def _finished(self, apart: frozenset[Hashable], task: asyncio.Task[None]) -> None:
         del self._calls[task]
+        self._busy -= apart
         self._start()
 
     def _gather(self) -> list[_Asked[Item, Answer]]:
         gathered: list[_Asked[Item, Answer]] = []
         messages = bytes = 0
         keys: set[Hashable] = set()
+        left: deque[_Asked[Item, Answer]] = deque()
         while self._waiting and len(gathered) < self._limits.requests_max:
             asked = self._waiting[0]
             if asked.answer.done():  # nobody waits for it any more
                 self._take()
+                continue
+            if not self._busy.isdisjoint(asked.apart):
+                left.append(self._waiting.popleft())
                 continue
             messages += asked.messages
             bytes += asked.bytes
@@ -213,6 +236,7 @@ class _Lane(Generic[Item, Answer]):
                 break
             keys |= asked.keys
             gathered.append(self._take())
+        self._waiting.extendleft(reversed(left))
         return gathered
 
     def _take(self) -> _Asked[Item, Answer]:
@@ -318,11 +342,17 @@ class Batching:
         self._releases = _Releases(store, released)
         self._store = store
         self._lock_seconds = config.call_lock_seconds
+        self._shared: set[tuple[str | None, str]] = set()
+        """Groups, by queue, that were found to be shared."""
         limits = _Limits.of(config)
         push_calls_max, pop_calls_max, ack_calls_max = config.push_calls_max, config.pop_calls_max, config.ack_calls_max
         if not config.batching:
             push_calls_max = pop_calls_max = ack_calls_max = _UNLIMITED
         self._push: _Lane[Batch, PushResult] = _Lane(
+            self._call_push, _part_of_push, calls_max=push_calls_max, limits=limits
+        )
+        # What waits for its time is a transaction of several steps, which other pushes need not pay for.
+        self._schedule: _Lane[Batch, PushResult] = _Lane(
             self._call_push, _part_of_push, calls_max=push_calls_max, limits=limits
         )
         self._pop: _Lane[PopRequest, list[Popped]] = _Lane(
@@ -350,6 +380,7 @@ class Batching:
     def counts(self) -> dict[str, CallCounts]:
         return {
             "push": self._push.counts,
+            "schedule": self._schedule.counts,
             "pop": self._pop.counts,
             "ack_leases": self._ack_leases.counts,
             "ack": self._ack.counts,
@@ -359,10 +390,21 @@ class Batching:
     async def push(self, batches: Sequence[Batch]) -> PushResult:
         messages = sum([len(batch.columns.payloads) for batch in batches])
         size = sum([sum(map(len, batch.columns.payloads)) for batch in batches])
-        return await self._push.ask(batches, messages=messages, bytes=size)
+        lane = self._schedule if any([batch.schedule is not None for batch in batches]) else self._push
+        return await lane.ask(batches, messages=messages, bytes=size)
 
     async def pop(self, requests: Sequence[PopRequest]) -> list[Popped]:
-        return await self._pop.ask(requests, messages=sum([request.batch for request in requests]))
+        apart = frozenset(
+            [(r.queue, r.namespace, r.task, r.group) for r in requests if r.mode == "shared" or self._is_shared(r)]
+        )
+        answers = await self._pop.ask(requests, messages=sum([request.batch for request in requests]), apart=apart)
+        for request, popped in zip(requests, answers, strict=True):
+            if popped.mode == "shared" and not self._is_shared(request) and len(self._shared) < _SHARED_KNOWN_MAX:
+                self._shared.add((request.queue, request.group))
+        return answers
+
+    def _is_shared(self, request: PopRequest) -> bool:
+        return (request.queue, request.group) in self._shared
 
     async def ack(self, acks: Sequence[Ack]) -> list[AckOutcome]:
         by_lease = all([ack.partition_id is None and ack.transaction_id is None for ack in acks])
@@ -375,7 +417,7 @@ class Batching:
         return await self._renew.ask(renewals, messages=len(renewals))
 
     async def close(self) -> None:
-        for lane in (self._push, self._pop, self._ack_leases, self._ack, self._renew):
+        for lane in (self._push, self._schedule, self._pop, self._ack_leases, self._ack, self._renew):
             await lane.close()
         await self._releases.close()
 

@@ -6,8 +6,8 @@ wrong. Acks come by the thousand, so they are looked at column by column.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any, Literal, TypeVar, get_args
 
 import msgspec
@@ -21,7 +21,7 @@ from lockstep.core.names import (
     check_label,
     check_name,
 )
-from lockstep.core.policy import SECONDS_MAX, QueueOptions, check_options
+from lockstep.core.policy import SECONDS_MAX, GroupMode, QueueOptions, check_option, check_options
 from lockstep.core.records import (
     Ack,
     AckStatus,
@@ -37,10 +37,13 @@ from lockstep.core.records import (
     SubscriptionMode,
 )
 from lockstep.engine.incoming import check_texts
-from lockstep.errors import EncryptionUnavailable, InvalidOption, InvalidRequest
+from lockstep.engine.times import check_time
+from lockstep.errors import EncryptionUnavailable, InvalidName, InvalidOption, InvalidRequest
 
 LEASE_SECONDS_MIN = 0.001
 BIGINT_MAX = 2**63 - 1
+RETRY_YEAR_MAX = 9000
+"""Far before the time that stands for never."""
 
 _Request = TypeVar("_Request")
 _STATUSES = frozenset(get_args(AckStatus))
@@ -98,17 +101,6 @@ def check_lease_seconds(seconds: object) -> None:
         raise InvalidRequest(f"lease seconds must be between {LEASE_SECONDS_MIN} and {SECONDS_MAX}, not {seconds}")
 
 
-def check_time(at: object, *, what: str) -> None:
-    if not isinstance(at, datetime):
-        raise InvalidRequest(f"{what} must be a datetime, not {type(at).__name__}")
-    if at.utcoffset() is None:
-        raise InvalidRequest(f"{what} must have a time zone: {at.isoformat()}")
-    try:
-        at.astimezone(UTC)
-    except OverflowError:
-        raise InvalidRequest(f"{what} is out of range: {at.isoformat()}") from None
-
-
 def check_duration(duration: object, *, what: str) -> None:
     if not isinstance(duration, timedelta):
         raise InvalidRequest(f"{what} must be a timedelta, not {type(duration).__name__}")
@@ -155,6 +147,27 @@ def check_queue_options(options: object, config: Config) -> QueueOptions:
     return options
 
 
+def check_option_changes(changes: object, config: Config) -> None:
+    """Options by name, of which the others stay; whether all of them are right together, the store must say."""
+    if not isinstance(changes, dict):
+        raise InvalidOption(f"changes must be a mapping, not {type(changes).__name__}")
+    for name, value in changes.items():
+        check_option(name, value)
+    if changes.get("encryption") and config.encryption_key is None and not config.encryption_allow_plain:
+        raise EncryptionUnavailable()
+
+
+_WORK_OPTIONS = ("expire_seconds", "dead_queue", "partitions")
+
+
+def check_work_queue_name(queue: str, options: Mapping[str, Any], config: Config) -> None:
+    """A queue that is used as a work queue has a name without whitespace, unless a setting allows it: such a name is a
+    mistake more often than not, but existing queues of the protocol may have one."""
+    used = any(options.get(name) for name in _WORK_OPTIONS) or options.get("group_mode") == "shared"
+    if used and not config.names_allow_whitespace and any(map(str.isspace, queue)):
+        raise InvalidName(f"the name of a work queue must not contain whitespace: {queue!r}")
+
+
 def check_scope(scope: object) -> None:
     check_choice(scope, ClearScope, what="scope")
 
@@ -178,8 +191,14 @@ def check_pop(request: object, config: Config) -> PopRequest:
     if request.lease_seconds is not None:
         check_lease_seconds(request.lease_seconds)
     check_boolean(request.auto_ack, what="auto_ack")
+    check_mode(request.mode)
     check_subscription(request.subscription)
     return request
+
+
+def check_mode(mode: object) -> None:
+    if mode is not None:
+        check_choice(mode, GroupMode, what="mode")
 
 
 def check_wait_seconds(seconds: object, config: Config) -> None:
@@ -227,6 +246,7 @@ def check_acks(acks: Sequence[Ack], config: Config) -> Sequence[Ack]:
         raise InvalidRequest("transaction id must not be empty")
     _check_numbers((ack.partition_id for ack in acks), what="partition id")
     _check_numbers((ack.seq for ack in acks), what="seq")
+    _check_retries(acks)
     return _normal_errors(_normal_leases(acks), config)
 
 
@@ -243,6 +263,15 @@ def _check_statuses(statuses: list[AckStatus]) -> None:
         return
     for status in statuses:
         check_choice(status, AckStatus, what="status")
+
+
+def _check_retries(acks: Sequence[Ack]) -> None:
+    for ack in [ack for ack in acks if ack.retry_at is not None]:
+        check_time(ack.retry_at, what="retry_at")
+        if ack.status not in ("failed", "retry"):
+            raise InvalidRequest(f"retry_at goes with the status failed or retry, not {ack.status}")
+        if ack.retry_at is not None and ack.retry_at.year >= RETRY_YEAR_MAX:
+            raise InvalidRequest(f"retry_at must be before the year {RETRY_YEAR_MAX}: {ack.retry_at.isoformat()}")
 
 
 def _check_numbers(column: Iterable[int | None], *, what: str) -> None:

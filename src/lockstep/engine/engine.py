@@ -10,17 +10,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from types import TracebackType
+from typing import Any
 
 import msgspec
 
 from lockstep.config import Config
 from lockstep.core.buckets import SampleSpan
+from lockstep.core.crons import Cron, NewCron
 from lockstep.core.ids import parse_uuid
 from lockstep.core.maintenance import DutyInfo, Removal, Sample
-from lockstep.core.messages import Batch, Message, NewMessage, PushResult, Receipt
+from lockstep.core.messages import Batch, Message, NewMessage, NewSchedule, PushResult, Receipt
 from lockstep.core.names import QUEUE_MODE, check_name
 from lockstep.core.overview import LabelInfo, Overview
-from lockstep.core.policy import SECONDS_MAX, QueueOptions
+from lockstep.core.policy import SECONDS_MAX, GroupMode, QueueOptions
 from lockstep.core.records import (
     Ack,
     AckOutcome,
@@ -36,6 +38,7 @@ from lockstep.core.records import (
     MessageView,
     PartitionInfo,
     PartitionLag,
+    PartitionStats,
     PendingRequest,
     Popped,
     PopRequest,
@@ -48,6 +51,7 @@ from lockstep.core.records import (
     TransactionResult,
     Utilisation,
 )
+from lockstep.core.schedules import Scheduled, ScheduleFilter, ScheduleName, SchedulePage
 from lockstep.core.statistics import DatabaseStats, StoreCounts
 from lockstep.core.streams import (
     NewStreamQuery,
@@ -58,10 +62,12 @@ from lockstep.core.streams import (
     StreamQuery,
 )
 from lockstep.core.traces import NamedTracePage, NewTraceEvent, TraceEvent, TraceNamePage
-from lockstep.engine import checks, stream_checks
+from lockstep.engine import checks, schedule_checks, stream_checks
+from lockstep.engine.balancing import Balancing
 from lockstep.engine.batching import Batching, CallCounts
 from lockstep.engine.incoming import check_push
-from lockstep.engine.maintenance import Maintenance
+from lockstep.engine.maintenance import Maintenance, Promotion
+from lockstep.engine.times import check_time
 from lockstep.engine.waiting import Waiting, WaitingCounts
 from lockstep.errors import TooLarge
 from lockstep.storage.base import Store
@@ -84,7 +90,9 @@ class Engine:
         self._store = store
         self._config = config
         self._batching = Batching(store, config, released=self._tell_released)
+        self._balancing = Balancing(store, config)
         self._waiting = Waiting(store, self._batching.pop, config)
+        self._promotion = Promotion(store, config, tell=self._tell_partitions)
         self._listening = False
 
     async def __aenter__(self) -> Engine:
@@ -100,6 +108,7 @@ class Engine:
         await self._store.open()
 
     async def close(self) -> None:
+        await self._promotion.stop()
         await self.stop_waiting()
         await self._batching.close()
         await self._store.close()
@@ -116,7 +125,7 @@ class Engine:
 
     def maintenance(self) -> Maintenance:
         """The background duties of a server on this store, not yet begun."""
-        return Maintenance(self._store, self._config)
+        return Maintenance(self._store, self._config, promotion=self._promotion)
 
     @property
     def counts(self) -> EngineCounts:
@@ -143,7 +152,18 @@ class Engine:
         checks.check_queue(queue)
         checks.check_labels(namespace=namespace, task=task)
         options = checks.check_queue_options(QueueOptions() if options is None else options, self._config)
+        checks.check_work_queue_name(queue, msgspec.structs.asdict(options), self._config)
         return await self._store.configure(queue, options, namespace=namespace, task=task)
+
+    async def update_queue(
+        self, queue: str, changes: dict[str, Any], *, namespace: str | None = None, task: str | None = None
+    ) -> QueueInfo:
+        """Change the options that are given, by name; the others stay."""
+        checks.check_queue(queue)
+        checks.check_labels(namespace=namespace, task=task)
+        checks.check_option_changes(changes, self._config)
+        checks.check_work_queue_name(queue, changes, self._config)
+        return await self._store.update_queue(queue, changes, namespace=namespace, task=task)
 
     async def delete_queue(self, queue: str) -> bool:
         checks.check_queue(queue)
@@ -161,11 +181,13 @@ class Engine:
         namespace: str | None = None,
         task: str | None = None,
         after: str | None = None,
+        from_name: str | None = None,
         limit: int = 100,
     ) -> list[QueueInfo]:
         checks.check_labels(namespace=namespace, task=task, after=after)
+        checks.check_labels(after=from_name)
         checks.check_limit(limit, self._config)
-        return await self._store.queues(namespace=namespace, task=task, after=after, limit=limit)
+        return await self._store.queues(namespace=namespace, task=task, after=after, from_name=from_name, limit=limit)
 
     async def queue(self, queue: str) -> QueueInfo:
         checks.check_queue(queue)
@@ -182,25 +204,46 @@ class Engine:
         checks.check_partition(partition)
         return await self._store.partition(queue, partition)
 
+    async def stats(self, queue: str, *, after: str | None = None, limit: int = 100) -> list[PartitionStats]:
+        checks.check_queue(queue)
+        checks.check_labels(after=after)
+        checks.check_limit(limit, self._config)
+        return await self._store.stats(queue, after=after, limit=limit)
+
     # Messages in and out
 
     async def push(self, messages: Sequence[Batch] | Sequence[NewMessage]) -> PushResult:
         """Push batches, or single messages; the receipts are in the order of the input either way."""
-        batches, order = check_push(messages, self._config)
+        checked, order = check_push(messages, self._config)
+        batches = await self._balancing.place(checked)
         pushed = await self._batching.push(batches)
-        self._tell_pushed(batches)
+        self._tell_pushed(batches, pushed)
         return pushed.in_order(order)
 
-    def _tell_pushed(self, batches: Sequence[Batch]) -> None:
-        """Wake the pops that wait for what was pushed, here and elsewhere."""
+    def _tell_pushed(self, batches: Sequence[Batch], pushed: PushResult) -> None:
+        """Wake the pops that wait for what was pushed, here and elsewhere; and the promotion, for what is to wait."""
+        if any([batch.schedule is not None for batch in batches]):
+            self._tell_scheduled(pushed.first_due_at())
+            placed = zip(batches, pushed.placements, strict=True)
+            batches = [batch for batch, placement in placed if placement.appointments is None]
         if len(batches) == 1:
             partitions_by_queue = {batches[0].queue: {batches[0].partition}}
         else:
             partitions_by_queue = {}
             for batch in batches:
                 partitions_by_queue.setdefault(batch.queue, set()).add(batch.partition)
-        self._waiting.pushed(partitions_by_queue)
+        self._tell_partitions(partitions_by_queue, _messages_by_queue(batches) if self._waiting.shared else None)
+
+    def _tell_partitions(
+        self, partitions_by_queue: Mapping[str, set[str]], messages_by_queue: Mapping[str, int] | None = None
+    ) -> None:
+        self._waiting.pushed(partitions_by_queue, messages_by_queue)
         self._store.announce({queue: len(partitions) for queue, partitions in partitions_by_queue.items()})
+
+    def _tell_scheduled(self, due_at: datetime | None) -> None:
+        """Who schedules sees to it that it comes about: there may be no server on this store."""
+        self._promotion.start()
+        self._promotion.note(due_at)
 
     async def pop(self, requests: Sequence[PopRequest]) -> list[Popped]:
         return await self._batching.pop([checks.check_pop(request, self._config) for request in requests])
@@ -213,13 +256,20 @@ class Engine:
         checks.check_pop(request, self._config)
         checks.check_wait_seconds(seconds, self._config)
         await self.listen()
+        self._promotion.start()
         return await self._waiting.pop(request, seconds)
 
     async def has_pending(self, requests: Sequence[PendingRequest]) -> list[bool]:
         return await self._store.has_pending([checks.check_pending(request) for request in requests])
 
-    async def ack(self, acks: Sequence[Ack]) -> list[AckOutcome]:
-        outcomes = await self._batching.ack(checks.check_acks(acks, self._config))
+    async def ack(self, acks: Sequence[Ack], *, atomic: bool = False) -> list[AckOutcome]:
+        """Ack; with `atomic` all or nothing: if one fails, TransactionRolledBack tells what became of each."""
+        acks = checks.check_acks(acks, self._config)
+        checks.check_boolean(atomic, what="atomic")
+        if atomic:
+            outcomes = (await self._store.transaction(acks, [])).acks
+        else:
+            outcomes = await self._batching.ack(acks)
         self._tell_released(outcomes)
         return outcomes
 
@@ -241,21 +291,26 @@ class Engine:
         self, acks: Sequence[Ack], messages: Sequence[Batch] | Sequence[NewMessage]
     ) -> TransactionResult:
         acks = checks.check_acks(acks, self._config)
-        batches, order = check_push(messages, self._config)
+        checked, order = check_push(messages, self._config)
+        batches = await self._balancing.place(checked)
         result = await self._store.transaction(acks, batches)
         self._tell_released(result.acks)
         if batches:
-            self._tell_pushed(batches)
+            self._tell_pushed(batches, result.pushed)
         return TransactionResult(result.acks, result.pushed.in_order(order))
 
     # Groups
 
-    async def subscribe(self, queue: str, group: str, subscription: Subscription | None = None) -> GroupInfo:
-        """Create the group on the queue unless it is there; by default it begins with the first message."""
+    async def subscribe(
+        self, queue: str, group: str, subscription: Subscription | None = None, *, mode: GroupMode | None = None
+    ) -> GroupInfo:
+        """Create the group on the queue unless it is there; by default it begins with the first message, and is served
+        as the queue says."""
         checks.check_queue(queue)
         checks.check_group(group)
+        checks.check_mode(mode)
         subscription = checks.check_subscription(Subscription() if subscription is None else subscription)
-        return await self._store.subscribe(queue, group, subscription)
+        return await self._store.subscribe(queue, group, subscription, mode=mode)
 
     async def set_subscription(self, group: str, subscription: Subscription, *, queue: str | None = None) -> int:
         checks.check_subscribable(group)
@@ -409,8 +464,52 @@ class Engine:
         if result.ack is not None:
             self._tell_released([result.ack])
         if batches:
-            self._tell_pushed(batches)
+            self._tell_pushed(batches, result.pushed)
         return replace(result, pushed=result.pushed.in_order(order))
+
+    # Messages that wait for their time
+
+    async def schedules(self, where: ScheduleFilter, *, cursor: str | None = None, limit: int = 100) -> SchedulePage:
+        schedule_checks.check_schedule_filter(where)
+        schedule_checks.check_schedule_cursor(cursor)
+        checks.check_limit(limit, self._config)
+        return await self._store.schedules(where, cursor=cursor, limit=limit)
+
+    async def schedule(self, which: ScheduleName) -> Scheduled:
+        return await self._store.schedule(schedule_checks.check_schedule_name(which))
+
+    async def cancel_schedule(self, which: ScheduleName) -> bool:
+        return await self._store.cancel_schedule(schedule_checks.check_schedule_name(which))
+
+    async def reschedule(self, which: ScheduleName, schedule: NewSchedule) -> Scheduled:
+        schedule_checks.check_schedule_name(which)
+        schedule_checks.check_new_time(schedule)
+        moved = await self._store.reschedule(which, schedule)
+        self._tell_scheduled(moved.due_at)
+        return moved
+
+    async def set_cron(self, cron: NewCron) -> Cron:
+        known = await self._store.set_cron(schedule_checks.check_cron(cron, self._config))
+        self._tell_scheduled(known.next_at)
+        return known
+
+    async def crons(self, *, after: str | None = None, limit: int = 100) -> list[Cron]:
+        checks.check_labels(after=after)
+        checks.check_limit(limit, self._config)
+        return await self._store.crons(after=after, limit=limit)
+
+    async def cron(self, name: str) -> Cron:
+        return await self._store.cron(schedule_checks.check_cron_name(name))
+
+    async def enable_cron(self, name: str, enabled: bool) -> Cron:
+        schedule_checks.check_cron_name(name)
+        checks.check_boolean(enabled, what="enabled")
+        known = await self._store.enable_cron(name, enabled)
+        self._tell_scheduled(known.next_at)
+        return known
+
+    async def remove_cron(self, name: str) -> bool:
+        return await self._store.remove_cron(schedule_checks.check_cron_name(name))
 
     # Dead letters
 
@@ -430,6 +529,13 @@ class Engine:
         redriven = await self._store.redrive(where, limit=limit)
         self._tell_stirred(where.queue)
         return redriven
+
+    async def redrive_queue(self, queue: str, *, limit: int = 1000) -> int:
+        checks.check_queue(queue)
+        checks.check_limit(limit, self._config)
+        sent_back = await self._store.redrive_queue(queue, limit=limit)
+        self._tell_stirred(None)
+        return sent_back
 
     async def purge(self, where: DeadLetterFilter) -> int:
         checks.check_dead_letter_filter(where)
@@ -497,8 +603,8 @@ class Engine:
         task: str | None = None,
     ) -> list[SampleSpan]:
         checks.check_integer(seconds, what="seconds", low=1, high=SECONDS_MAX)
-        checks.check_time(from_at, what="from_at")
-        checks.check_time(to_at, what="to_at")
+        check_time(from_at, what="from_at")
+        check_time(to_at, what="to_at")
         checks.check_names(queue=queue)
         checks.check_labels(namespace=namespace, task=task)
         return await self._store.sample_spans(
@@ -520,3 +626,10 @@ class Engine:
             checks.check_kind(after, Removal)
         checks.check_limit(limit, self._config)
         return await self._store.removals(queue=queue, from_at=from_at, to_at=to_at, after=after, limit=limit)
+
+
+def _messages_by_queue(batches: Sequence[Batch]) -> dict[str, int]:
+    messages: dict[str, int] = {}
+    for batch in batches:
+        messages[batch.queue] = messages.get(batch.queue, 0) + len(batch.columns)
+    return messages

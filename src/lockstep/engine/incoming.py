@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from itertools import chain
 from typing import Any, NoReturn, TypeGuard, TypeVar
 
@@ -15,8 +16,10 @@ import msgspec
 
 from lockstep.config import Config
 from lockstep.core.ids import all_canonical_uuids, parse_uuid
-from lockstep.core.messages import COLUMN_NAMES, Batch, Columns, NewMessage
+from lockstep.core.messages import COLUMN_NAMES, Batch, Columns, NewMessage, NewSchedule, schedule_of
 from lockstep.core.names import NAME_LENGTH_MAX, TRANSACTION_ID_LENGTH_MAX, check_name, check_names, storable
+from lockstep.core.policy import SECONDS_MAX
+from lockstep.engine.times import check_seconds, check_time
 from lockstep.errors import InvalidRequest, TooLarge
 
 _Value = TypeVar("_Value")
@@ -30,8 +33,9 @@ _decode_headers = msgspec.json.Decoder(dict[str, str]).decode
 
 def check_push(messages: Sequence[Batch] | Sequence[NewMessage], config: Config) -> tuple[list[Batch], Order | None]:
     """The batches to store, checked; and the order of the messages, if they were given one by one."""
-    if len(messages) == 1 and type(messages[0]) is Batch and _payloads_alone(messages):  # type: ignore[arg-type]
-        return _check_lone(messages[0], config), None
+    first = messages[0] if len(messages) == 1 else None
+    if type(first) is Batch and first.schedule is None and _payloads_alone([first]):
+        return _check_lone(first, config), None
     kinds = set(map(type, messages))
     if kinds <= {Batch}:
         return check_batches(messages, config), None  # type: ignore[arg-type]
@@ -66,6 +70,8 @@ def check_batches(batches: Sequence[Batch], config: Config) -> list[Batch]:
         checked, size = _check_each(batches, config)
     _check_count(sum([len(batch.columns.payloads) for batch in checked]), config)
     _check_size(size, config)
+    for batch in [batch for batch in checked if batch.schedule is not None]:
+        check_schedule(batch.schedule, messages=len(batch.columns.payloads))
     return [batch for batch in checked if batch.columns.payloads]
 
 
@@ -121,6 +127,8 @@ def _check_columns(columns: Columns, config: Config) -> tuple[Columns, int]:
             check_texts(column, what=what, length_max=length_max)
     if columns.headers is not None:
         size += _check_headers(columns.headers, config)
+    if columns.expires_at is not None:
+        columns = replace(columns, expires_at=_times(columns.expires_at))
     if columns.trace_ids is not None:
         trace_ids = _canonical_trace_ids(columns.trace_ids)
         if trace_ids is not columns.trace_ids:
@@ -220,8 +228,31 @@ def _first(values: Iterable[Any], wrong: Callable[[Any], bool]) -> tuple[int, An
     return next((index, value) for index, value in enumerate(values) if wrong(value))
 
 
+def check_schedule(schedule: object, *, messages: int) -> NewSchedule:
+    """When to deliver so many messages, if it is said clearly."""
+    if not isinstance(schedule, NewSchedule):
+        raise InvalidRequest(f"expected NewSchedule, not {type(schedule).__name__}")
+    if (schedule.deliver_at is None) == (schedule.delay_seconds is None):
+        raise InvalidRequest("a schedule needs deliver_at or delay_seconds, and not both")
+    if schedule.deliver_at is not None:
+        check_time(schedule.deliver_at, what="deliver_at")
+    else:
+        check_seconds(schedule.delay_seconds, what="delay_seconds", high=SECONDS_MAX)
+    if schedule.key is not None:
+        check_name(schedule.key, what="schedule key")
+        if messages != 1:
+            raise InvalidRequest(f"a schedule key is for one message, not for {messages}")
+    return schedule
+
+
+def _schedule_of(message: NewMessage) -> NewSchedule | None:
+    """It is looked at before it is compared with others: what is no time may not even be hashable."""
+    schedule = schedule_of(message)
+    return None if schedule is None else check_schedule(schedule, messages=1)
+
+
 def _gather(messages: Sequence[NewMessage]) -> tuple[list[Batch], Order]:
-    """Single messages as batches, one for each queue and partition, in order of first appearance."""
+    """Single messages as batches, one for each queue, partition and schedule, in order of first appearance."""
     queues = [message.queue for message in messages]
     partitions = [message.partition for message in messages]
     for what, names in (("queue", queues), ("partition", partitions)):
@@ -229,17 +260,19 @@ def _gather(messages: Sequence[NewMessage]) -> tuple[list[Batch], Order]:
             # Not all are strings, so that the check fails; and what is no string may not even be hashable.
             for name in names:
                 check_name(name, what=what)
-    batch_indexes: dict[tuple[str, str], int] = {}
+    schedules = [_schedule_of(message) for message in messages]
+    batch_indexes: dict[tuple[str, str, NewSchedule | None], int] = {}
     gathered: list[list[NewMessage]] = []
     order: Order = []
-    for message, key in zip(messages, zip(queues, partitions, strict=True), strict=True):
+    for message, key in zip(messages, zip(queues, partitions, schedules, strict=True), strict=True):
         index = batch_indexes.setdefault(key, len(gathered))
         if index == len(gathered):
             gathered.append([])
         order.append((index, len(gathered[index])))
         gathered[index].append(message)
     batches = [
-        Batch(queue, partition, _columns(gathered[index])) for (queue, partition), index in batch_indexes.items()
+        Batch(queue, partition, _columns(gathered[index]), schedule)
+        for (queue, partition, schedule), index in batch_indexes.items()
     ]
     return batches, order
 
@@ -254,7 +287,34 @@ def _columns(messages: list[NewMessage]) -> Columns:
         encodings=_used([message.encoding for message in messages]),
         headers=_encoded([message.headers for message in messages]),
         producer_subs=_used([message.producer_sub for message in messages]),
+        expires_at=_expiries(messages),
     )
+
+
+def _expiries(messages: list[NewMessage]) -> list[datetime | timedelta | None] | None:
+    expiries = [_expiry_of(message) for message in messages]
+    return expiries if any(expiry is not None for expiry in expiries) else None
+
+
+def _expiry_of(message: NewMessage) -> datetime | timedelta | None:
+    if message.expire_seconds is None:
+        return message.expires_at
+    if message.expires_at is not None:
+        raise InvalidRequest("a message has expires_at or expire_seconds, and not both")
+    check_seconds(message.expire_seconds, what="expire_seconds", high=SECONDS_MAX)
+    return timedelta(seconds=message.expire_seconds)
+
+
+def _times(expiries: list[datetime | timedelta | None]) -> list[datetime | timedelta | None]:
+    """When messages expire; spans count from now, by this process's clock."""
+    now = datetime.now(UTC)
+    return [now + expiry if isinstance(expiry, timedelta) else _time(expiry) for expiry in expiries]
+
+
+def _time(at: datetime | None) -> datetime | None:
+    if at is not None:
+        check_time(at, what="expires_at")
+    return at
 
 
 def _used(column: list[_Value | None]) -> list[_Value | None] | None:

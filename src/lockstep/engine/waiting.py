@@ -8,6 +8,9 @@ A waiting pop is tried once, and then lies still until something may be there fo
   `has_pending` for all that is waited for, with a wait between checks that doubles while nothing comes. However many
   polls wait for the same queue and group, they are one question.
 A poll that was woken and finds nothing, because another was faster, lies still again.
+
+Polls of a shared group share what a push brings: as many are woken as there are messages, and each takes no more than
+its fair share, so that one with a large batch does not leave the others with nothing.
 """
 
 from __future__ import annotations
@@ -15,10 +18,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from lockstep.config import Config
 from lockstep.core.records import PendingRequest, Popped, PopRequest
@@ -52,6 +57,10 @@ class WaitingCounts:
 class _Poll:
     key: Key
     wake: asyncio.Future[None]
+    shared_batch: int | None = None
+    """Of a poll of a shared group: how many messages it wants."""
+    share: int | None = None
+    """How many of them it may take when it is woken; None is as many as it wants."""
     chained: bool = False
     """It was woken by a check, which does not know how much there is: if it finds something, the next is woken."""
 
@@ -79,6 +88,8 @@ class Waiting:
         self._by_name: dict[str | None, dict[Key, _Queue]] = {}
         self._checking: asyncio.Task[None] | None = None
         self._stopped = False
+        self.shared = 0
+        """Polls of shared groups that wait now."""
         self.counts = WaitingCounts()
 
     async def pop(self, request: PopRequest, seconds: float) -> Popped:
@@ -89,7 +100,10 @@ class Waiting:
         self._add(poll)
         try:
             while True:
-                popped = (await self._pop([request]))[0]
+                popped = (await self._pop([_limited(request, poll.share)]))[0]
+                if popped.mode == "shared" and poll.shared_batch is None:
+                    poll.shared_batch = request.batch
+                    self.shared += 1
                 if popped.runs:
                     if poll.chained:
                         self._wake(poll.key, 1, chained=True)
@@ -99,17 +113,29 @@ class Waiting:
         finally:
             self._remove(poll)
 
-    def pushed(self, partitions_by_queue: Mapping[str, Collection[str]]) -> None:
-        """Something was pushed to these partitions."""
+    def pushed(
+        self, partitions_by_queue: Mapping[str, Collection[str]], messages_by_queue: Mapping[str, int] | None = None
+    ) -> None:
+        """Something was pushed to these partitions; so many messages, where that is known."""
         if not self._queues:
             return
         for queue, partitions in partitions_by_queue.items():
             for key in list(self._by_name.get(queue, ())):
                 if key.partition is None:
+                    self._share(key, (messages_by_queue or {}).get(queue, 0))
                     self._wake(key, len(partitions))
                 elif key.partition in partitions:
                     self._wake(key, 1)
         self._wake_wide()
+
+    def _share(self, key: Key, messages: int) -> None:
+        """Wake polls of a shared group, each for its fair share of the messages."""
+        polls = [poll for poll in self._queues[key].polls if poll.shared_batch is not None and not poll.wake.done()]
+        for poll, share in zip(polls, fair_shares([poll.shared_batch or 0 for poll in polls], messages), strict=True):
+            if share:
+                poll.share = share
+                poll.wake.set_result(None)
+                self.counts.woken += 1
 
     def stirred(self, queue: str | None, *, count: int = 1) -> None:
         """Something may have become due in a queue, or, for None, in any."""
@@ -144,6 +170,7 @@ class Waiting:
     def _remove(self, poll: _Poll) -> None:
         queue = self._queues[poll.key]
         queue.polls.pop(poll, None)
+        self.shared -= poll.shared_batch is not None
         self.counts.polls -= 1
         if not queue.polls:
             del self._queues[poll.key]
@@ -179,6 +206,7 @@ class Waiting:
                 break
             if not poll.wake.done():
                 poll.chained = chained
+                poll.share = None
                 poll.wake.set_result(None)
                 self.counts.woken += 1
                 count -= 1
@@ -232,6 +260,21 @@ class Waiting:
             check_at, pause = queue.check_at, queue.pause
             self._wake(key, 1, chained=True)
             queue.check_at, queue.pause = check_at, pause
+
+
+def fair_shares(wanted: Sequence[int], there: int) -> list[int]:
+    """How so many messages are shared by those who want some: nobody gets more than they want, and who gets less than
+    they want gets no less than anybody else, give or take one."""
+    shares = [0] * len(wanted)
+    by_size = sorted(range(len(wanted)), key=wanted.__getitem__)
+    for place, index in enumerate(by_size):
+        shares[index] = min(wanted[index], there // (len(by_size) - place))
+        there -= shares[index]
+    return shares
+
+
+def _limited(request: PopRequest, share: int | None) -> PopRequest:
+    return request if share is None else replace(request, batch=min(request.batch, share))
 
 
 def _future() -> asyncio.Future[None]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from lockstep.config import Config, load
 from lockstep.core.messages import Batch, NewMessage, PushResult
 from lockstep.engine.incoming import Order, check_push
-from lockstep.storage.postgres import pushing, within
+from lockstep.storage.postgres import pushing, scheduling, within
 from lockstep.storage.postgres.cache import NameCache
 
 if TYPE_CHECKING:
@@ -54,4 +54,6 @@ def _prepare(
     batches, order = check_push(messages, config)
     # What this transaction creates may be rolled back, so the names are remembered for this call only.
     names = NameCache(config.partition_cache_entries_max)
-    return pushing.push(batches, names, encryption=pushing.Encryption.of(config), at=None), order
+    encryption = pushing.Encryption.of(config)
+    seconds_min = config.schedule_min_seconds
+    return scheduling.push(batches, names, encryption=encryption, seconds_min=seconds_min, at=None), order

@@ -18,6 +18,7 @@ from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 from lockstep.core.buckets import SampleSpan
+from lockstep.core.crons import Cron, NewCron
 from lockstep.core.maintenance import (
     DutyClaim,
     DutyInfo,
@@ -28,10 +29,10 @@ from lockstep.core.maintenance import (
     Sample,
     Verified,
 )
-from lockstep.core.messages import Batch, Message, PushResult, Receipt
+from lockstep.core.messages import Batch, Message, NewSchedule, PushResult, Receipt
 from lockstep.core.names import QUEUE_MODE
 from lockstep.core.overview import LabelInfo, Overview
-from lockstep.core.policy import QueueOptions
+from lockstep.core.policy import GroupMode, QueueOptions
 from lockstep.core.records import (
     Ack,
     AckOutcome,
@@ -47,6 +48,7 @@ from lockstep.core.records import (
     MessageView,
     PartitionInfo,
     PartitionLag,
+    PartitionStats,
     PendingRequest,
     Popped,
     PopRequest,
@@ -59,6 +61,7 @@ from lockstep.core.records import (
     TransactionResult,
     Utilisation,
 )
+from lockstep.core.schedules import Promoted, Scheduled, ScheduleFilter, ScheduleName, SchedulePage
 from lockstep.core.statistics import DatabaseStats, StoreCounts
 from lockstep.core.streams import (
     NewStreamQuery,
@@ -110,10 +113,20 @@ class Store(Protocol):
         Namespace and task of a new queue, where None, are the first two dot-separated pieces of its name; those
         of an existing queue, where None, stay. New options rule the next push, pop or ack; what due_at already
         says (a lease's deadline, a retry time) stays.
+
+        A dead queue must exist, not be the queue itself, and have neither a dead queue nor a max_size of its own; and a
+        queue that is one can get neither: else InvalidOption. With `partitions` the partitions `0`, `1`, … exist then.
         """
 
+    async def update_queue(
+        self, queue: str, changes: Mapping[str, Any], *, namespace: str | None = None, task: str | None = None
+    ) -> QueueInfo:
+        """Change some options of a queue, by name; what is not given stays, whoever else changes something at the same
+        time. Raises QueueNotFound, InvalidOption if the options together are not valid then."""
+
     async def delete_queue(self, queue: str) -> bool:
-        """Remove the queue with all that belongs to it. False if there is none."""
+        """Remove the queue with all that belongs to it. False if there is none. Raises Conflict while it is the dead
+        queue of another."""
 
     async def clear(self, queue: str, *, partition: str | None = None, scope: ClearScope = "all") -> int:
         """Remove stored messages of a queue or one partition; returns how many.
@@ -121,6 +134,7 @@ class Store(Protocol):
         `all`: every message; leases are dropped and every cursor is at the end. `unleased`: every message that is
         under no live lease of any group; the leases stay and can be acknowledged. Dedup entries, trace entries and
         dead letters of removed messages go with them. Seqs go on where they were: nothing is numbered twice.
+        `scheduled`: only messages that wait for their time, which the others leave alone.
         Raises QueueNotFound, PartitionNotFound.
         """
 
@@ -130,9 +144,10 @@ class Store(Protocol):
         namespace: str | None = None,
         task: str | None = None,
         after: str | None = None,
+        from_name: str | None = None,
         limit: int = 100,
     ) -> list[QueueInfo]:
-        """Queues by name, those after the name `after`."""
+        """Queues by name, those after the name `after`, and from `from_name` on, which itself is among them."""
 
     async def queue(self, queue: str) -> QueueInfo:
         """One queue. Raises QueueNotFound."""
@@ -142,6 +157,15 @@ class Store(Protocol):
 
     async def partition(self, queue: str, partition: str) -> PartitionInfo:
         """One partition. Raises QueueNotFound, PartitionNotFound."""
+
+    async def stats(self, queue: str, *, after: str | None = None, limit: int = 100) -> list[PartitionStats]:
+        """What lies in a queue's partitions now, by name, those after the name `after`: exact. The cost follows what a
+        push stored in one partition, for all that is not done, and the messages that wait; no message is read. Raises
+        QueueNotFound."""
+
+    async def balance(self, queue: str) -> list[int]:
+        """How much is pending in each numbered partition of a balanced queue, for the group that is furthest behind;
+        empty for a queue that is not balanced, which costs nothing, or does not exist."""
 
     # Messages in
 
@@ -157,6 +181,12 @@ class Store(Protocol):
         stored messages while it has no group), however many producers push at once. If the new messages of this
         call, duplicates not counted, would exceed it, the call raises QueueFull with details queue, depth, max_size
         and nothing of it is stored. Receipts of such a queue tell its depth and remaining capacity.
+
+        A batch with a schedule whose time is at least the setting schedule_min_seconds ahead waits until then: its
+        queue appears, but not its partition, and it does not count for a max_size. Its receipts have the status
+        `scheduled`, a schedule id and the due time. If its key waits in the queue already, or its transaction id in the
+        partition, nothing is stored, and the receipt is a duplicate that names the schedule that waits. Against stored
+        messages its transaction id is compared when it is promoted.
 
         Whoever pushes to a partition holds it until its transaction ends, and others wait: for as long as
         `lock_seconds`, or the store's own limit, and then the call raises LockTimeout.
@@ -177,10 +207,18 @@ class Store(Protocol):
         claimed until `partitions` are claimed or `batch` messages are leased; a claimed partition gives what it has
         ahead, as far as it is visible (delay) and fits. Before a partition is claimed its cursor is put right:
         an expired lease is charged (`rules.expire`), messages that waited longer than max_wait are passed, what
-        was removed is skipped; then due_at is computed anew, and only if it is still due is it claimed.
+        was removed is skipped; then due_at is computed anew, and only if it is still due is it claimed. A message that
+        expired (`rules.is_expired`) is passed in the same way, with a dead letter where the queue's on_expired says so;
+        a claim ends before one. Of a balanced queue the fullest partitions come first.
 
         A namespace and/or task request creates the group on all its queues, where it is new, and goes through them
         by priority, highest first, then by name, until `partitions` or `batch` is reached, all under one lease id.
+
+        A new group is served as the request's mode says, else as its queue's group_mode. Of a shared group
+        (`core/shared.py`) single messages are leased: first what is due to be delivered again, earliest first (due_at,
+        partition id, seq), each range put right as a cursor is; then what is new, by partition as above. Others go on
+        after it at once. `delay` and `window` hold for what is new. Raises GroupModeMismatch if the group is there in
+        another mode than the request's, or a namespace or task has it in both; then no request of the call is served.
 
         auto_ack: the cursor moves over what is returned at once and no lease remains; so no attempt is counted.
         """
@@ -201,7 +239,12 @@ class Store(Protocol):
         that does not exist, or a group that has no cursor there: unresolvable. An ack that stands for several
         partitions succeeds if all did, counts their messages, and names the first one's queue and partition.
         A transaction id is resolved as given by the producer, else as a message id. Dead letters are recorded with
-        error, attempts and time.
+        error, attempts and time; and, if the queue has a dead queue, pushed there in the same transaction, to the
+        partition of the same name, with headers that say where they came from and why. So it is wherever one dies.
+
+        In a shared group each message ends for itself, in no order, and nothing clamps (`shared.settle`). An ack by
+        lease stands for all that the lease still holds, whatever its status; those of single messages come first. A
+        message that another lease has, or no live one while a lease is named, or that was never handed out: lease_lost.
         """
 
     async def renew(self, renewals: Sequence[Renewal]) -> list[Renewed]:
@@ -216,8 +259,11 @@ class Store(Protocol):
 
     # Groups
 
-    async def subscribe(self, queue: str, group: str, subscription: Subscription) -> GroupInfo:
-        """Create the group on the queue as its first pop would, or leave it as it is. Raises QueueNotFound."""
+    async def subscribe(
+        self, queue: str, group: str, subscription: Subscription, *, mode: GroupMode | None = None
+    ) -> GroupInfo:
+        """Create the group on the queue as its first pop would, or leave it as it is. Raises QueueNotFound,
+        GroupModeMismatch."""
 
     async def set_subscription(self, group: str, subscription: Subscription, *, queue: str | None = None) -> int:
         """Store where the group begins when it next starts afresh; on one queue, or all on which it exists or has
@@ -228,8 +274,9 @@ class Store(Protocol):
 
         start: before the first stored message. end: after the last. time: after the last message created at or
         before it. seq: before that seq, and not before the first stored message nor after the last. current: where
-        it is. Leases are dropped, attempts start again, a stopped partition goes on. Raises QueueNotFound,
-        GroupNotFound, PartitionNotFound.
+        it is. Leases are dropped, attempts start again, a stopped partition goes on. Of a shared group what was in
+        flight is forgotten, and with current delivered again at once. Raises QueueNotFound, GroupNotFound,
+        PartitionNotFound.
         """
 
     async def delete_group(self, group: str, *, queue: str | None = None, forget_subscription: bool = True) -> int:
@@ -248,8 +295,9 @@ class Store(Protocol):
         after_partition_id: int = 0,
         limit: int = 1000,
     ) -> list[PartitionLag]:
-        """Cursors with their exact lag, by partition id, then group name. Raises QueueNotFound, GroupNotFound,
-        PartitionNotFound."""
+        """Cursors with their exact lag, by partition id, then group name. Of a shared group: the lag is what is new and
+        what is in flight, `acked` up to where all is done, `due_at` the next time at which a pop may find something,
+        `attempts` those of the first message in flight. Raises QueueNotFound, GroupNotFound, PartitionNotFound."""
 
     async def depth(self, queue: str, group: str) -> Depth:
         """Exact sums of the lag. For queue mode that was never popped: all that is stored. Raises QueueNotFound,
@@ -299,8 +347,9 @@ class Store(Protocol):
         """Give a message up for a group (`rules.bury`): it becomes a dead letter, whose id is returned, and the cursor
         passes it. A stopped partition goes on.
 
-        It must be the next one of that group, because the cursor would pass all before it, too. Raises Conflict if it
-        is not, or is done, or the partition is under a live lease of the group; GroupNotFound.
+        It must be the next one of that group, because the cursor would pass all before it, too; of a shared group the
+        next new one, or any in flight. Raises Conflict if it is not, or is done, or the partition (of a shared group:
+        the message) is under a live lease of the group; GroupNotFound.
         """
 
     # Trace events
@@ -342,6 +391,47 @@ class Store(Protocol):
         PartitionNotFound. The state goes with its partition.
         """
 
+    # Messages that wait for their time
+
+    async def schedules(self, where: ScheduleFilter, *, cursor: str | None = None, limit: int = 100) -> SchedulePage:
+        """A page of waiting messages: by due time, then id. Raises QueueNotFound, InvalidRequest for a cursor that is
+        none."""
+
+    async def schedule(self, which: ScheduleName) -> Scheduled:
+        """One waiting message. Raises ScheduleNotFound, also once it is promoted."""
+
+    async def cancel_schedule(self, which: ScheduleName) -> bool:
+        """Remove a waiting message. False if none waits: then it was promoted, or cancelled, before, or never was."""
+
+    async def reschedule(self, which: ScheduleName, schedule: NewSchedule) -> Scheduled:
+        """Give a waiting message another due time; its key stays. Raises ScheduleNotFound, also once it is promoted."""
+
+    async def promote(self, *, limit: int) -> Promoted:
+        """Push what is due, of waiting and of recurring messages; any number of processes may do so at once.
+
+        Waiting messages go queue by queue, in due order (then by id), at most `limit` of each queue in a call, each
+        queue a transaction of its own: a message is pushed exactly once, and those of a partition get their seqs in due
+        order. One whose transaction id is stored already is dropped. Of a full queue those are pushed that fit; the
+        others stay due, as does everything that cannot be read here. When nothing is due it costs a probe of an index.
+        """
+
+    async def set_cron(self, cron: NewCron) -> Cron:
+        """Create the recurring message, or replace all of it. Its next time is the first after now; it stays where the
+        expression and the time zone do. The queue appears with the first message."""
+
+    async def crons(self, *, after: str | None = None, limit: int = 100) -> list[Cron]:
+        """Recurring messages by name, those after the name `after`."""
+
+    async def cron(self, name: str) -> Cron:
+        """One recurring message. Raises CronNotFound."""
+
+    async def enable_cron(self, name: str, enabled: bool) -> Cron:
+        """Let a recurring message rest, or go on with the first time after now; nothing is made up for. Raises
+        CronNotFound."""
+
+    async def remove_cron(self, name: str) -> bool:
+        """Remove a recurring message. What it pushed stays. False if there is none."""
+
     # Dead letters
 
     async def dead_letters(self, where: DeadLetterFilter, *, limit: int = 100, offset: int = 0) -> DeadLetterPage:
@@ -357,6 +447,15 @@ class Store(Protocol):
         The new message has the old payload, trace id, kind, reference, encoding, producer_sub and headers, and there
         `lockstep-redriven-from` with the old message id. It has no transaction id of its own: the old one is used
         up. Every group sees it.
+        """
+
+    async def redrive_queue(self, queue: str, *, limit: int = 1000) -> int:
+        """Send messages of a dead queue back to the end of the partitions they came from, by partition id and seq, at
+        most `limit`, in one transaction; returns how many. Each goes once, however many do this at the same time.
+
+        Only what was put there for being dead, whose queue still exists, that queue mode has not done, and that is
+        under no live lease. It is removed from the dead queue, and its dead letter with it. Raises QueueNotFound,
+        QueueFull.
         """
 
     async def purge(self, where: DeadLetterFilter) -> int:
@@ -396,6 +495,7 @@ class Store(Protocol):
         A batch is of one queue and ends with the segment that makes it `limit` messages or more; it may also end
         early. Cursors pass what is removed before them, as after a clear; a partition goes on that was stopped by it.
         What could not be locked in time, and what comes after it in its partition, stays until the next walk.
+        The kind `expiry` removes nothing: the cursors that are not under a live lease pass what expired.
         """
 
     async def prune_partitions(self, idle_seconds: float, *, after: Place | None = None, limit: int) -> Pruned:

@@ -73,7 +73,7 @@ async def test_eviction_removes_what_waited_too_long(store: Store, clock: SetClo
     await pop(store, "q", batch=1, auto_ack=True)
     clock.advance(AGE + 1)
     await push_n(store, "q", 1, start=4)
-    assert await Eviction(store, Config()).run_once() == DutyReport({"eviction": 2})
+    assert await Eviction(store, Config()).run_once() == DutyReport({"eviction": 2, "expiry": 0})
     assert [removal.kind for removal in await store.removals()] == ["eviction"]
     assert numbers(await pop_all(store, "q")) == [4]
 
@@ -142,7 +142,7 @@ async def test_every_duty_leaves_its_effect_to_be_seen(store: Store, clock: SetC
     seen = {duty.name: duty for duty in await Engine(store, config).duties()}
     assert {name: duty.last_effect for name, duty in seen.items()} == {
         "samples": {"queues": 1},
-        "eviction": {"eviction": 2},
+        "eviction": {"eviction": 2, "expiry": 0},
         "retention": {"completed_retention": 0, "retention": 0},
         "idle_partitions": {"partitions": 0},
         "history": {"rows": 0},

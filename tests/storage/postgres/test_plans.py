@@ -36,6 +36,10 @@ DRAINED = "drained"
 """No partition has anything for this group, unless a test pushes."""
 BUSY = "busy"
 """Every partition is leased by this group, for an hour."""
+SHARED = "shared"
+"""A shared group: every partition has something new for it."""
+IN_FLIGHT = "in-flight"
+"""A shared group that has all messages of every partition in flight, for an hour."""
 
 # As many partitions as asked for, with messages in segments of 1,000 partitions each, as wide pushes make them.
 _GROW = """
@@ -46,12 +50,16 @@ with made as (
     returning id, queue_id
 ), cursors as (
     insert into lockstep.cursor (partition_id, group_id, acked, due_at, lease_id, lease_to, leased_at)
-    select m.id, g.id, case g.name when 'drained' then %(messages)s else 0 end,
-           case g.name when 'busy' then clock_timestamp() + interval '1 hour' when 'drained' then null
-                       else clock_timestamp() end,
+    select m.id, g.id, case when g.name in ('drained', 'in-flight') then %(messages)s else 0 end,
+           case when g.name = 'busy' then clock_timestamp() + interval '1 hour'
+                when g.name not in ('drained', 'in-flight') then clock_timestamp() end,
            case g.name when 'busy' then gen_random_uuid() end, case g.name when 'busy' then %(messages)s end,
            case g.name when 'busy' then clock_timestamp() end
     from made m join lockstep.consumer_group g on g.queue_id = m.queue_id
+), deliveries as (
+    insert into lockstep.delivery (partition_id, group_id, from_seq, to_seq, lease_id, leased_at, due_at, attempts)
+    select m.id, g.id, 1, %(messages)s, gen_random_uuid(), clock_timestamp(), clock_timestamp() + interval '1 hour', 0
+    from made m join lockstep.consumer_group g on g.queue_id = m.queue_id and g.name = 'in-flight'
 ), segments as (
     insert into lockstep.segment (
         queue_id, uuid, created_at, codec, message_count, partition_ids, first_seqs, counts, payloads
@@ -104,8 +112,9 @@ def prepare(dsn: str) -> None:
         async with Stage(dsn) as stage:
             store = (await stage.actor()).store
             await push_n(store, "q", partition="first")
-            for group in (READY, DRAINED, BUSY):
-                await store.subscribe("q", group, Subscription())
+            for group in (READY, DRAINED, BUSY, SHARED, IN_FLIGHT):
+                mode = "shared" if group in (SHARED, IN_FLIGHT) else "ordered"
+                await store.subscribe("q", group, Subscription(), mode=mode)  # type: ignore[arg-type]
                 await pop(store, "q", group=group, batch=9, auto_ack=True)
 
     run_apart(main)
@@ -170,6 +179,7 @@ async def typical_cost(stage: Stage, actor: Actor, scenario: Scenario) -> Cost:
     """What a call usually reads, once its plans are made, its names are known and others' dead rows are gone."""
     costs: list[Cost] = []
     await actor.sql("vacuum lockstep.cursor")
+    await actor.sql("vacuum lockstep.delivery")
     for _ in range(5):
         call = await scenario.prepare(actor)
         costs.append(await cost(stage, actor, call))
@@ -272,6 +282,38 @@ async def transaction_of_ack_and_push(actor: Actor) -> Call:
     return lambda: actor.store.transaction([Ack(lease_id=popped.lease_id)], lanes())
 
 
+async def lease_of_ten_partitions(actor: Actor) -> Call:
+    return lambda: pop(actor.store, "q", group=SHARED, partitions=10, batch=100)
+
+
+async def lease_where_all_is_in_flight(actor: Actor) -> Call:
+    while await pop(actor.store, "q", group=IN_FLIGHT, partitions=100, batch=1000, auto_ack=True):
+        pass
+    return lambda: pop(actor.store, "q", group=IN_FLIGHT, partitions=10, batch=100)
+
+
+async def lease_of_what_is_retried(actor: Actor) -> Call:
+    popped = await pop(actor.store, "q", group=SHARED, partitions=10, batch=100)
+    await actor.store.ack([Ack(lease_id=popped.lease_id, status="retry")])
+    return lambda: pop(actor.store, "q", group=SHARED, partitions=10, batch=len(popped))
+
+
+async def completion_of_a_lease(actor: Actor) -> Call:
+    popped = await pop(actor.store, "q", group=SHARED, partitions=10, batch=100)
+    return lambda: actor.store.ack([Ack(lease_id=popped.lease_id)])
+
+
+async def completion_of_single_messages(actor: Actor) -> Call:
+    popped = await pop(actor.store, "q", group=SHARED, partitions=10, batch=100)
+    acks = [ack_of(message, lease_id=popped.lease_id, group=SHARED) for message in popped.messages()]
+    return lambda: actor.store.ack(acks)
+
+
+async def renewal_of_a_shared_lease(actor: Actor) -> Call:
+    popped = await pop(actor.store, "q", group=SHARED, partitions=10, batch=100)
+    return lambda: actor.store.renew([Renewal(lease_id=popped.lease_id or "")])
+
+
 async def first_page_of_messages(actor: Actor) -> Call:
     return lambda: actor.store.messages(MessageFilter(queue="q"), limit=20)
 
@@ -318,6 +360,12 @@ SCENARIOS = [
     Scenario("renew", renewal, 350),
     Scenario("has-pending", question_whether_something_is_pending, 40),
     Scenario("transaction", transaction_of_ack_and_push, 800),
+    Scenario("shared-pop", lease_of_ten_partitions, 1400),
+    Scenario("shared-pop-in-flight", lease_where_all_is_in_flight, 80),
+    Scenario("shared-pop-again", lease_of_what_is_retried, 1500),
+    Scenario("shared-ack", completion_of_a_lease, 220),
+    Scenario("shared-ack-messages", completion_of_single_messages, 1900),
+    Scenario("shared-renew", renewal_of_a_shared_lease, 520),
     Scenario("messages-first", first_page_of_messages, 150),
     Scenario("messages-middle", page_of_messages_from_the_middle, 250),
     Scenario("message-by-id", message_by_id, 60),

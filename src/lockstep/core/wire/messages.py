@@ -9,14 +9,16 @@ from __future__ import annotations
 from base64 import b64decode, b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from datetime import datetime, timedelta
+from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from lockstep.core.ids import is_canonical_uuid, message_ids
-from lockstep.core.messages import Batch, Columns, PushResult, Run
+from lockstep.core.messages import Appointment, Batch, Columns, NewSchedule, PushResult, Run
 from lockstep.core.names import DEFAULT_PARTITION, QUEUE_MODE
+from lockstep.core.policy import SECONDS_MAX, GroupMode
 from lockstep.core.records import (
     ACK_ERROR_TEXTS,
     Ack,
@@ -27,7 +29,7 @@ from lockstep.core.records import (
     TransactionResult,
 )
 from lockstep.core.wire.numbers import number_of
-from lockstep.core.wire.times import timestamp, timestamp_or_none
+from lockstep.core.wire.times import Time, parse_time_or_none, timestamp, timestamp_or_none
 from lockstep.errors import InvalidRequest
 
 Order = list[tuple[int, int]]
@@ -51,6 +53,14 @@ class PushItem(Struct, rename="camel", gc=False):
     headers: dict[str, str] | None = None
     payload_base64: str | None = None
     """The payload as opaque bytes, in place of `payload`; `encoding` says what they are."""
+    expires_at: Time | None = None
+    """Not delivered from this time on; or, in place of it, so many seconds from now. Without, as the queue says."""
+    expire_seconds: Annotated[float, Meta(ge=0, le=SECONDS_MAX)] | None = None
+    deliver_at: Time | None = None
+    """Not before this time; or, in place of it, so many seconds from now."""
+    delay_seconds: float | None = None
+    schedule_key: str | None = None
+    """By which it can be found, cancelled and rescheduled while it waits; unique in its queue."""
 
 
 class PushBody(Struct):
@@ -62,8 +72,9 @@ class PushReceipt(Struct, gc=False, omit_defaults=True):
 
     index: int
     transaction_id: str
-    status: Literal["queued", "duplicate"]
+    status: Literal["queued", "duplicate", "scheduled"]
     message_id: str
+    """Empty while the message waits for its time; so is a transaction id that was not given."""
     partition_id: str
     trace_id: str | None
     queueName: str  # noqa: N815
@@ -72,6 +83,9 @@ class PushReceipt(Struct, gc=False, omit_defaults=True):
     depth: int | UnsetType = UNSET
     """Of a queue with a max_size: its pending messages after this push, and how many more it takes."""
     remaining: int | UnsetType = UNSET
+    scheduleId: str | UnsetType = UNSET  # noqa: N815
+    """Of a message that waits: by what it can be cancelled, and when it is due."""
+    dueAt: str | UnsetType = UNSET  # noqa: N815
 
 
 class PoppedMessage(Struct, rename="camel", gc=False, omit_defaults=True):
@@ -93,6 +107,7 @@ class PoppedMessage(Struct, rename="camel", gc=False, omit_defaults=True):
     reference: str | UnsetType = UNSET
     encoding: str | UnsetType = UNSET
     headers: Raw | UnsetType = UNSET
+    expires_at: str | UnsetType = UNSET
 
 
 class PopAnswer(Struct, rename="camel"):
@@ -106,6 +121,8 @@ class PopAnswer(Struct, rename="camel"):
     partitions_claimed: int
     expires_at: str | None
     messages: list[PoppedMessage]
+    mode: GroupMode = "ordered"
+    """In a shared group each message is acknowledged by itself."""
 
 
 class AckItem(Struct, rename="camel", gc=False):
@@ -117,11 +134,15 @@ class AckItem(Struct, rename="camel", gc=False):
     error: str | None = None
     seq: int | None = None
     """In place of the transaction id, with `leaseId` and `partitionId`."""
+    retry_at: Time | None = None
+    """With the status failed or retry: when it is delivered again, instead of after the queue's delay, or now."""
 
 
 class AckBatchBody(Struct, rename="camel"):
     acknowledgments: list[AckItem]
     consumer_group: str | None = None
+    atomic: bool = False
+    """All of them or none: if one has no success, nothing is applied, and the answer is a 409."""
 
 
 class LeaseAckBody(Struct, rename="camel"):
@@ -129,6 +150,7 @@ class LeaseAckBody(Struct, rename="camel"):
     error: str | None = None
     partition_id: str | int | None = None
     seq: int | None = None
+    retry_at: Time | None = None
 
 
 class AckResult(Struct, rename="camel", gc=False, omit_defaults=True):
@@ -194,6 +216,8 @@ class TransactionStep(Struct, rename="camel", omit_defaults=True):
     partition_id: str | UnsetType = UNSET
     queue_name: str | UnsetType | None = UNSET
     seq: int | UnsetType = UNSET
+    schedule_id: str | UnsetType = UNSET
+    due_at: str | UnsetType = UNSET
 
 
 class TransactionAnswer(Struct, rename="camel", omit_defaults=True):
@@ -209,6 +233,8 @@ class TransactionAnswer(Struct, rename="camel", omit_defaults=True):
 
 def batches_of(items: Sequence[PushItem], *, producer_sub: str | None = None) -> tuple[list[Batch], Order | None]:
     """The items as batches, one for each queue and partition; and, where that changes it, their order."""
+    if any([_is_scheduled(item) for item in items]):
+        return _scheduled_batches_of(items, producer_sub)
     if len(items) == 1 or len({(item.queue, item.partition) for item in items}) <= 1:
         return [_batch(items, producer_sub)] if items else [], None
     gathered: dict[tuple[str, str], list[PushItem]] = {}
@@ -220,6 +246,31 @@ def batches_of(items: Sequence[PushItem], *, producer_sub: str | None = None) ->
         order.append((indexes.setdefault(key, len(indexes)), len(members)))
         members.append(item)
     return [_batch(members, producer_sub) for members in gathered.values()], order
+
+
+def _is_scheduled(item: PushItem) -> bool:
+    return item.deliver_at is not None or item.delay_seconds is not None or item.schedule_key is not None
+
+
+def _scheduled_batches_of(items: Sequence[PushItem], producer_sub: str | None) -> tuple[list[Batch], Order]:
+    """The items as batches, one for each queue, partition and time; and their order."""
+    gathered: dict[tuple[str, str, NewSchedule | None], list[PushItem]] = {}
+    order: list[tuple[tuple[str, str, NewSchedule | None], int]] = []
+    for item in items:
+        key = (item.queue, item.partition, _schedule(item) if _is_scheduled(item) else None)
+        members = gathered.setdefault(key, [])
+        order.append((key, len(members)))
+        members.append(item)
+    batches = [_batch(members, producer_sub) for members in gathered.values()]
+    for batch, (_, _, schedule) in zip(batches, gathered, strict=True):
+        batch.schedule = schedule
+    indexes = {key: index for index, key in enumerate(gathered)}
+    return batches, [(indexes[key], position) for key, position in order]
+
+
+def _schedule(item: PushItem) -> NewSchedule:
+    deliver_at = parse_time_or_none(item.deliver_at, what="deliverAt")
+    return NewSchedule(deliver_at=deliver_at, delay_seconds=item.delay_seconds, key=item.schedule_key)
 
 
 def _batch(items: Sequence[PushItem], producer_sub: str | None) -> Batch:
@@ -241,16 +292,27 @@ def _is_bare(item: PushItem) -> bool:
         and item.encoding is None
         and item.headers is None
         and item.payload_base64 is None
+        and item.expires_at is None
+        and item.expire_seconds is None
     )
 
 
 def _add_extras(columns: Columns, items: Sequence[PushItem]) -> None:
     for name in ("transaction_id", "trace_id", "kind", "reference", "encoding"):
         setattr(columns, f"{name}s", _used([getattr(item, name) for item in items]))
+    columns.expires_at = _used([_expiry(item) for item in items])
     if any([item.headers is not None for item in items]):
         columns.headers = [None if item.headers is None else msgspec.json.encode(item.headers) for item in items]
     if columns.encodings is not None or any([item.payload_base64 is not None for item in items]):
         columns.payloads = [_opaque(index, item) for index, item in enumerate(items)]
+
+
+def _expiry(item: PushItem) -> datetime | timedelta | None:
+    if item.expire_seconds is None:
+        return parse_time_or_none(item.expires_at, what="expiresAt")
+    if item.expires_at is not None:
+        raise InvalidRequest("an item has expiresAt or expireSeconds, and not both")
+    return timedelta(seconds=item.expire_seconds)
 
 
 def _used(column: list[Any]) -> list[Any] | None:
@@ -283,6 +345,8 @@ def receipts(result: PushResult, order: Order | None) -> list[PushReceipt]:
 
 def _batch_receipts(result: PushResult, index: int) -> list[PushReceipt]:
     batch, placement = result.batches[index], result.placements[index]
+    if placement.appointments is not None:
+        return _waiting_receipts(batch, placement.appointments)
     columns, queue, partition, partition_id = batch.columns, batch.queue, batch.partition, str(placement.partition_id)
     count, first_seq = len(columns.payloads), placement.first_seq
     if not result.occupancy and not placement.duplicates and columns.bare():
@@ -321,6 +385,25 @@ def _batch_receipts(result: PushResult, index: int) -> list[PushReceipt]:
     return made
 
 
+def _waiting_receipts(batch: Batch, appointments: Sequence[Appointment]) -> list[PushReceipt]:
+    return [
+        PushReceipt(
+            position,
+            _at(batch.columns.transaction_ids, position) or "",
+            "duplicate" if appointment.duplicate else "scheduled",
+            "",
+            "0",
+            _at(batch.columns.trace_ids, position),
+            batch.queue,
+            batch.partition,
+            0,
+            scheduleId=str(appointment.schedule_id),
+            dueAt=timestamp(appointment.due_at),
+        )
+        for position, appointment in enumerate(appointments)
+    ]
+
+
 # --- Pop ----------------------------------------------------------------------------------------------------
 
 
@@ -341,6 +424,7 @@ def pop_answer(popped: Popped) -> PopAnswer:
         partitions_claimed=len({run.partition_id for run in popped.runs}),
         expires_at=timestamp_or_none(popped.expires_at),
         messages=messages,
+        mode=popped.mode,
     )
 
 
@@ -379,6 +463,7 @@ def _messages(run: Run, lease_id: str, group: str) -> list[PoppedMessage]:
             reference=_given(columns.references, offset),
             encoding=_given(columns.encodings, offset),
             headers=UNSET if _at(columns.headers, offset) is None else Raw(_at(columns.headers, offset)),
+            expires_at=timestamp_or_none(_at(columns.expires_at, offset)) or UNSET,
         )
         for offset, identity in enumerate(ids)
     ]
@@ -430,6 +515,7 @@ def ack_of(item: AckItem, *, group: str | None = None) -> Ack:
         group=item.consumer_group or group or QUEUE_MODE,
         status=ack_status(item.status),
         error=item.error,
+        retry_at=parse_time_or_none(item.retry_at, what="retryAt"),
     )
 
 
@@ -610,4 +696,6 @@ def _pushed_step(index: int, receipt: PushReceipt) -> TransactionStep:
         partition_id=receipt.partition_id,
         queue_name=receipt.queueName,
         seq=receipt.seq,
+        schedule_id=receipt.scheduleId,
+        due_at=receipt.dueAt,
     )

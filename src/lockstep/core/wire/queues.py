@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct
 
 from lockstep.core.policy import (
+    BALANCED_PARTITIONS_MAX,
     COUNT_MAX,
     MILLISECONDS_MAX,
     RETRY_LIMIT_MAX,
     SECONDS_MAX,
     Compression,
+    GroupMode,
     OnExhausted,
+    OnExpired,
     QueueOptions,
 )
-from lockstep.core.records import ClearScope, QueueInfo
+from lockstep.core.records import ClearScope, PartitionStats, QueueInfo
+from lockstep.core.wire.times import timestamp_or_none
 from lockstep.errors import InvalidOption
 
 RETRY_DELAY_DEFAULT = 1000
@@ -50,6 +54,15 @@ class Options(Struct, rename="camel", frozen=True, kw_only=True):
     on_exhausted: OnExhausted = "dead"
     compression: Compression = "zstd"
     enforce_retry_delay: bool = False
+    expire_seconds: _Seconds = 0
+    """Older messages are not delivered any more; 0 is never."""
+    on_expired: OnExpired = "dead"
+    dead_queue: str | None = None
+    """The queue to which dead letters are pushed, too."""
+    partitions: Annotated[int, Meta(ge=0, le=BALANCED_PARTITIONS_MAX)] = 0
+    """So many numbered partitions, over which messages are spread that name no partition."""
+    group_mode: GroupMode = "ordered"
+    """How new groups are served that do not say it themselves."""
 
 
 class ConfigureBody(Struct):
@@ -69,6 +82,45 @@ class ConfigureAnswer(Struct, rename="camel"):
     task: str
     options: Options
     """As they were asked for."""
+
+
+class UpdateBody(Struct):
+    namespace: str | None = None
+    task: str | None = None
+    options: Annotated[dict[str, Any], Meta(extra_json_schema={"$ref": "#/components/schemas/Options"})] = {}
+    """Those that change: what is missing stays as it is."""
+
+
+class UpdateAnswer(Struct):
+    updated: bool
+    queue: str
+    namespace: str
+    task: str
+    options: Options
+    """All of them, as they rule the queue now."""
+
+
+class PartitionStatsRow(Struct, rename="camel"):
+    partition: str
+    total: int
+    """Messages from the first one on that some group has not done."""
+    leased: int
+    scheduled: int
+    """Messages that wait for their time."""
+    average_age_seconds: float | None
+    average_lease_age_seconds: float | None
+    oldest_at: str | None
+
+
+class StatsAnswer(Struct):
+    queue: str
+    partitions: list[PartitionStatsRow]
+
+
+class RedriveQueueAnswer(Struct):
+    queue: str
+    redriven: int
+    """Messages that went back to where they came from."""
 
 
 class DeleteQueueAnswer(Struct):
@@ -125,6 +177,11 @@ def queue_options(asked: Options) -> QueueOptions:
         compression=asked.compression,
         dead_letter_queue=asked.dead_letter_queue,
         dlq_after_max_retries=asked.dlq_after_max_retries,
+        expire_seconds=asked.expire_seconds,
+        on_expired=asked.on_expired,
+        dead_queue=asked.dead_queue,
+        partitions=asked.partitions,
+        group_mode=asked.group_mode,
     )
 
 
@@ -151,7 +208,52 @@ def shown_options(options: QueueOptions) -> Options:
         dead_letter_queue=options.dead_letter_queue,
         dlq_after_max_retries=options.dlq_after_max_retries,
         enforce_retry_delay=options.retry_delay_ms > 0,
+        expire_seconds=options.expire_seconds,
+        on_expired=options.on_expired,
+        dead_queue=options.dead_queue,
+        partitions=options.partitions,
+        group_mode=options.group_mode,
     )
+
+
+_NAMES = {
+    "lease_time": "lease_seconds",
+    "retry_delay": "retry_delay_ms",
+    "retry_delay_max": "retry_delay_ms_max",
+    "ttl": "ttl_seconds",
+    "delayed_processing": "delay_seconds",
+    "window_buffer": "window_seconds",
+    "max_wait_time_seconds": "max_wait_seconds",
+    "encryption_enabled": "encryption",
+}
+"""Options that the protocol calls otherwise."""
+
+
+def option_changes(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that are given, and no others, as they rule the queue. Raises InvalidOption."""
+    asked = options_of(given)
+    fields = {field.encode_name: field.name for field in msgspec.structs.fields(Options)}
+    unknown = sorted(set(given).difference(fields))
+    if unknown:
+        raise InvalidOption(f"there is no option {', '.join(unknown)}")
+    names = [fields[name] for name in given if name != "enforceRetryDelay"]
+    return {_NAMES.get(name, name): getattr(asked, name) for name in names}
+
+
+def stats_answer(queue: str, stats: Sequence[PartitionStats]) -> StatsAnswer:
+    rows = [
+        PartitionStatsRow(
+            partition=one.partition,
+            total=one.total,
+            leased=one.leased,
+            scheduled=one.scheduled,
+            average_age_seconds=one.age_seconds_average,
+            average_lease_age_seconds=one.lease_age_seconds_average,
+            oldest_at=timestamp_or_none(one.oldest_at),
+        )
+        for one in stats
+    ]
+    return StatsAnswer(queue, rows)
 
 
 def configure_answer(info: QueueInfo, partition_id: int, asked: Options) -> ConfigureAnswer:

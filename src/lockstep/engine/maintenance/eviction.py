@@ -1,5 +1,5 @@
-"""Removes messages that have waited longer than their queue allows. A pop passes them anyway; this is for where nobody
-pops, so that they do not fill the queue."""
+"""Removes messages that have waited longer than their queue allows, and passes those that expired. A pop passes them
+anyway; this is for where nobody pops, so that they do not fill the queue."""
 
 from __future__ import annotations
 
@@ -16,9 +16,17 @@ class Eviction:
         self._store = store
         self._batch_messages_max = config.retention_batch_messages_max
         self._walk = Walk(config.duty_pass_seconds_max)
+        self._expiry_walk = Walk(config.duty_pass_seconds_max)
 
     async def run_once(self) -> DutyReport:
         batches = await self._walk.go(
             lambda place: self._store.prune("eviction", after=place, limit=self._batch_messages_max)
         )
-        return DutyReport({"eviction": sum(batch.messages for batch in batches)}, more=not self._walk.ended)
+        expired = await self._expiry_walk.go(
+            lambda place: self._store.prune("expiry", after=place, limit=self._batch_messages_max)
+        )
+        effect = {
+            "eviction": sum(batch.messages for batch in batches),
+            "expiry": sum(batch.messages for batch in expired),
+        }
+        return DutyReport(effect, more=not (self._walk.ended and self._expiry_walk.ended))

@@ -21,6 +21,7 @@ from lockstep.engine.maintenance.duty import Duty, DutyReport
 from lockstep.engine.maintenance.eviction import Eviction
 from lockstep.engine.maintenance.history import History
 from lockstep.engine.maintenance.idle_partitions import IdlePartitions
+from lockstep.engine.maintenance.promotion import Promotion
 from lockstep.engine.maintenance.retention import Retention
 from lockstep.engine.maintenance.samples import Samples
 from lockstep.storage.base import Store
@@ -48,23 +49,35 @@ def all_duties(store: Store, config: Config) -> list[Duty]:
 class Maintenance:
     """The duties of one server."""
 
-    def __init__(self, store: Store, config: Config, *, duties: Sequence[Duty] | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        config: Config,
+        *,
+        duties: Sequence[Duty] | None = None,
+        promotion: Promotion | None = None,
+    ) -> None:
         self.name = f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
         """By which the store knows whose claim it is, and people whose server."""
         self._store = store
         self._config = config
         self._duties = all_duties(store, config) if duties is None else list(duties)
+        self._promotion = promotion
         self._stopping = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Begin; a schedule that was begun goes on."""
+        if self._promotion is not None:
+            self._promotion.start()
         if self._task is None:
             self._stopping.clear()
             self._task = asyncio.get_running_loop().create_task(self._run(), name="lockstep-maintenance")
 
     async def stop(self) -> None:
         """End; a duty that is being done may end itself within a limit. Safe to call twice."""
+        if self._promotion is not None:
+            await self._promotion.stop()
         task, self._task = self._task, None
         if task is None:
             return

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 
+from lockstep.core import shared
 from lockstep.core.messages import Batch
 from lockstep.core.records import Ack, AckError, AckOutcome, TransactionResult
 from lockstep.core.rules import AckItem, Cursor, ItemOutcome, Settlement, settle
 from lockstep.errors import LockstepError, TransactionRolledBack
 from lockstep.storage.memory.push import push
+from lockstep.storage.memory.shared import stored_seqs
 from lockstep.storage.memory.state import Group, Partition, State
 
 _Place = tuple[Group, Partition]
@@ -34,12 +37,15 @@ def transaction(
         text = f"transaction rolled back: ack {failed.index} failed: {failed.error or 'committed'}"
         raise TransactionRolledBack(text, outcomes=outcomes)
     before = {place: place[0].cursors[place[1].id] for place in decided.settlements}
+    in_flight = {place: place[0].ranges.get(place[1].id, []) for place in decided.shared}
     dead_letter_ids = _apply(state, decided, now)
     try:
         return TransactionResult(outcomes, push(state, batches, now))
     except LockstepError:
         for (group, partition), cursor in before.items():
             state.put(group, partition, cursor)
+        for (group, partition), ranges in in_flight.items():
+            state.put_ranges(group, partition, ranges)
         for dead_letter_id in dead_letter_ids:
             state.remove_dead_letter(dead_letter_id)
         raise
@@ -63,6 +69,8 @@ class _Decided:
     parts: list[list[_Part]]
     """By index: those that do."""
     settlements: dict[_Place, Settlement] = field(default_factory=dict)
+    shared: dict[_Place, shared.Settlement] = field(default_factory=dict)
+    """Those of shared groups."""
 
     def outcomes(self) -> list[AckOutcome]:
         return [_joined(index, parts, self.errors.get(index)) for index, parts in enumerate(self.parts)]
@@ -91,17 +99,33 @@ def _decide(state: State, acks: Sequence[Ack], now: datetime) -> _Decided:
         if isinstance(found, str):
             decided.errors[index] = found
             continue
+        whole = one.transaction_id is None and one.seq is None
         for place, seq in found:
-            items.setdefault(place, []).append(AckItem(index, seq, one.status, one.lease_id, one.error))
+            item = AckItem(index, seq, one.status, one.lease_id, one.error, one.retry_at, whole)
+            items.setdefault(place, []).append(item)
     # By partition id, so that the first part of an ack is that of its first partition.
     for place in sorted(items, key=lambda place: place[1].id):
         group, partition = place
+        if group.mode == "shared":
+            _decide_shared(decided, place, items[place], now)
+            continue
         settlement = settle(group.cursors[partition.id], items[place], group.queue.options, now)
         decided.settlements[place] = settlement
         for outcome in settlement.outcomes:
             released = settlement.released and outcome.error is None
             decided.parts[outcome.index].append(_Part(partition, outcome, released))
     return decided
+
+
+def _decide_shared(decided: _Decided, place: _Place, items: Sequence[AckItem], now: datetime) -> None:
+    group, partition = place
+    ranges = group.ranges.get(partition.id, [])
+    stored = partial(stored_seqs, partition)
+    settlement = shared.settle(group.cursors[partition.id], ranges, items, group.queue.options, now, stored)
+    decided.shared[place] = settlement
+    for outcome in settlement.outcomes:
+        released = outcome.index in settlement.put_back
+        decided.parts[outcome.index].append(_Part(partition, outcome, released))
 
 
 _Found = list[tuple[_Place, int | None]] | AckError
@@ -131,7 +155,7 @@ def _seq(holder: _Place, one: Ack) -> int | None:
     """What an ack by lease means in one partition: its seq, else all of the lease, else the head."""
     group, partition = holder
     cursor = group.cursors[partition.id]
-    if one.seq is not None:
+    if one.seq is not None or group.mode == "shared":
         return one.seq
     if one.status == "completed":
         return cursor.lease_to
@@ -141,11 +165,16 @@ def _seq(holder: _Place, one: Ack) -> int | None:
 def _apply(state: State, decided: _Decided, now: datetime) -> list[int]:
     """Make the changes; returns the ids of the dead letters that were made."""
     dead_letter_ids = []
-    for (group, partition), settlement in decided.settlements.items():
-        for death in settlement.deaths:
+    deaths = [(place, settlement.deaths) for place, settlement in decided.settlements.items()]
+    deaths += [(place, settlement.deaths) for place, settlement in decided.shared.items()]
+    for (group, partition), found in deaths:
+        for death in found:
             dead_letter_id = state.add_dead_letter(group, partition, death, now)
             if dead_letter_id is not None:
                 dead_letter_ids.append(dead_letter_id)
+    for (group, partition), in_flight in decided.shared.items():
+        state.put_ranges(group, partition, in_flight.ranges)
+    for (group, partition), settlement in decided.settlements.items():
         if _is_due_anew(group.cursors[partition.id], settlement):
             not_before = settlement.not_before or now
             state.put_released(group, partition, settlement.cursor, not_before=not_before)

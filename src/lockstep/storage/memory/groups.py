@@ -7,6 +7,7 @@ from datetime import datetime
 from lockstep.core.names import QUEUE_MODE
 from lockstep.core.records import Depth, GroupInfo, PartitionLag, Position, Subscription
 from lockstep.core.rules import STOPPED, Cursor, place
+from lockstep.core.shared import again, due_at
 from lockstep.errors import GroupNotFound
 from lockstep.storage.memory.log import Log
 from lockstep.storage.memory.state import Group, Partition, Queue, State, StoredSubscription
@@ -45,6 +46,8 @@ def seek(state: State, queue: str, group: str, position: Position, *, partition:
         cursor = found.cursors[one.id]
         moved = place(cursor, _target(one.log, cursor, position))
         state.put_released(found, one, moved, not_before=now)
+        released = [again(in_flight, due_at=now, attempts=0) for in_flight in found.ranges.get(one.id, ())]
+        state.put_ranges(found, one, released if position.kind == "current" else [])
     return len(partitions)
 
 
@@ -81,6 +84,7 @@ def group_info(group: Group, now: datetime) -> GroupInfo:
         queue=group.queue.name,
         created_at=group.created_at,
         subscription=Subscription() if stored is None else stored.subscription,
+        mode=group.mode,
         partitions=len(places),
         partitions_with_lag=sum(1 for one in places if one.lag),
         lag=sum(one.lag for one in places),
@@ -110,21 +114,24 @@ def lag(
 
 def _place(group: Group, partition: Partition, now: datetime) -> PartitionLag:
     cursor = group.cursors[partition.id]
-    ahead = partition.log.ahead(cursor.acked)
+    ranges = group.ranges.get(partition.id, [])
+    retrying = sum(partition.stored(one) for one in ranges if not one.leased(now))
     return PartitionLag(
         queue=group.queue.name,
         partition=partition.name,
         partition_id=partition.id,
         group=group.name,
-        acked=cursor.acked,
+        acked=group.done_upto(partition),
         last_seq=partition.log.last_seq,
-        lag=partition.log.count_after(cursor.acked),
-        oldest_at=None if ahead is None else ahead.next_created_at,
-        due_at=cursor.due_at,
-        stopped=cursor.due_at == STOPPED,
-        attempts=cursor.attempts,
-        leased=cursor.leased(now),
+        lag=group.lag_of(partition),
+        oldest_at=group.oldest_at(partition),
+        due_at=due_at(cursor, ranges),
+        stopped=STOPPED in [cursor.due_at, *(one.due_at for one in ranges)],
+        attempts=ranges[0].attempts if ranges else cursor.attempts,
+        leased=group.is_leased(partition, now),
         consumed_at=cursor.consumed_at,
+        in_flight=sum(map(partition.stored, ranges)) - retrying,
+        retrying=retrying,
     )
 
 
@@ -134,9 +141,9 @@ def depth(state: State, queue: str, group: str, now: datetime) -> Depth:
         counts = [len(partition.log) for partition in found.partitions.values()]
         leased = 0
     else:
-        cursors = found.group(group).cursors
-        counts = [one.log.count_after(cursors[one.id].acked) for one in found.partitions.values()]
-        leased = sum(one.leased(cursors[one.id], now) for one in found.partitions.values())
+        asked = found.group(group)
+        counts = [asked.lag_of(one) for one in found.partitions.values()]
+        leased = sum(asked.leased(one, now) for one in found.partitions.values())
     return Depth(
         queue=queue,
         group=group,

@@ -29,6 +29,7 @@ from lockstep.core.messages import Run
 from lockstep.core.names import DEFAULT_PARTITION, QUEUE_MODE
 from lockstep.core.rules import Cursor
 from lockstep.storage.memory.operations import verify_partitions
+from lockstep.storage.memory.pop import expire_due
 from lockstep.storage.memory.queues import put_right
 from lockstep.storage.memory.state import Group, Partition, Queue, State
 
@@ -73,6 +74,8 @@ _Range = tuple[Partition, int, int]
 
 def prune(state: State, books: Books, kind: PruneKind, *, after: Place | None, limit: int, now: datetime) -> Pruned:
     place = after or START
+    if kind == "expiry":
+        return _prune_expired(state, books, place, now)
     for queue in state.chosen(None):
         if queue.name < place.queue:
             continue
@@ -85,6 +88,22 @@ def prune(state: State, books: Books, kind: PruneKind, *, after: Place | None, l
     return Pruned()
 
 
+def _prune_expired(state: State, books: Books, place: Place, now: datetime) -> Pruned:
+    """Pass what expired on the cursors of one queue, except those under a live lease and stopped ones."""
+    queue = next((one for one in state.chosen(None) if one.name >= place.queue), None)
+    if queue is None:
+        return Pruned()
+    passed = 0
+    for partition in queue.partitions.values():
+        for group, cursor in list(state.cursors(partition)):
+            before = partition.log.count_after(cursor.acked)
+            expire_due(state, group, partition, now)
+            passed += before - partition.log.count_after(group.cursors[partition.id].acked)
+    if passed:
+        books.note_removal(queue, "expiry", messages=passed, partitions=0, now=now)
+    return Pruned(passed, next=Place(queue.name + "\x01"))
+
+
 def _find(
     state: State, queue: Queue, kind: PruneKind, after: int, limit: int, now: datetime
 ) -> tuple[list[_Range], int]:
@@ -94,7 +113,7 @@ def _find(
     for segment, runs in _old_segments(queue, kind, after, now):
         after = segment
         for partition, run in runs:
-            cursors = [cursor for _, cursor in state.cursors(partition)]
+            cursors = [place for group, _ in state.cursors(partition) for place in group.places(partition, now)]
             going = prunable(kind, run.first_seq, run.last_seq, cursors, now)
             if going is not None:
                 ranges.append((partition, *going))
@@ -121,7 +140,7 @@ def _remove(state: State, kind: PruneKind, ranges: list[_Range], now: datetime) 
     touched = dict.fromkeys(partition for partition, _, _ in ranges)
     for partition in touched:
         going = [(first, last) for one, first, last in ranges if one is partition]
-        cursors = (cursor.acked for _, cursor in state.cursors(partition))
+        cursors = (group.done_upto(partition) for group, _ in state.cursors(partition))
         # Oldest first: nothing goes before what is older.
         if partition.log.first_after(min(cursors, default=0) if kind == "eviction" else 0) != min(going)[0]:
             continue
@@ -160,7 +179,7 @@ def _is_empty(partition: Partition) -> bool:
 
 
 def _is_held(state: State, partition: Partition, now: datetime) -> bool:
-    if any(cursor.leased(now) for _, cursor in state.cursors(partition)):
+    if any(group.is_leased(partition, now) for group, _ in state.cursors(partition)):
         return True
     return any(query.rows.get(partition.id) for query in state.stream_queries.values())
 
@@ -171,8 +190,9 @@ def _remove_partition(state: State, books: Books, partition: Partition) -> None:
         sums.seqs -= partition.log.last_seq
     for group in partition.queue.groups.values():
         if sums is not None and group.name in sums.acked:
-            sums.acked[group.name] -= group.cursors[partition.id].acked
+            sums.acked[group.name] -= group.passed(partition)
         state.put(group, partition, Cursor())
+        state.put_ranges(group, partition, [])
         del group.cursors[partition.id]
     del books.empty[partition.id]
     del partition.queue.partitions[partition.name]
@@ -239,7 +259,7 @@ def _sample(books: Books, queue: Queue, state: State, now: datetime) -> bool:
     if since >= now:
         return False
     seqs = sum(partition.log.last_seq for partition in queue.partitions.values())
-    acked = {name: sum(c.acked for c in group.cursors.values()) for name, group in queue.groups.items()}
+    acked = {name: sum(map(group.passed, queue.partitions.values())) for name, group in queue.groups.items()}
     known = {} if before is None else before.acked
     passed = sum(max(acked[name] - known.get(name, _base(group)), 0) for name, group in queue.groups.items())
     dead = sum(e.partition.queue is queue and since <= e.failed_at < now for e in state.dead_letters.values())
@@ -260,23 +280,20 @@ def _sample(books: Books, queue: Queue, state: State, now: datetime) -> bool:
 def _base(group: Group) -> int:
     """Where a group counts from that was not sampled before: one that reads all began with what was stored first."""
     stored = group.queue.subscriptions.get(group.name)
-    cursors = [(partition, group.cursors[partition.id]) for partition in group.queue.partitions.values()]
+    places = [(partition, group.passed(partition)) for partition in group.queue.partitions.values()]
     if group.name == QUEUE_MODE or stored is None or stored.subscription.mode == "all":
-        return sum(min(partition.log.first_seq - 1, cursor.acked) for partition, cursor in cursors)
-    return sum(cursor.acked for _, cursor in cursors)
+        return sum(min(partition.log.first_seq - 1, passed) for partition, passed in places)
+    return sum(passed for _, passed in places)
 
 
 def _oldest_at(queue: Queue, now: datetime) -> datetime:
     """When the oldest message was created that a group has before it, or that is stored while there is no group."""
-    places = [
-        (partition, group.cursors[partition.id].acked)
-        for partition in queue.partitions.values()
-        for group in queue.groups.values()
-    ]
-    if not queue.groups:
-        places = [(partition, 0) for partition in queue.partitions.values()]
-    ahead = (partition.log.ahead(acked) for partition, acked in places)
-    return min((one.next_created_at for one in ahead if one is not None), default=now)
+    partitions, groups = queue.partitions.values(), queue.groups.values()
+    times = [group.oldest_at(partition) for partition in partitions for group in groups]
+    if not groups:
+        ahead = [partition.log.ahead(0) for partition in partitions]
+        times = [None if one is None else one.next_created_at for one in ahead]
+    return min((at for at in times if at is not None), default=now)
 
 
 def samples(

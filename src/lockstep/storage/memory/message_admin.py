@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 
 from lockstep.core.messages import Receipt, redriven
-from lockstep.core.rules import bury, message_status
+from lockstep.core.rules import Death, bury, message_status
+from lockstep.core.shared import give_up
 from lockstep.errors import Conflict, MessageNotFound
 from lockstep.storage.memory.push import push
 from lockstep.storage.memory.queues import put_right
@@ -14,7 +15,8 @@ from lockstep.storage.memory.state import Partition, State
 
 def remove_message(state: State, partition_id: int, transaction_id: str, now: datetime) -> None:
     partition, seq = _find(state, partition_id, transaction_id)
-    for _, cursor in state.cursors(partition):
+    for group, _ in state.cursors(partition):
+        cursor = group.seen_at(partition, seq)
         if cursor.leased(now) and cursor.acked < seq <= (cursor.lease_to or 0):
             raise Conflict(f"message {transaction_id!r} is under a live lease")
     state.remove_messages(partition, kept=[(1, seq - 1), (seq + 1, partition.log.last_seq)])
@@ -23,7 +25,7 @@ def remove_message(state: State, partition_id: int, transaction_id: str, now: da
 
 def retry_message(state: State, partition_id: int, transaction_id: str, now: datetime) -> Receipt:
     partition, seq = _find(state, partition_id, transaction_id)
-    cursors = [cursor for _, cursor in state.cursors(partition)]
+    cursors = [group.seen_at(partition, seq) for group, _ in state.cursors(partition)]
     if message_status(seq, cursors, dead=seq in partition.dead, now=now) not in ("completed", "dead_letter"):
         raise Conflict(f"message {transaction_id!r} is still to be delivered")
     pushed = push(state, [redriven(partition.message(seq))], now)
@@ -37,15 +39,21 @@ def bury_message(
 ) -> int:
     partition, seq = _find(state, partition_id, transaction_id)
     found = partition.queue.group(group)
-    cursor = found.cursors[partition.id]
+    cursor = found.seen_at(partition, seq)
     if seq <= cursor.acked:
         raise Conflict(f"message {transaction_id!r} is done for group {group!r}")
     if cursor.leased(now):
         raise Conflict(f"message {transaction_id!r} is under a live lease of group {group!r}")
-    if seq != partition.log.first_after(cursor.acked):
-        raise Conflict(f"message {transaction_id!r} is not the next one of group {group!r}")
-    buried, death = bury(cursor, seq, error, now)
-    state.put_released(found, partition, buried, not_before=now)
+    if seq <= found.cursors[partition.id].acked:
+        kept, attempts = give_up(found.ranges[partition.id], seq)
+        state.put_ranges(found, partition, kept)
+        death = Death(seq, attempts, error, recorded=True)
+    else:
+        cursor = found.cursors[partition.id]
+        if seq != partition.log.first_after(cursor.acked):
+            raise Conflict(f"message {transaction_id!r} is not the next one of group {group!r}")
+        buried, death = bury(cursor, seq, error, now)
+        state.put_released(found, partition, buried, not_before=now)
     dead_letter_id = state.add_dead_letter(found, partition, death, now)
     assert dead_letter_id is not None
     return dead_letter_id

@@ -57,7 +57,7 @@ def _views(
 
 
 def _view(state: State, partition: Partition, message: Message, now: datetime) -> MessageView:
-    cursors = list(state.cursors(partition))
+    cursors = [(group, group.seen_at(partition, message.seq)) for group, _ in state.cursors(partition)]
     dead = message.seq in partition.dead
     groups = []
     for group, cursor in cursors:

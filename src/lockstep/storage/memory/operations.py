@@ -11,6 +11,7 @@ import msgspec
 
 from lockstep.core.records import LeaseInfo, Problem, ProblemKind, Utilisation
 from lockstep.core.rules import STOPPED, Cursor
+from lockstep.core.shared import Range, due_at
 from lockstep.storage.memory.state import Group, Partition, State
 
 
@@ -24,9 +25,17 @@ def leases(
         for group, cursor in state.cursors(partition)
         if cursor.leased(now)
     ]
+    found += [
+        _range_info(group, partition, one)
+        for chosen in state.chosen(queue)
+        for partition in chosen.partitions.values()
+        for group, _ in state.cursors(partition)
+        for one in group.ranges.get(partition.id, ())
+        if one.leased(now)
+    ]
     if expiring_within is not None:
         found = [lease for lease in found if lease.expires_at <= now + expiring_within]
-    return sorted(found, key=lambda lease: (lease.expires_at, lease.partition_id, lease.group))[:limit]
+    return sorted(found, key=lambda lease: (lease.expires_at, lease.partition_id, lease.group, lease.first_seq))[:limit]
 
 
 def _lease_info(group: Group, partition: Partition, cursor: Cursor) -> LeaseInfo:
@@ -48,12 +57,29 @@ def _lease_info(group: Group, partition: Partition, cursor: Cursor) -> LeaseInfo
     )
 
 
+def _range_info(group: Group, partition: Partition, one: Range) -> LeaseInfo:
+    assert one.lease_id is not None
+    assert one.leased_at is not None
+    return LeaseInfo(
+        lease_id=one.lease_id,
+        queue=group.queue.name,
+        partition=partition.name,
+        partition_id=partition.id,
+        group=group.name,
+        first_seq=one.first,
+        last_seq=one.last,
+        attempt=one.attempts + 1,
+        leased_at=one.leased_at,
+        expires_at=one.due_at,
+    )
+
+
 def utilisation(state: State, *, queue: str | None, now: datetime) -> list[Utilisation]:
     return [_utilisation(one.groups[name], now) for one in state.chosen(queue) for name in sorted(one.groups)]
 
 
 def _utilisation(group: Group, now: datetime) -> Utilisation:
-    cursors = group.cursors.values()
+    cursors = [_busy_as(group, id_, cursor, now) for id_, cursor in group.cursors.items()]
     idle = [one for one in cursors if one.due_at is not None and not one.leased(now)]
     stopped = sum(1 for one in idle if one.due_at == STOPPED)
     ready = sum(1 for one in idle if one.due(now))
@@ -66,6 +92,16 @@ def _utilisation(group: Group, now: datetime) -> Utilisation:
         partitions_waiting=len(idle) - ready - stopped,
         partitions_stopped=stopped,
     )
+
+
+def _busy_as(group: Group, partition_id: int, cursor: Cursor, now: datetime) -> Cursor:
+    """The cursor; of a shared group one that is ready if anything is, else leased if anything is."""
+    ranges = group.ranges.get(partition_id, [])
+    due = due_at(cursor, ranges)
+    if not ranges or due is None or due <= now:
+        return replace(cursor, due_at=due)
+    held = [one for one in ranges if one.leased(now)]
+    return Cursor(lease_id=held[0].lease_id, due_at=held[0].due_at) if held else Cursor(due_at=due)
 
 
 def verify(state: State, *, queue: str | None) -> list[Problem]:
@@ -109,6 +145,7 @@ def _texts(state: State, partition: Partition) -> Iterator[tuple[ProblemKind, st
             yield "cursor_missing", f"group {group.name!r} has no cursor"
         else:
             yield from _cursor_texts(partition, group.name, group.cursors[partition.id])
+            yield from _range_texts(group, group.cursors[partition.id], group.ranges.get(partition.id, []))
     for transaction_id, seq in partition.dedup.items():
         if log.find(seq) is None:
             yield "dedup_dangling", f"transaction id {transaction_id!r} points at {seq}, which is not stored"
@@ -132,6 +169,15 @@ def _cursor_texts(partition: Partition, group: str, cursor: Cursor) -> Iterator[
             yield "lease_invalid", f"group {group!r} at {cursor.acked} has a lease up to {cursor.lease_to}"
     elif _due_at_is_wrong(partition, cursor):
         yield "due_at_wrong", f"group {group!r} at {cursor.acked} of {last_seq} is due {cursor.due_at}"
+
+
+def _range_texts(group: Group, cursor: Cursor, ranges: list[Range]) -> Iterator[tuple[ProblemKind, str]]:
+    if ranges and group.mode == "ordered":
+        yield "delivery_wrong", f"group {group.name!r} is ordered and has {len(ranges)} ranges in flight"
+    if any(one.first > one.last or one.last > cursor.acked for one in ranges):
+        yield "delivery_wrong", f"group {group.name!r} has handed out up to {cursor.acked}, but more is in flight"
+    if any(left.last >= right.first for left, right in pairwise(ranges)):
+        yield "delivery_wrong", f"group {group.name!r} has the same messages in flight twice"
 
 
 def _due_at_is_wrong(partition: Partition, cursor: Cursor) -> bool:

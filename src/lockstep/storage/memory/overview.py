@@ -69,9 +69,8 @@ def _lags(state: State, now: datetime) -> list[tuple[float, int]]:
     """Of each cursor with lag: the age of the first message before it, and how many there are."""
     lags = []
     for partition in state.partitions.values():
-        for _, cursor in state.cursors(partition):
-            ahead = partition.log.ahead(cursor.acked)
-            if ahead is not None:
-                seconds = (now - ahead.next_created_at).total_seconds()
-                lags.append((seconds, partition.log.count_after(cursor.acked)))
+        for group, _ in state.cursors(partition):
+            oldest_at = group.oldest_at(partition)
+            if oldest_at is not None:
+                lags.append(((now - oldest_at).total_seconds(), group.lag_of(partition)))
     return lags

@@ -11,13 +11,19 @@ from lockstep.core.ids import uuid7
 from lockstep.core.messages import Run
 from lockstep.core.records import PendingRequest, Popped, PopRequest, Renewal, Renewed
 from lockstep.core.rules import STOPPED, Cursor, due_after_release, expire, lease, move
+from lockstep.errors import GroupModeMismatch
+from lockstep.storage.memory import shared
+from lockstep.storage.memory.expiry import deliverable, head_expired, pass_expired
 from lockstep.storage.memory.state import Group, Partition, Queue, State
 
 
 def pop(state: State, request: PopRequest, now: datetime) -> Popped:
     """Lease and return what is due for one request."""
+    queues = _queues(state, request)
+    groups = [state.group(queue, request.group, request.subscription, now, mode=request.mode) for queue in queues]
+    if any(group.mode == "shared" for group in groups):
+        return shared.pop(state, groups, request, now, due=_due, put_right=_put_right)
     claims = _Claims(state, request, now)
-    groups = [state.group(queue, request.group, request.subscription, now) for queue in _queues(state, request)]
     for group in groups:
         if claims.full():
             break
@@ -26,6 +32,14 @@ def pop(state: State, request: PopRequest, now: datetime) -> Popped:
             if claims.full():
                 break
     return claims.popped
+
+
+def check_modes(state: State, requests: Iterable[PopRequest]) -> None:
+    """Raises GroupModeMismatch if a request asks for a mode that a group has not, or is about groups of both modes."""
+    for request in requests:
+        queues = _queues(state, request)
+        if len({state.group_mode(queue, request.group, request.mode) for queue in queues}) > 1:
+            raise GroupModeMismatch(f"group {request.group!r} is ordered on some of the queues and shared on others")
 
 
 def _queues(state: State, request: PopRequest) -> list[Queue]:
@@ -44,12 +58,19 @@ def _queues(state: State, request: PopRequest) -> list[Queue]:
 
 
 def _due(state: State, group: Group, partition: str | None, now: datetime) -> Iterator[Partition]:
-    """Due partitions, earliest first."""
-    if partition is None:
+    """Due partitions, earliest first; those of a balanced queue fullest first."""
+    if partition is None and group.queue.options.partitions:
+        yield from _fullest_first(group, now)
+    elif partition is None:
         for partition_id in group.agenda.take(now):
             yield state.partitions[partition_id]
     elif group.cursors[group.queue.partition(partition).id].due(now):
         yield group.queue.partition(partition)
+
+
+def _fullest_first(group: Group, now: datetime) -> list[Partition]:
+    due = [one for one in group.queue.partitions.values() if group.cursors[one.id].due(now)]
+    return sorted(due, key=lambda one: (-one.log.count_after(group.cursors[one.id].acked), one.id))
 
 
 class _Claims:
@@ -86,7 +107,11 @@ class _Claims:
         for run in partition.log.read(cursor.acked, self._messages_left):
             if run.created_at + queue.options.delay > self._now:
                 return
-            yield replace(run, attempt=cursor.attempts + 1)
+            alive = deliverable(run, queue.options, self._now)
+            if len(alive):
+                yield replace(alive, attempt=cursor.attempts + 1)
+            if len(alive) < len(run):
+                return
 
     def _lease(self, group: Group, partition: Partition, cursor: Cursor, *, to: int) -> None:
         popped = self.popped
@@ -113,8 +138,21 @@ def _put_right(state: State, group: Group, partition: Partition, now: datetime) 
             return cursor
     if options.max_wait is not None:
         cursor = _pass_old(partition, cursor, now - options.max_wait, now)
+    cursor = pass_expired(state, group, partition, cursor, now)
     due_at = due_after_release(log.ahead(cursor.acked), options, not_before=now)
     return replace(cursor, due_at=due_at)
+
+
+def expire_due(state: State, group: Group, partition: Partition, now: datetime) -> None:
+    """Pass what expired ahead of a cursor that is neither stopped nor under a live lease, as a pop would."""
+    cursor = group.cursors[partition.id]
+    if cursor.due_at in (None, STOPPED) or cursor.leased(now) or not head_expired(partition, cursor, group, now):
+        return
+    if cursor.due(now):
+        state.put(group, partition, _put_right(state, group, partition, now))
+    else:
+        passed = pass_expired(state, group, partition, cursor, now)
+        state.put_released(group, partition, passed, not_before=now)
 
 
 def _pass_old(partition: Partition, cursor: Cursor, oldest_at: datetime, now: datetime) -> Cursor:
@@ -134,6 +172,9 @@ def has_pending(state: State, request: PendingRequest, now: datetime) -> bool:
     group = queue.groups.get(request.group)
     if group is None:
         return True
+    again = (one for partition in queue.chosen(request.partition) for one in group.ranges.get(partition.id, ()))
+    if any(one.due(now) for one in again):
+        return True
     if request.partition is None:
         return group.agenda.due(now)
     return group.cursors[queue.partition(request.partition).id].due(now)
@@ -147,10 +188,16 @@ def renew(state: State, renewals: Iterable[Renewal], now: datetime) -> list[Rene
 def _renew(state: State, renewal: Renewal, now: datetime) -> Renewed:
     deadlines = []
     for group, partition in state.leaseholders(renewal.lease_id):
-        cursor = group.cursors[partition.id]
-        if not cursor.leased(now) or cursor.due_at is None:
-            continue
         seconds = group.queue.options.lease_seconds if renewal.seconds is None else renewal.seconds
-        deadlines.append(max(cursor.due_at, now + timedelta(seconds=seconds)))
-        state.put(group, partition, replace(cursor, due_at=deadlines[-1]))
+        until = now + timedelta(seconds=seconds)
+        cursor = group.cursors[partition.id]
+        ranges = group.ranges.get(partition.id, [])
+        held = [one for one in ranges if one.leased(now) and one.lease_id == renewal.lease_id]
+        if held:
+            kept = [one for one in ranges if one not in held]
+            state.put_ranges(group, partition, kept + [replace(one, due_at=max(one.due_at, until)) for one in held])
+            deadlines.append(max(held[0].due_at, until))
+        elif cursor.leased(now) and cursor.due_at is not None:
+            deadlines.append(max(cursor.due_at, until))
+            state.put(group, partition, replace(cursor, due_at=deadlines[-1]))
     return Renewed(lease_id=renewal.lease_id, partitions=len(deadlines), expires_at=min(deadlines, default=None))

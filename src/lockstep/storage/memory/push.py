@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from uuid import UUID
 
 from lockstep.core.ids import SEGMENT_MESSAGES_MAX
-from lockstep.core.messages import Batch, Columns, Occupancy, Placement, PushResult, Run
+from lockstep.core.messages import Appointment, Batch, Columns, Occupancy, Placement, PushResult, Run
 from lockstep.core.policy import QueueOptions
 from lockstep.core.rules import due_after_push
+from lockstep.core.schedules import NewWaiting, find_repeats, placements_of, split, waiting_of
 from lockstep.errors import QueueFull, TooLarge
 from lockstep.storage.memory.state import Partition, Queue, State
 
@@ -18,15 +19,41 @@ _NO_SEGMENT = UUID(int=0)
 
 
 def push(state: State, batches: Sequence[Batch], now: datetime) -> PushResult:
-    """Decide everything, which may raise; then store it, which cannot."""
+    """Push what is for now, which may raise; then put the rest among the waiting ones, which cannot."""
     if sum(len(batch.columns) for batch in batches) > SEGMENT_MESSAGES_MAX:
         raise TooLarge(f"one call may push at most {SEGMENT_MESSAGES_MAX} messages")
+    if all(batch.schedule is None for batch in batches):
+        return _push_now(state, batches, now)
+    at_once, later = split(batches, now, seconds_min=state.timing.schedule_seconds_min)
+    queues = {batches[index].queue for index in later}
+    pushed = _push_now(state, [batches[index] for index in at_once], now, also=queues)
+    items = waiting_of(batches, later)
+    appointments = _schedule(state, items, now)
+    placed = dict(zip(at_once, pushed.placements, strict=True))
+    return PushResult(batches, placements_of(batches, placed, later, appointments), occupancy=pushed.occupancy)
+
+
+def _schedule(state: State, items: list[NewWaiting], now: datetime) -> list[Appointment]:
+    """Put the messages among the waiting ones; returns the place of each."""
+    repeats = find_repeats(items)
+    places: list[Appointment] = []
+    for index, item in enumerate(items):
+        if index in repeats:
+            first = places[repeats[index]]
+            places.append(Appointment(first.schedule_id, first.due_at, True))
+        else:
+            places.append(state.waitlist.add(item, now))
+    return places
+
+
+def _push_now(state: State, batches: Sequence[Batch], now: datetime, *, also: Collection[str] = ()) -> PushResult:
+    """Decide everything, which may raise; then store it, which cannot. The queues `also` appear, too."""
     plan = _plan(state, batches)
     occupancy = _check_room(state, plan)
     placements: dict[int, Placement] = {}
-    for name in sorted(plan):  # by name, so that the ids do not depend on the order of the batches
+    for name in sorted({*plan, *also}):  # by name, so that the ids do not depend on the order of the batches
         queue = state.queues.get(name) or state.add_queue(name, QueueOptions(), now)
-        _add_partitions(state, queue, plan[name], now)
+        _add_partitions(state, queue, plan.get(name, {}), now)
     for name, lanes in plan.items():
         queue = state.queues[name]
         segment = _Segment(state, now)

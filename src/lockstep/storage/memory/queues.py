@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
 from datetime import datetime
 from itertools import islice
 
 from lockstep.core.names import DEFAULT_PARTITION
 from lockstep.core.policy import QueueOptions
-from lockstep.core.records import ClearScope, PartitionInfo, QueueInfo
+from lockstep.core.records import ClearScope, PartitionInfo, PartitionStats, QueueInfo
 from lockstep.core.rules import place
-from lockstep.storage.memory.state import Partition, Queue, State
+from lockstep.storage.memory.shared import pass_removed
+from lockstep.storage.memory.state import Group, Partition, Queue, State
 
 
 def configure(
@@ -24,8 +27,10 @@ def configure(
     found = state.queues.get(queue)
     if found is None:
         found = state.add_queue(queue, options, now, namespace=namespace, task=task)
-    if DEFAULT_PARTITION not in found.partitions:
-        state.add_partition(found, DEFAULT_PARTITION, now)
+    # By name, as the store that is a database does: ids rise in this order.
+    for name in sorted([DEFAULT_PARTITION, *map(str, range(options.partitions))]):
+        if name not in found.partitions:
+            state.add_partition(found, name, now)
     found.options = options
     found.namespace = found.namespace if namespace is None else namespace
     found.task = found.task if task is None else task
@@ -40,6 +45,8 @@ def delete_queue(state: State, queue: str) -> bool:
 
 
 def clear(state: State, queue: str, *, partition: str | None, scope: ClearScope, now: datetime) -> int:
+    if scope == "scheduled":
+        return state.waitlist.remove_of(state.queue(queue).name, partition)
     removed = 0
     for one in state.queue(queue).chosen(partition):
         kept = _leased_ranges(state, one, now) if scope == "unleased" else []
@@ -53,12 +60,18 @@ def _leased_ranges(state: State, partition: Partition, now: datetime) -> list[tu
         (cursor.acked + 1, cursor.lease_to)
         for _, cursor in state.cursors(partition)
         if cursor.leased(now) and cursor.lease_to is not None and cursor.lease_to > cursor.acked
+    ] + [
+        (one.first, one.last)
+        for group, _ in state.cursors(partition)
+        for one in group.ranges.get(partition.id, ())
+        if one.leased(now)
     ]
 
 
 def put_right(state: State, partition: Partition, scope: ClearScope, now: datetime) -> None:
     """Move the cursors past what was removed. One whose head was removed starts anew with what is left."""
     log = partition.log
+    pass_removed(state, partition, None if scope == "all" else now)
     for group, cursor in list(state.cursors(partition)):
         if scope == "unleased" and cursor.leased(now):
             continue
@@ -69,12 +82,22 @@ def put_right(state: State, partition: Partition, scope: ClearScope, now: dateti
 
 
 def queues(
-    state: State, *, namespace: str | None, task: str | None, after: str | None, limit: int, now: datetime
+    state: State,
+    *,
+    namespace: str | None,
+    task: str | None,
+    after: str | None,
+    from_name: str | None,
+    limit: int,
+    now: datetime,
 ) -> list[QueueInfo]:
     matching = (
         queue
         for queue in state.chosen(None)
-        if namespace in (None, queue.namespace) and task in (None, queue.task) and (after is None or queue.name > after)
+        if namespace in (None, queue.namespace)
+        and task in (None, queue.task)
+        and (after is None or queue.name > after)
+        and (from_name is None or queue.name >= from_name)
     )
     return [queue_info(queue, now) for queue in islice(matching, limit)]
 
@@ -120,9 +143,55 @@ def partition_info(partition: Partition, now: datetime) -> PartitionInfo:
     )
 
 
+def stats(state: State, queue: str, *, after: str | None, limit: int, now: datetime) -> list[PartitionStats]:
+    found = state.queue(queue)
+    waiting = Counter(one.partition for one in state.waitlist.by_id.values() if one.queue == queue)
+    names = (name for name in sorted({*found.partitions, *waiting}) if after is None or name > after)
+    return [_stats(found.partitions.get(name), name, waiting[name], now) for name in islice(names, limit)]
+
+
+def _stats(partition: Partition | None, name: str, scheduled: int, now: datetime) -> PartitionStats:
+    if partition is None:
+        return PartitionStats(partition=name, scheduled=scheduled)
+    done = min((group.done_upto(partition) for group in partition.queue.groups.values()), default=0)
+    ages = [(run.created_at, len(run)) for run in partition.log.read(done, len(partition.log))]
+    leases = [held for group in partition.queue.groups.values() for held in _held(group, partition, now)]
+    return PartitionStats(
+        partition=name,
+        total=sum(count for _, count in ages),
+        leased=sum(count for _, count in leases),
+        scheduled=scheduled,
+        age_seconds_average=_average_age(ages, now),
+        lease_age_seconds_average=_average_age(leases, now),
+        oldest_at=min((created_at for created_at, _ in ages), default=None),
+    )
+
+
+def _held(group: Group, partition: Partition, now: datetime) -> Iterator[tuple[datetime, int]]:
+    """The live leases: since when, and on how many stored messages."""
+    cursor = group.cursors[partition.id]
+    if cursor.leased(now) and cursor.leased_at is not None:
+        yield cursor.leased_at, partition.leased(cursor, now)
+    for one in group.ranges.get(partition.id, ()):
+        if one.leased(now) and one.leased_at is not None:
+            yield one.leased_at, partition.stored(one)
+
+
+def _average_age(since: list[tuple[datetime, int]], now: datetime) -> float | None:
+    count = sum(messages for _, messages in since)
+    return sum((now - at).total_seconds() * messages for at, messages in since) / count if count else None
+
+
+def balance(state: State, queue: str) -> list[int]:
+    found = state.queues.get(queue)
+    if found is None:
+        return []
+    return [found.partitions[str(number)].pending() for number in range(found.options.partitions)]
+
+
 def _processing(partition: Partition, now: datetime) -> int:
     """Messages under a live lease, over all groups."""
-    return sum(partition.leased(group.cursors[partition.id], now) for group in partition.queue.groups.values())
+    return sum(group.leased(partition, now) for group in partition.queue.groups.values())
 
 
 def _dead_letters(partition: Partition) -> int:

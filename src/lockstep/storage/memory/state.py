@@ -11,14 +11,17 @@ from uuid import UUID
 from lockstep.core.ids import segment_uuid7
 from lockstep.core.messages import Message, Run
 from lockstep.core.names import QUEUE_MODE, namespace_and_task
-from lockstep.core.policy import QueueOptions
+from lockstep.core.policy import GroupMode, QueueOptions
 from lockstep.core.records import Subscription
 from lockstep.core.rules import Cursor, Death, due_after_release
+from lockstep.core.schedules import Timing
+from lockstep.core.shared import Range, low_water, seen_at
 from lockstep.core.streams import NewStreamQuery, StateRow
 from lockstep.core.traces import TraceEvent
-from lockstep.errors import GroupNotFound, PartitionNotFound, QueueNotFound
+from lockstep.errors import GroupModeMismatch, GroupNotFound, PartitionNotFound, QueueNotFound
 from lockstep.storage.memory.agenda import Agenda
 from lockstep.storage.memory.log import Log
+from lockstep.storage.memory.waitlist import Waitlist
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # The time in a UUIDv7 has a resolution of 1/4096 ms; this is the least that surely changes it.
@@ -58,8 +61,12 @@ class Partition:
 
     def pending(self) -> int:
         """The lag of the group that is furthest behind; everything while there is no group."""
-        lags = (self.log.count_after(group.cursors[self.id].acked) for group in self.queue.groups.values())
+        lags = (group.lag_of(self) for group in self.queue.groups.values())
         return max(lags, default=len(self.log))
+
+    def stored(self, one: Range) -> int:
+        """How many messages of a range are stored."""
+        return self.log.count_after(one.first - 1) - self.log.count_after(one.last)
 
 
 @dataclass(slots=True, eq=False)
@@ -69,13 +76,56 @@ class Group:
     created_at: datetime
     cursors: dict[int, Cursor] = field(default_factory=dict)
     """By partition id: one for every partition of the queue."""
+    mode: GroupMode = "ordered"
+    ranges: dict[int, list[Range]] = field(default_factory=dict)
+    """Of a shared group, by partition id: what is in flight, by seq."""
     agenda: Agenda = field(init=False)
 
     def __post_init__(self) -> None:
         self.agenda = Agenda(self.cursors)
 
     def lag(self) -> int:
-        return sum(p.log.count_after(self.cursors[p.id].acked) for p in self.queue.partitions.values())
+        return sum(map(self.lag_of, self.queue.partitions.values()))
+
+    def lag_of(self, partition: Partition) -> int:
+        """Stored messages that are not done: those ahead of the cursor, and those in flight."""
+        ahead = partition.log.count_after(self.cursors[partition.id].acked)
+        return ahead + sum(map(partition.stored, self.ranges.get(partition.id, ())))
+
+    def done_upto(self, partition: Partition) -> int:
+        """Up to where everything is done."""
+        return low_water(self.cursors[partition.id].acked, self.ranges.get(partition.id, ()))
+
+    def leased(self, partition: Partition, now: datetime) -> int:
+        """How many stored messages are under a live lease."""
+        held = (one for one in self.ranges.get(partition.id, ()) if one.leased(now))
+        return partition.leased(self.cursors[partition.id], now) + sum(map(partition.stored, held))
+
+    def places(self, partition: Partition, now: datetime) -> list[Cursor]:
+        """Up to where it is done, and up to where nothing is leased, as cursors: what retention asks."""
+        held = next((one for one in self.ranges.get(partition.id, ()) if one.leased(now)), None)
+        done = replace(self.cursors[partition.id], acked=self.done_upto(partition))
+        return [done] if held is None else [done, Cursor(held.first - 1, held.due_at, held.lease_id)]
+
+    def passed(self, partition: Partition) -> int:
+        """How many seqs it has done, or passed, in all."""
+        return self.cursors[partition.id].acked - sum(map(len, self.ranges.get(partition.id, ())))
+
+    def oldest_at(self, partition: Partition) -> datetime | None:
+        """When the first message was created that is stored and not done."""
+        head = next((one for one in self.ranges.get(partition.id, ()) if partition.stored(one)), None)
+        ahead = partition.log.ahead(self.cursors[partition.id].acked if head is None else head.first - 1)
+        return None if ahead is None else ahead.next_created_at
+
+    def is_leased(self, partition: Partition, now: datetime) -> bool:
+        """Whether there is a live lease, even if nothing of it is stored any more."""
+        held = any(one.leased(now) for one in self.ranges.get(partition.id, ()))
+        return held or self.cursors[partition.id].leased(now)
+
+    def seen_at(self, partition: Partition, seq: int) -> Cursor:
+        """The cursor as one message sees it."""
+        cursor = self.cursors[partition.id]
+        return cursor if self.mode == "ordered" else seen_at(cursor, self.ranges.get(partition.id, ()), seq)
 
 
 @dataclass(slots=True, frozen=True)
@@ -156,8 +206,12 @@ class State:
         self.traces: dict[str, set[tuple[int, int]]] = {}
         """Trace id to partition id and seq."""
         self.dead_letters: dict[int, DeadEntry] = {}
+        self.dying: list[int] = []
+        """Dead letters of this call whose messages are still to be pushed to a dead queue."""
         self.trace_events: dict[int, TraceEvent] = {}
         self.stream_queries: dict[str, StoredQuery] = {}
+        self.waitlist = Waitlist()
+        self.timing = Timing()
         self._queue_ids = count(1)
         self._partition_ids = count(1)
         self._dead_letter_ids = count(1)
@@ -213,12 +267,17 @@ class State:
             for query in self.stream_queries.values():
                 query.rows.pop(partition.id, None)
             del self.partitions[partition.id]
+        self.waitlist.remove_of(queue.name)
         del self.queues[queue.name]
 
     # Groups and cursors
 
-    def group(self, queue: Queue, name: str, subscription: Subscription, now: datetime) -> Group:
-        """The group; created, if it is new, where its stored subscription says, else the given one."""
+    def group(
+        self, queue: Queue, name: str, subscription: Subscription, now: datetime, *, mode: GroupMode | None = None
+    ) -> Group:
+        """The group; created, if it is new, where its stored subscription says, else the given one. Raises
+        GroupModeMismatch."""
+        mode = self.group_mode(queue, name, mode)
         if name in queue.groups:
             return queue.groups[name]
         if name == QUEUE_MODE:
@@ -227,27 +286,52 @@ class State:
             subscription = queue.subscriptions[name].at(now)
         else:
             queue.subscriptions[name] = StoredSubscription(subscription, now)
-        group = queue.groups[name] = Group(name, queue, now)
+        group = queue.groups[name] = Group(name, queue, now, mode=mode)
         for partition in queue.partitions.values():
             self.put_released(group, partition, Cursor(_beginning(partition.log, subscription)), not_before=now)
         return group
 
+    def group_mode(self, queue: Queue, name: str, asked: GroupMode | None) -> GroupMode:
+        """The mode that a group has or will have. Raises GroupModeMismatch if another one was asked for."""
+        if name not in queue.groups:
+            return asked or queue.options.group_mode
+        mode = queue.groups[name].mode
+        if asked not in (None, mode):
+            raise GroupModeMismatch(f"group {name!r} on queue {queue.name!r} is {mode}, not {asked}")
+        return mode
+
     def remove_group(self, group: Group) -> None:
         for partition in group.queue.partitions.values():
             self.put(group, partition, Cursor())
+            self.put_ranges(group, partition, [])
         del group.queue.groups[group.name]
 
     def put(self, group: Group, partition: Partition, cursor: Cursor) -> None:
         """Set a cursor."""
         before = group.cursors.get(partition.id)
         if before is not None and before.lease_id is not None and before.lease_id != cursor.lease_id:
-            self.leases[before.lease_id].discard((group, partition))
-            if not self.leases[before.lease_id]:
-                del self.leases[before.lease_id]
+            self._end_lease(before.lease_id, group, partition)
         if cursor.lease_id is not None:
             self.leases.setdefault(cursor.lease_id, set()).add((group, partition))
         group.cursors[partition.id] = cursor
         group.agenda.note(partition.id)
+
+    def put_ranges(self, group: Group, partition: Partition, ranges: Iterable[Range]) -> None:
+        """Set what is in flight."""
+        before = {one.lease_id for one in group.ranges.pop(partition.id, ()) if one.lease_id is not None}
+        kept = sorted(ranges, key=lambda one: one.first)
+        if kept:
+            group.ranges[partition.id] = kept
+        after = {one.lease_id for one in kept if one.lease_id is not None}
+        for lease_id in before - after:
+            self._end_lease(lease_id, group, partition)
+        for lease_id in after:
+            self.leases.setdefault(lease_id, set()).add((group, partition))
+
+    def _end_lease(self, lease_id: str, group: Group, partition: Partition) -> None:
+        self.leases[lease_id].discard((group, partition))
+        if not self.leases[lease_id]:
+            del self.leases[lease_id]
 
     def put_released(self, group: Group, partition: Partition, cursor: Cursor, *, not_before: datetime) -> None:
         """Set a cursor without a lease, due when what is ahead of it is visible."""
@@ -311,6 +395,8 @@ class State:
         )
         self.dead_letters[entry.id] = entry
         partition.dead.setdefault(entry.seq, set()).add(entry.id)
+        if partition.queue.options.dead_queue is not None:
+            self.dying.append(entry.id)
         return entry.id
 
     def remove_dead_letter(self, dead_letter_id: int) -> None:

@@ -6,11 +6,13 @@ before it changes anything, so one that raises has changed nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from lockstep.core.buckets import SampleSpan
+from lockstep.core.crons import Cron, NewCron
 from lockstep.core.maintenance import (
     DutyClaim,
     DutyInfo,
@@ -21,10 +23,10 @@ from lockstep.core.maintenance import (
     Sample,
     Verified,
 )
-from lockstep.core.messages import Batch, Message, PushResult, Receipt
+from lockstep.core.messages import Batch, Message, NewSchedule, PushResult, Receipt
 from lockstep.core.names import QUEUE_MODE
 from lockstep.core.overview import LabelInfo, Overview
-from lockstep.core.policy import QueueOptions
+from lockstep.core.policy import GroupMode, QueueOptions, changed_options
 from lockstep.core.records import (
     Ack,
     AckOutcome,
@@ -40,6 +42,7 @@ from lockstep.core.records import (
     MessageView,
     PartitionInfo,
     PartitionLag,
+    PartitionStats,
     PendingRequest,
     Popped,
     PopRequest,
@@ -52,6 +55,7 @@ from lockstep.core.records import (
     TransactionResult,
     Utilisation,
 )
+from lockstep.core.schedules import Promoted, Scheduled, ScheduleFilter, ScheduleName, SchedulePage, Timing
 from lockstep.core.statistics import DatabaseStats, StoreCounts
 from lockstep.core.streams import (
     NewStreamQuery,
@@ -65,6 +69,7 @@ from lockstep.core.traces import NamedTracePage, NewTraceEvent, TraceEvent, Trac
 from lockstep.storage.memory import (
     ack,
     dead_letters,
+    dead_queue,
     groups,
     maintenance,
     message_admin,
@@ -74,6 +79,7 @@ from lockstep.storage.memory import (
     pop,
     push,
     queues,
+    schedules,
     streams,
     traces,
 )
@@ -87,10 +93,18 @@ def _utc_now() -> datetime:
 class MemoryStore:
     """A store that lives and dies with its process."""
 
-    def __init__(self, *, clock: Callable[[], datetime] | None = None) -> None:
+    def __init__(self, *, clock: Callable[[], datetime] | None = None, timing: Timing | None = None) -> None:
         self._now = clock or _utc_now
         self._state = State()
+        self._state.timing = timing or Timing()
         self._books = maintenance.Books()
+
+    @contextmanager
+    def _deaths(self) -> Iterator[datetime]:
+        """For calls in which messages may die: what did is pushed to the dead queues at the end."""
+        now = self._now()
+        yield now
+        dead_queue.forward(self._state, now)
 
     async def open(self) -> None:
         """Nothing to do."""
@@ -116,10 +130,18 @@ class MemoryStore:
         self, queue: str, options: QueueOptions, *, namespace: str | None = None, task: str | None = None
     ) -> QueueInfo:
         now = self._now()
+        dead_queue.check_dead_queue(self._state, queue, options)
         configured = queues.configure(self._state, queue, options, namespace=namespace, task=task, now=now)
         return queues.queue_info(configured, now)
 
+    async def update_queue(
+        self, queue: str, changes: Mapping[str, Any], *, namespace: str | None = None, task: str | None = None
+    ) -> QueueInfo:
+        options = changed_options(self._state.queue(queue).options, changes)
+        return await self.configure(queue, options, namespace=namespace, task=task)
+
     async def delete_queue(self, queue: str) -> bool:
+        dead_queue.check_unused(self._state, queue)
         return queues.delete_queue(self._state, queue)
 
     async def clear(self, queue: str, *, partition: str | None = None, scope: ClearScope = "all") -> int:
@@ -131,9 +153,18 @@ class MemoryStore:
         namespace: str | None = None,
         task: str | None = None,
         after: str | None = None,
+        from_name: str | None = None,
         limit: int = 100,
     ) -> list[QueueInfo]:
-        return queues.queues(self._state, namespace=namespace, task=task, after=after, limit=limit, now=self._now())
+        return queues.queues(
+            self._state,
+            namespace=namespace,
+            task=task,
+            after=after,
+            from_name=from_name,
+            limit=limit,
+            now=self._now(),
+        )
 
     async def queue(self, queue: str) -> QueueInfo:
         return queues.queue_info(self._state.queue(queue), self._now())
@@ -144,33 +175,44 @@ class MemoryStore:
     async def partition(self, queue: str, partition: str) -> PartitionInfo:
         return queues.partition_info(self._state.queue(queue).partition(partition), self._now())
 
+    async def stats(self, queue: str, *, after: str | None = None, limit: int = 100) -> list[PartitionStats]:
+        return queues.stats(self._state, queue, after=after, limit=limit, now=self._now())
+
+    async def balance(self, queue: str) -> list[int]:
+        return queues.balance(self._state, queue)
+
     # Messages in and out
 
     async def push(self, batches: Sequence[Batch], *, lock_seconds: float | None = None) -> PushResult:  # noqa: ARG002
         return push.push(self._state, batches, self._now())
 
     async def pop(self, requests: Sequence[PopRequest]) -> list[Popped]:
-        now = self._now()
-        return [pop.pop(self._state, request, now) for request in requests]
+        pop.check_modes(self._state, requests)
+        with self._deaths() as now:
+            return [pop.pop(self._state, request, now) for request in requests]
 
     async def has_pending(self, requests: Sequence[PendingRequest]) -> list[bool]:
         now = self._now()
         return [pop.has_pending(self._state, request, now) for request in requests]
 
     async def ack(self, acks: Sequence[Ack]) -> list[AckOutcome]:
-        return ack.ack(self._state, acks, self._now())
+        with self._deaths() as now:
+            return ack.ack(self._state, acks, now)
 
     async def renew(self, renewals: Sequence[Renewal]) -> list[Renewed]:
         return pop.renew(self._state, renewals, self._now())
 
     async def transaction(self, acks: Sequence[Ack], batches: Sequence[Batch]) -> TransactionResult:
-        return ack.transaction(self._state, acks, batches, self._now())
+        with self._deaths() as now:
+            return ack.transaction(self._state, acks, batches, now)
 
     # Groups
 
-    async def subscribe(self, queue: str, group: str, subscription: Subscription) -> GroupInfo:
+    async def subscribe(
+        self, queue: str, group: str, subscription: Subscription, *, mode: GroupMode | None = None
+    ) -> GroupInfo:
         now = self._now()
-        subscribed = self._state.group(self._state.queue(queue), group, subscription, now)
+        subscribed = self._state.group(self._state.queue(queue), group, subscription, now, mode=mode)
         return groups.group_info(subscribed, now)
 
     async def set_subscription(self, group: str, subscription: Subscription, *, queue: str | None = None) -> int:
@@ -238,8 +280,10 @@ class MemoryStore:
     async def bury_message(
         self, partition_id: int, transaction_id: str, *, group: str = QUEUE_MODE, error: str | None = None
     ) -> int:
-        now = self._now()
-        return message_admin.bury_message(self._state, partition_id, transaction_id, group=group, error=error, now=now)
+        with self._deaths() as now:
+            return message_admin.bury_message(
+                self._state, partition_id, transaction_id, group=group, error=error, now=now
+            )
 
     # Trace events
 
@@ -264,7 +308,40 @@ class MemoryStore:
         return streams.stream_state(self._state, where, limit=limit)
 
     async def stream_cycle(self, cycle: StreamCycle, batches: Sequence[Batch]) -> StreamCycleResult:
-        return streams.stream_cycle(self._state, cycle, batches, self._now())
+        with self._deaths() as now:
+            return streams.stream_cycle(self._state, cycle, batches, now)
+
+    # Schedules
+
+    async def schedules(self, where: ScheduleFilter, *, cursor: str | None = None, limit: int = 100) -> SchedulePage:
+        return schedules.schedules(self._state, where, cursor=cursor, limit=limit)
+
+    async def schedule(self, which: ScheduleName) -> Scheduled:
+        return schedules.schedule(self._state, which)
+
+    async def cancel_schedule(self, which: ScheduleName) -> bool:
+        return schedules.cancel_schedule(self._state, which)
+
+    async def reschedule(self, which: ScheduleName, schedule: NewSchedule) -> Scheduled:
+        return schedules.reschedule(self._state, which, schedule, self._now())
+
+    async def promote(self, *, limit: int) -> Promoted:
+        return schedules.promote(self._state, limit=limit, now=self._now())
+
+    async def set_cron(self, cron: NewCron) -> Cron:
+        return schedules.set_cron(self._state, cron, self._now())
+
+    async def crons(self, *, after: str | None = None, limit: int = 100) -> list[Cron]:
+        return schedules.crons(self._state, after=after, limit=limit)
+
+    async def cron(self, name: str) -> Cron:
+        return schedules.cron(self._state, name)
+
+    async def enable_cron(self, name: str, enabled: bool) -> Cron:
+        return schedules.enable_cron(self._state, name, enabled, self._now())
+
+    async def remove_cron(self, name: str) -> bool:
+        return schedules.remove_cron(self._state, name)
 
     # Dead letters
 
@@ -276,6 +353,9 @@ class MemoryStore:
 
     async def redrive(self, where: DeadLetterFilter, *, limit: int = 1000) -> int:
         return dead_letters.redrive(self._state, where, limit=limit, now=self._now())
+
+    async def redrive_queue(self, queue: str, *, limit: int = 1000) -> int:
+        return dead_queue.redrive_queue(self._state, queue, limit=limit, now=self._now())
 
     async def purge(self, where: DeadLetterFilter) -> int:
         return dead_letters.purge(self._state, where)
@@ -309,7 +389,8 @@ class MemoryStore:
     # Maintenance
 
     async def prune(self, kind: PruneKind, *, after: Place | None = None, limit: int) -> Pruned:
-        return maintenance.prune(self._state, self._books, kind, after=after, limit=limit, now=self._now())
+        with self._deaths() as now:
+            return maintenance.prune(self._state, self._books, kind, after=after, limit=limit, now=now)
 
     async def prune_partitions(self, idle_seconds: float, *, after: Place | None = None, limit: int) -> Pruned:
         now = self._now()

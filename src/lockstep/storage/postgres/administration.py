@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from lockstep.core.names import QUEUE_MODE
-from lockstep.core.policy import OPTION_NAMES, QueueOptions
+from lockstep.core.policy import OPTION_NAMES, GroupMode, QueueOptions
 from lockstep.core.records import ClearScope, GroupInfo, Position, Problem, QueueInfo, Subscription
-from lockstep.errors import GroupNotFound, QueueNotFound
+from lockstep.errors import GroupModeMismatch, GroupNotFound, QueueNotFound
 from lockstep.storage.postgres.shared import Shared
 
-_CONFIGURE = f"select lockstep.configure({', '.join(f'${i}' for i in range(1, len(OPTION_NAMES) + 5))})"
+CONFIGURE = f"select lockstep.configure({', '.join(f'${i}' for i in range(1, len(OPTION_NAMES) + 5))})"
 _DELETE_QUEUE = "select lockstep.delete_queue($1)"
 _CLEAR = "select lockstep.clear($1, $2::bigint, $3, $4::timestamptz)"
-_SUBSCRIBE = "select lockstep.subscribe($1, $2, $3, $4::timestamptz, $5::timestamptz)"
+_REMOVE_SCHEDULED = "select lockstep.remove_scheduled($1, $2)"
+_SUBSCRIBE = "select * from lockstep.subscribe($1, $2, $3, $4::timestamptz, $5::text, $6::timestamptz)"
 _SET_SUBSCRIPTION = """
 insert into lockstep.subscription as s (queue_id, group_name, mode, from_at, created_at)
 select t.queue_id, $2, $3, $4::timestamptz, coalesce($5::timestamptz, clock_timestamp())
@@ -50,14 +51,14 @@ class Administration(Shared):
         values = [getattr(options, name) for name in OPTION_NAMES]
 
         async def work() -> list[Any]:
-            return await self.database.fetch("configure", _CONFIGURE, queue, namespace, task, *values, self.now())
+            return await self.database.fetch("configure", CONFIGURE, queue, namespace, task, *values, self.now())
 
         await self._with_names([queue], work)
         self.names.forget(queue)
         return await self.queue(queue)
 
     async def queue(self, queue: str) -> QueueInfo:
-        found = await self._query("queue_list", queue, None, None, None, 1, self.now())
+        found = await self._query("queue_list", queue, None, None, None, 1, self.now(), None)
         if not found:
             raise QueueNotFound(f"there is no queue {queue!r}", queue=queue)
         return queue_info(found[0])
@@ -70,6 +71,9 @@ class Administration(Shared):
     async def clear(self, queue: str, *, partition: str | None = None, scope: ClearScope = "all") -> int:
         async def work() -> int:
             queue_id = await self._queue_id(queue)
+            if scope == "scheduled":
+                rows = await self.database.fetch("remove_scheduled", _REMOVE_SCHEDULED, queue_id, partition)
+                return int(rows[0][0])
             partition_id = None if partition is None else await self._partition_id(queue, queue_id, partition)
             unleased = scope == "unleased"
             rows = await self.database.fetch("clear", _CLEAR, queue_id, partition_id, unleased, self.now())
@@ -78,11 +82,15 @@ class Administration(Shared):
 
         return await self._with_names([queue], work)
 
-    async def subscribe(self, queue: str, group: str, subscription: Subscription) -> GroupInfo:
+    async def subscribe(
+        self, queue: str, group: str, subscription: Subscription, *, mode: GroupMode | None = None
+    ) -> GroupInfo:
         async def work() -> GroupInfo:
             queue_id = await self._queue_id(queue)
-            given = (subscription.mode, subscription.from_at)
-            await self.database.fetch("subscribe", _SUBSCRIBE, queue_id, group, *given, self.now())
+            given = (subscription.mode, subscription.from_at, mode)
+            rows = await self.database.fetch("subscribe", _SUBSCRIBE, queue_id, group, *given, self.now())
+            if mode not in (None, rows[0][1]):
+                raise GroupModeMismatch(f"group {group!r} on queue {queue!r} is {rows[0][1]}, not {mode}")
             return group_info((await self._query("group_list", queue_id, group, self.now()))[0])
 
         return await self._with_names([queue], work)
@@ -176,6 +184,7 @@ def group_info(row: Any) -> GroupInfo:
         lag=row[7],
         leases=row[8],
         oldest_at=row[9],
+        mode=row[10],
     )
 
 

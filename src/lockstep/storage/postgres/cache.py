@@ -70,8 +70,22 @@ class QueueNames:
     encryption: bool
     limited: bool
     """It has a max_size."""
+    expiring: bool = False
+    """It is known that messages in it may have a time of their own at which they expire."""
+    balanced: bool | None = None
+    """It has numbered partitions; None while nobody asked."""
     partitions: dict[str, int] = field(default_factory=dict)
     groups: dict[str, int] = field(default_factory=dict)
+    shared: set[str] = field(default_factory=set)
+    """Those of the groups that are shared. A group keeps its mode as long as its id."""
+
+    def put_group(self, group: str, group_id: int, mode: str) -> int:
+        self.groups[group] = group_id
+        if mode == "shared":
+            self.shared.add(group)
+        else:
+            self.shared.discard(group)
+        return group_id
 
 
 class NameCache:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -12,7 +12,7 @@ from uuid import UUID
 
 import asyncpg
 
-from lockstep.core.ids import is_canonical_uuid, uuid7
+from lockstep.core.ids import is_canonical_uuid, is_shared_lease, shared_lease, uuid7
 from lockstep.core.messages import Batch, PushResult, Run
 from lockstep.core.records import (
     Ack,
@@ -24,11 +24,12 @@ from lockstep.core.records import (
     Renewed,
     TransactionResult,
 )
-from lockstep.errors import LockstepError, TransactionRolledBack
-from lockstep.storage.postgres import pushing
+from lockstep.errors import GroupModeMismatch, LockstepError, TransactionRolledBack
+from lockstep.storage.postgres import pushing, scheduling
 from lockstep.storage.postgres.cache import QueueNames, Segment
 from lockstep.storage.postgres.calls import Conversation
-from lockstep.storage.postgres.shared import Shared
+from lockstep.storage.postgres.failures import Dying
+from lockstep.storage.postgres.forwarding import Forwarding
 
 T = TypeVar("T")
 
@@ -36,16 +37,26 @@ _POP = (
     "select * from lockstep.pop($1::int[], $2::int[], $3::bigint[], $4::int[], $5::int[], $6::bigint[], $7::uuid[], "
     "$8::boolean[], $9::timestamptz)"
 )
-_QUEUES_BY_PRIORITY = (
-    "select name from lockstep.queue where ($1::text is null or namespace = $1) and ($2::text is null or task = $2) "
-    "order by priority desc, name"
+_SHARED_POP = _POP.replace("lockstep.pop", "lockstep.shared_pop")
+_SECOND_ARGUMENTS = (
+    "$10::int[], $11::int[], $12::bigint[], $13::int[], $14::int[], $15::bigint[], $16::uuid[], $17::boolean[], "
+    "$18::timestamptz"
 )
-_SUBSCRIBE = "select lockstep.subscribe($1, $2, $3, $4::timestamptz, $5::timestamptz)"
+_ORDERED_THEN_SHARED = f"{_POP} union all select * from lockstep.shared_pop({_SECOND_ARGUMENTS})"
+_SHARED_THEN_ORDERED = f"{_SHARED_POP} union all select * from lockstep.pop({_SECOND_ARGUMENTS})"
+_QUEUES_BY_PRIORITY = (
+    "select q.name, coalesce(g.mode, $4::text, q.group_mode) from lockstep.queue q "
+    "left join lockstep.consumer_group g on g.queue_id = q.id and g.name = $3 "
+    "where ($1::text is null or q.namespace = $1) and ($2::text is null or q.task = $2) "
+    "order by q.priority desc, q.name"
+)
+_SUBSCRIBE = "select * from lockstep.subscribe($1, $2, $3, $4::timestamptz, $5::text, $6::timestamptz)"
 _HAS_PENDING = "select lockstep.has_pending($1::int[], $2::bigint[], $3::timestamptz)"
 _ACK_LEASES = "select * from lockstep.ack_leases($1::uuid[], $2::timestamptz)"
+_COMPLETE = "select * from lockstep.shared_complete($1::uuid[], coalesce($2::timestamptz, clock_timestamp()))"
 _ACK_ITEMS = (
     "select * from lockstep.ack_items($1::uuid[], $2::bigint[], $3::bigint[], $4::text[], $5::text[], $6::text[], "
-    "$7::text[], $8::timestamptz)"
+    "$7::text[], $8::timestamptz[], $9::timestamptz)"
 )
 _RENEW = "select * from lockstep.renew($1::uuid[], $2::bigint[], $3::timestamptz)"
 _NO_LEASE = "00000000-0000-0000-0000-000000000000"
@@ -61,13 +72,14 @@ class _Claim:
     queue_id: int
     group_id: int
     partition_id: int | None
+    shared: bool
 
 
-class Delivery(Shared):
+class Delivery(Forwarding):
     async def push(self, batches: Sequence[Batch], *, lock_seconds: float | None = None) -> PushResult:
         queues = {batch.queue for batch in batches}
         conversation = partial(self._push_conversation, batches, lock_seconds)
-        if pushing.all_known(batches, self.names):
+        if pushing.all_known(batches, self.names) and not scheduling.may_wait(batches):
             pushed = await self._with_names(queues, lambda: self._converse(conversation()))
         else:
             # What is created on the way must go again if the push is refused.
@@ -78,7 +90,14 @@ class Delivery(Shared):
     def _push_conversation(
         self, batches: Sequence[Batch], lock_seconds: float | None = None
     ) -> Conversation[pushing.Pushed]:
-        return pushing.push(batches, self.names, encryption=self.encryption, at=self.now(), lock_seconds=lock_seconds)
+        return scheduling.push(
+            batches,
+            self.names,
+            encryption=self.encryption,
+            seconds_min=self.timing.schedule_seconds_min,
+            at=self.now(),
+            lock_seconds=lock_seconds,
+        )
 
     async def _create_names(self, queues: set[str], work: Callable[[asyncpg.Connection[Any]], Awaitable[T]]) -> T:
         """Run `work` in a transaction; if that fails, the ids that it learned are not remembered."""
@@ -89,11 +108,6 @@ class Delivery(Shared):
                 self.names.forget(queue)
             raise
 
-    def _remember(self, pushed: pushing.Pushed) -> None:
-        """Consumers near the tail are served what was pushed here without reading it back."""
-        for segment_id, segment in pushed.segments:
-            self.segments.put(segment_id, segment)
-
     async def pop(self, requests: Sequence[PopRequest]) -> list[Popped]:
         queues: set[str] = set()
         return await self._with_names(queues, lambda: self._pop(requests, queues))
@@ -101,16 +115,29 @@ class Delivery(Shared):
     async def _pop(self, requests: Sequence[PopRequest], queues: set[str]) -> list[Popped]:
         """Pop; `queues` is told the names of those from which."""
         queues.update(request.queue for request in requests if request.queue is not None)
+        for request in requests:
+            await self._check_mode(request)
         claims = [claim for i, request in enumerate(requests) for claim in await self._claims(i, request)]
         queues.update(claim.queue for claim in claims)
         if not claims:
             return [Popped(request.group) for request in requests]
-        leases = [uuid7(time.time_ns()) for _ in requests]
-        arguments = _pop_arguments(claims, requests, leases, self.now())
+        popped = await self._pop_claims(requests, claims)
+        for claim in [claim for claim in claims if claim.shared]:
+            popped[claim.request].mode = "shared"
+        return popped
+
+    async def _pop_claims(self, requests: Sequence[PopRequest], claims: Sequence[_Claim]) -> list[Popped]:
+        shared = {claim.request for claim in claims if claim.shared}
+        leases = [shared_lease(time.time_ns()) if i in shared else uuid7(time.time_ns()) for i in range(len(requests))]
+        call = _pop_call(claims, requests, leases, self.now())
         names = {claim.queue_id: claim.queue for claim in claims}
-        if any([request.auto_ack for request in requests]):
-            return await self._pop_at_once(requests, arguments, names)
-        rows = await self.database.fetch("pop", _POP, *arguments)
+        try:
+            if any([request.auto_ack for request in requests]):
+                return await self._pop_at_once(requests, call, names)
+            rows = await self.database.fetch("pop", *call)
+        except Dying:
+            work = partial(self._pop_on, requests, call, names)
+            return await self._forwarding(work, hurry=True)
         try:
             return await self._filled(requests, rows, names)
         except LockstepError:
@@ -119,22 +146,42 @@ class Delivery(Shared):
             raise
 
     async def _pop_at_once(
-        self, requests: Sequence[PopRequest], arguments: tuple[Any, ...], names: dict[int, str]
+        self, requests: Sequence[PopRequest], call: tuple[Any, ...], names: dict[int, str]
     ) -> list[Popped]:
         """No lease holds what an auto-ack passes, so it is read before that is committed."""
+        return await self.database.transaction(partial(self._pop_on, requests, call, names))
 
-        async def work(connection: asyncpg.Connection[Any]) -> list[Popped]:
-            rows = await self.database.on(connection, "pop", _POP, *arguments)
-            return await self._filled(requests, rows, names, connection)
+    async def _pop_on(
+        self,
+        requests: Sequence[PopRequest],
+        call: tuple[Any, ...],
+        names: dict[int, str],
+        connection: asyncpg.Connection[Any],
+    ) -> list[Popped]:
+        rows = await self.database.on(connection, "pop", *call)
+        return await self._filled(requests, rows, names, connection)
 
-        return await self.database.transaction(work)
+    async def _check_mode(self, request: PopRequest) -> None:
+        """A request must ask for the mode that its group has, and cannot speak of groups of both modes."""
+        if request.queue is not None and request.mode is not None:
+            names = await self._find_queue(request.queue)
+            if names is not None and await self._find_group(names, request.group) is not None:
+                _refuse_mode(names, request, request.queue)
+        elif request.queue is None:
+            modes = {row[1] for row in await self._queues_by_priority(request)}
+            if len(modes) > 1 or (request.mode is not None and modes - {request.mode}):
+                raise GroupModeMismatch(f"group {request.group!r} is {' and '.join(sorted(modes))} on these queues")
+
+    async def _queues_by_priority(self, request: PopRequest) -> list[Any]:
+        """The queues of a namespace and/or task, and the mode that the group has there, or will have."""
+        labels = (request.namespace, request.task, request.group, request.mode)
+        return await self.database.fetch("queue_priority", _QUEUES_BY_PRIORITY, *labels)
 
     async def _claims(self, index: int, request: PopRequest) -> list[_Claim]:
         """What a request may be served from; nothing if its queue or partition does not exist."""
         if request.queue is not None:
             return await self._claims_on(index, request, request.queue)
-        found = await self.database.fetch("queue_priority", _QUEUES_BY_PRIORITY, request.namespace, request.task)
-        queues = [row[0] for row in found]
+        queues = [row[0] for row in await self._queues_by_priority(request)]
         work = [await self._with_names([queue], partial(self._claims_on, index, request, queue)) for queue in queues]
         return [claim for claims in work for claim in claims]
 
@@ -148,7 +195,8 @@ class Delivery(Shared):
             if partition_id is None:
                 return []
         group_id = await self._find_or_create_group(names, request)
-        return [_Claim(index, queue, names.id, group_id, partition_id)]
+        _refuse_mode(names, request, queue)
+        return [_Claim(index, queue, names.id, group_id, partition_id, request.group in names.shared)]
 
     async def _find_or_create_group(self, names: QueueNames, request: PopRequest) -> int:
         group_id = names.groups.get(request.group)
@@ -161,9 +209,10 @@ class Delivery(Shared):
                 request.group,
                 subscription.mode,
                 subscription.from_at,
+                request.mode,
                 self.now(),
             )
-            group_id = names.groups[request.group] = rows[0][0]
+            group_id = names.put_group(request.group, *rows[0])
         return group_id
 
     async def _filled(
@@ -212,11 +261,21 @@ class Delivery(Shared):
         return answers
 
     async def ack(self, acks: Sequence[Ack]) -> list[AckOutcome]:
+        try:
+            return await self._ack(acks, self.database.fetch)
+        except Dying:
+            return await self._forwarding(
+                lambda connection: self._ack(acks, partial(self.database.on, connection)),
+                partition_ids=[ack.partition_id for ack in acks if ack.partition_id is not None],
+                lease_ids=[lease_uuid(ack.lease_id) for ack in acks if ack.partition_id is None],
+            )
+
+    async def _ack(self, acks: Sequence[Ack], fetch: Callable[..., Awaitable[list[Any]]]) -> list[AckOutcome]:
         whole = [i for i, ack in enumerate(acks) if _is_whole_lease(ack)]
         if len(whole) == len(acks):
-            rows = await self.database.fetch("ack_leases", *_ack_leases_call(acks, self.now()))
+            rows = await fetch("ack_leases", *_ack_leases_call(acks, self.now()))
             return _lease_outcomes(acks, rows)
-        rows = await self.database.fetch("ack_items", *_ack_items_call(acks, self.now()))
+        rows = await fetch("ack_items", *_ack_items_call(acks, self.now()))
         return item_outcomes(acks, rows)
 
     async def renew(self, renewals: Sequence[Renewal]) -> list[Renewed]:
@@ -231,26 +290,38 @@ class Delivery(Shared):
         return [renewed.get(r.lease_id) or Renewed(lease_id=r.lease_id, partitions=0) for r in renewals]
 
     async def transaction(self, acks: Sequence[Ack], batches: Sequence[Batch]) -> TransactionResult:
-        async def work(connection: asyncpg.Connection[Any]) -> tuple[list[AckOutcome], pushing.Pushed]:
-            await self._converse(pushing.resolve(batches, self.names, at=self.now()), connection)
+        queues = {batch.queue for batch in batches}
+
+        async def work(
+            connection: asyncpg.Connection[Any],
+        ) -> tuple[list[AckOutcome], pushing.Pushed, pushing.Pushed | None]:
+            await self._converse(scheduling.resolve(batches, self.names, at=self.now()), connection)
             await self._lock_for(connection, acks, batches)
             outcomes: list[AckOutcome] = []
             if acks:
                 rows = await self.database.on(connection, "ack_items", *_ack_items_call(acks, self.now()))
                 outcomes = item_outcomes(acks, rows)
                 _refuse_failures(outcomes)
-            return outcomes, await self._converse(self._push_conversation(batches), connection)
+            pushed = await self._converse(self._push_conversation(batches), connection)
+            dead = any([outcome.dead for outcome in outcomes])
+            return outcomes, pushed, await self._forward(connection, queues) if dead else None
 
-        outcomes, pushed = await self._create_names({batch.queue for batch in batches}, work)
+        outcomes, pushed, forwarded = await self._create_names(queues, work)
         self._remember(pushed)
+        self._remember(forwarded)
         return TransactionResult(outcomes, pushed.result)
 
     async def _lock_for(
-        self, connection: asyncpg.Connection[Any], acks: Sequence[Ack], batches: Sequence[Batch]
+        self,
+        connection: asyncpg.Connection[Any],
+        acks: Sequence[Ack],
+        batches: Sequence[Batch],
+        *,
+        also: Iterable[int] = (),
     ) -> None:
         """Take the locks of acks and pushes together, in order, so that transactions do not deadlock."""
         queue_ids: set[int] = set()
-        partition_ids = {ack.partition_id for ack in acks if ack.partition_id is not None}
+        partition_ids = {ack.partition_id for ack in acks if ack.partition_id is not None}.union(also)
         for batch in batches:
             names = self.names.get(batch.queue)
             if names is not None and batch.partition in names.partitions:
@@ -259,6 +330,25 @@ class Delivery(Shared):
         leases = [lease_uuid(ack.lease_id) for ack in acks if ack.lease_id is not None and ack.partition_id is None]
         locks = (list(queue_ids), list(partition_ids), leases)
         await self.database.on(connection, "lock_for_transaction", _LOCK, *locks)
+
+
+def _refuse_mode(names: QueueNames, request: PopRequest, queue: str) -> None:
+    mode = "shared" if request.group in names.shared else "ordered"
+    if request.mode not in (None, mode):
+        raise GroupModeMismatch(f"group {request.group!r} on queue {queue!r} is {mode}, not {request.mode}")
+
+
+def _pop_call(
+    claims: Sequence[_Claim], requests: Sequence[PopRequest], leases: Sequence[UUID], at: datetime | None
+) -> tuple[Any, ...]:
+    """The statement and its arguments; for ordered and shared groups together it is one, too."""
+    first = claims[0].shared
+    same = [claim for claim in claims if claim.shared is first]
+    if len(same) == len(claims):
+        return _SHARED_POP if first else _POP, *_pop_arguments(claims, requests, leases, at)
+    others = [claim for claim in claims if claim.shared is not first]
+    statement = _SHARED_THEN_ORDERED if first else _ORDERED_THEN_SHARED
+    return statement, *_pop_arguments(same, requests, leases, at), *_pop_arguments(others, requests, leases, at)
 
 
 def _pop_arguments(
@@ -305,7 +395,9 @@ def _is_whole_lease(ack: Ack) -> bool:
 
 
 def _ack_leases_call(acks: Sequence[Ack], at: Any) -> tuple[Any, ...]:
-    return _ACK_LEASES, [lease_uuid(ack.lease_id) for ack in acks], at
+    """What completes leases of any kind; it is spared looking among those of ordered groups if none is one."""
+    statement = _COMPLETE if all([is_shared_lease(ack.lease_id) for ack in acks]) else _ACK_LEASES
+    return statement, [lease_uuid(ack.lease_id) for ack in acks], at
 
 
 def _lease_outcomes(acks: Sequence[Ack], rows: list[Any]) -> list[AckOutcome]:
@@ -328,7 +420,7 @@ def _lease_outcomes(acks: Sequence[Ack], rows: list[Any]) -> list[AckOutcome]:
                 success=len(live) == len(found),
                 error=None if len(live) == len(found) else "lease_lost",
                 noop=again,
-                released=bool(live),
+                released=any([not row[6] for row in live]),
                 messages=0 if again else sum(row[4] for row in live),
                 queue=live[0][3] if live else None,
                 partition=live[0][2] if live else None,
@@ -347,6 +439,7 @@ def _ack_items_call(acks: Sequence[Ack], at: Any) -> tuple[Any, ...]:
         [ack.group for ack in acks],
         [ack.status for ack in acks],
         [ack.error for ack in acks],
+        [ack.retry_at for ack in acks],
         at,
     )
 

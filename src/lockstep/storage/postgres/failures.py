@@ -7,7 +7,15 @@ from typing import Any
 
 import asyncpg
 
-from lockstep.errors import InvalidRequest, LockstepError, LockTimeout, QueueFull, Unavailable
+from lockstep.errors import (
+    Conflict,
+    InvalidOption,
+    InvalidRequest,
+    LockstepError,
+    LockTimeout,
+    QueueFull,
+    Unavailable,
+)
 
 RETRYABLE = ("40001", "40P01")
 """Serialization failure and deadlock: the transaction did nothing and may be tried again."""
@@ -24,6 +32,11 @@ _CONNECTION_LOST = (
 )
 
 
+class Dying(Exception):
+    """A message dies whose queue has a dead queue: repeat the call in a transaction that pushes it there. Never leaves
+    the store."""
+
+
 class StaleName(Exception):
     """An id that was looked up before is gone: look it up again. Never leaves the store."""
 
@@ -35,6 +48,12 @@ def translate(error: BaseException) -> BaseException:
         return StaleName(_text(error))
     if state == "LS003":
         return QueueFull(_text(error))
+    if state == "LS005":
+        return InvalidOption(_text(error))
+    if state == "LS006":
+        return Dying(_text(error))
+    if state == "LS007":
+        return Conflict(_text(error))
     if state in ("LS002", "LS004"):
         return InvalidRequest(_text(error))
     if state == "57014":

@@ -24,6 +24,7 @@ from lockstep.core.records import (
     parse_page_cursor,
 )
 from lockstep.core.rules import STOPPED, Cursor, message_status
+from lockstep.core.shared import Range, seen_at
 from lockstep.errors import MessageNotFound, PartitionNotFound
 from lockstep.storage.postgres.administration import queue_info
 from lockstep.storage.postgres.shared import Shared
@@ -39,6 +40,11 @@ _SCAN_ROUNDS_MAX = 20
 """How many pages of runs are read in search of messages of one status before a short page is answered."""
 
 
+_PlaceOfGroup = tuple[str, Cursor, list[Range] | None]
+"""A group, its cursor, and what it has in flight if it is shared."""
+_Cursors = dict[int, list[_PlaceOfGroup]]
+
+
 class Inspection(Shared):
     async def queues(
         self,
@@ -46,9 +52,10 @@ class Inspection(Shared):
         namespace: str | None = None,
         task: str | None = None,
         after: str | None = None,
+        from_name: str | None = None,
         limit: int = 100,
     ) -> list[QueueInfo]:
-        rows = await self._query("queue_list", None, namespace, task, after, limit, self.now())
+        rows = await self._query("queue_list", None, namespace, task, after, limit, self.now(), from_name)
         return [queue_info(row) for row in rows]
 
     async def partitions(self, queue: str, *, after: str | None = None, limit: int = 100) -> list[PartitionInfo]:
@@ -143,11 +150,8 @@ class Inspection(Shared):
         if not runs:
             return []
         ids = list({run.partition_id for run in runs})
-        cursors: dict[int, list[tuple[str, Cursor]]] = {}
-        for partition_id, group, acked, due_at, lease_id, lease_to in await self._query("message_cursors", ids):
-            cursor = Cursor(acked=acked, due_at=_due_at(due_at), lease_id=lease_id, lease_to=lease_to)
-            cursors.setdefault(partition_id, []).append((group, cursor))
         seqs = (min(run.first_seq for run in runs), max(run.last_seq for run in runs))
+        cursors = await self._cursors(ids, *seqs)
         dead = {(row[0], row[1]) for row in await self._query("message_dead", ids, *seqs)}
         now = self.now() or (await self.database.fetch("now", _NOW))[0][0]
         return [
@@ -160,6 +164,21 @@ class Inspection(Shared):
             for run in runs
             for message in run.messages()
         ]
+
+    async def _cursors(self, partition_ids: list[int], first_seq: int, last_seq: int) -> _Cursors:
+        """The cursors of partitions; those of shared groups with what they have in flight between two seqs."""
+        in_flight: dict[tuple[int, str], list[Range]] = {}
+        for partition_id, group, *found in await self._query("message_deliveries", partition_ids, first_seq, last_seq):
+            first, last, due_at, lease_id = found
+            one = Range(first, last, _due_at(due_at) or STOPPED, lease_id)
+            in_flight.setdefault((partition_id, group), []).append(one)
+        cursors: _Cursors = {}
+        for row in await self._query("message_cursors", partition_ids):
+            partition_id, group, acked, due_at, lease_id, lease_to, mode = row
+            cursor = Cursor(acked=acked, due_at=_due_at(due_at), lease_id=lease_id, lease_to=lease_to)
+            ranges = None if mode == "ordered" else in_flight.get((partition_id, group), [])
+            cursors.setdefault(partition_id, []).append((group, cursor, ranges))
+        return cursors
 
     async def message(self, identity: str, *, partition_id: int | None = None) -> MessageView:
         rows: list[Any] = []
@@ -230,10 +249,12 @@ def _partition_lag(queue: str, row: Any) -> PartitionLag:
         lag=row[5],
         oldest_at=row[6],
         due_at=due_at,
-        stopped=due_at == STOPPED,
+        stopped=bool(row[11]),
         attempts=row[8],
         leased=bool(row[9]),
         consumed_at=row[10],
+        in_flight=row[12],
+        retrying=row[13] - row[12],
     )
 
 
@@ -246,8 +267,11 @@ def _enough(rows: list[Any], messages: int, partition_id: int, seq: int) -> list
     return rows
 
 
-def _view(message: Message, cursors: Iterable[tuple[str, Cursor]], dead: bool, now: datetime) -> MessageView:
+def _view(message: Message, places: Iterable[_PlaceOfGroup], dead: bool, now: datetime) -> MessageView:
     groups = []
+    cursors = [
+        (name, cursor if ranges is None else seen_at(cursor, ranges, message.seq)) for name, cursor, ranges in places
+    ]
     for name, cursor in cursors:
         leased = cursor.leased(now) and cursor.acked < message.seq <= (cursor.lease_to or 0)
         groups.append(

@@ -25,7 +25,8 @@ from lockstep.core.messages import Columns
 from lockstep.errors import CorruptSegment, EncryptionUnavailable
 from lockstep.storage.postgres import sql
 from lockstep.storage.postgres.administration import problem_of
-from lockstep.storage.postgres.shared import Shared, decode_segment
+from lockstep.storage.postgres.forwarding import Forwarding
+from lockstep.storage.postgres.shared import decode_segment
 
 _PRUNE_FIND = "select * from lockstep.prune_find($1, $2, $3, $4, $5, $6::timestamptz)"
 _PRUNE = (
@@ -40,6 +41,10 @@ _SAMPLED_QUEUES = "select q.id, coalesce($1::timestamptz, clock_timestamp()) fro
 _SAMPLE = "select lockstep.sample($1, $2::timestamptz)"
 _VERIFY = "select * from lockstep.verify($1::int, $2, $3::bigint, $4::timestamptz)"
 
+_PRUNE_EXPIRED = "select * from lockstep.prune_expired($1, $2, $3, $4::timestamptz)"
+_PARTITIONS_LOOKED_AT_MAX = 1_000
+_AFTER = "\x01"
+"""No name has it, so that with it a place is after a queue and before all others."""
 _RUNS_LOOKED_AT_MAX = 20_000
 """By one search for what may go; it keeps the search short where little may."""
 
@@ -84,9 +89,11 @@ class _Ids:
         )
 
 
-class Maintenance(Shared):
+class Maintenance(Forwarding):
     async def prune(self, kind: PruneKind, *, after: Place | None = None, limit: int) -> Pruned:
         place = after or START
+        if kind == "expiry":
+            return await self._prune_expired(place, limit)
         looking = (kind, place.queue, place.after, limit, _RUNS_LOOKED_AT_MAX, self.now())
         found = (await self.database.fetch("prune_find", _PRUNE_FIND, *looking))[0]
         queue, queue_id, segment_ids, with_ids, looked_at = found
@@ -98,6 +105,14 @@ class Maintenance(Shared):
             given = (queue_id, kind, segment_ids, unread, *ids.all(), self.now())
             removed = (await self.database.fetch("prune", _PRUNE, *given))[0][0]
         return Pruned(removed, next=Place(queue, looked_at))
+
+    async def _prune_expired(self, place: Place, limit: int) -> Pruned:
+        given = (_PRUNE_EXPIRED, place.queue, place.after, min(limit, _PARTITIONS_LOOKED_AT_MAX), self.now())
+        rows = await self._forwarding(lambda connection: self.database.on(connection, "prune_expired", *given))
+        queue, looked_at, passed = rows[0]
+        if queue is None:
+            return Pruned(passed)
+        return Pruned(passed, next=Place(queue + _AFTER) if looked_at is None else Place(queue, looked_at))
 
     async def _ids_in(self, segment_ids: Sequence[int]) -> tuple[_Ids, list[int]]:
         """The ids in the segments, read one after the other; and which segments cannot be read."""

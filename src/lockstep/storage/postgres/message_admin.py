@@ -11,6 +11,7 @@ from lockstep.core.names import QUEUE_MODE
 from lockstep.errors import Conflict, GroupNotFound, MessageNotFound
 from lockstep.storage.postgres import pushing
 from lockstep.storage.postgres.delivery import Delivery
+from lockstep.storage.postgres.failures import Dying
 
 _REMOVE = "select lockstep.remove_message($1, $2, $3::timestamptz)"
 _RETRY = "select * from lockstep.retry_message($1, $2)"
@@ -48,8 +49,13 @@ class MessageAdmin(Delivery):
     async def bury_message(
         self, partition_id: int, transaction_id: str, *, group: str = QUEUE_MODE, error: str | None = None
     ) -> int:
-        named = (partition_id, transaction_id, group, error)
-        rows = await self.database.fetch("bury_message", _BURY, *named, self.now())
+        named = (_BURY, partition_id, transaction_id, group, error, self.now())
+        try:
+            rows = await self.database.fetch("bury_message", *named)
+        except Dying:
+            rows = await self._forwarding(
+                lambda connection: self.database.on(connection, "bury_message", *named), partition_ids=[partition_id]
+            )
         status, dead_letter_id = rows[0]
         if status == "no_group":
             raise GroupNotFound(f"partition {partition_id} has no group {group!r}", group=group)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from base64 import b64decode
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property, partial
 from itertools import accumulate, chain, repeat
@@ -43,12 +43,13 @@ _PUSH = (
     "$12::text[], $13::text::int[], $14::text::int[], "
     "$15::text::uuid[], $16::text::int[], $17::text::int[], "
     "$18::bytea[], $19::text[], $20::uuid[], $21::text[], $22::text[], $23::text[], $24::bytea[], $25::text[], "
-    "$26::boolean, $27::timestamptz, $28::int)"
+    "$26::boolean, $27::timestamptz, $28::timestamptz[], $29::int)"
 )
 _PUSH_RUN = (
     "select * from lockstep.push_run($1::int, $2::bigint, $3::smallint, $4::int, $5::bytea, $6::bytea[], $7::boolean, "
     "$8::timestamptz, $9::int)"
 )
+_MARK_EXPIRING = "update lockstep.queue set expiring = true where id = $1 and not expiring"
 _OCCUPANCY = (
     "select q.name, lockstep.pending(q.id), q.max_size from lockstep.queue q "
     "where q.name = any ($1::text[]) and q.max_size > 0"
@@ -255,6 +256,10 @@ def _resolve(lanes: _Lanes, names: NameCache, at: datetime | None) -> Conversati
             known = names.put(queue, QueueNames(row[0], row[1], row[2], row[3]))
             names.put_partitions(queue, found)
         assert known is not None
+        if not known.expiring and any([lanes.columns[lane].expires_at is not None for lane in members]):
+            # Once for each queue: its pops look for what expired from now on. Before any partition is locked.
+            yield Call("mark_expiring", _MARK_EXPIRING, (known.id,))
+            known.expiring = True
         for lane, name in zip(members, wanted, strict=True):
             lanes.ids[lane] = ids[name]
         resolved[queue] = known
@@ -293,7 +298,7 @@ def _pack(attempt: _Attempt, names: QueueNames, content: Columns, key: bytes | N
     codec = Codec.PLAIN
     if key is not None or (names.compression != "none" and content_bytes > PLAIN_BYTES_MAX):
         codec = Codec.PACKED if key is None else Codec.PACKED | Codec.ENCRYPTED
-        layout = encode(content)
+        layout = encode(content if content.expires_at is None else replace(content, expires_at=None))
         content_bytes = len(layout)
         sealing = partial(seal, layout, key=key)
         body = (yield Work(sealing)) if content_bytes >= SEAL_APART_BYTES_MIN else sealing()
@@ -399,6 +404,7 @@ class _Attempt:
             and not self.names[0].limited
             and not (self.dedup.values or self.dedup_texts.values or self.traces.values)
             and (self.codecs[0] != Codec.PLAIN.value or self.contents[0][0].bare())
+            and self.contents[0][0].expires_at is None
         )
 
     def run_arguments(self, at: datetime | None, lock_seconds: float | None) -> list[Any]:
@@ -421,6 +427,8 @@ class _Attempt:
         limited = [names.id for names in self.names if names.limited]
         plain = [content for (content, _), codec in zip(self.contents, self.codecs, strict=True) if not codec]
         columns: Sequence[list[Any] | None] = join_columns(plain).all() if plain else [None] * len(COLUMN_NAMES)
+        # When messages expire stands beside the body of a segment, whatever its codec.
+        expiring = any([content.expires_at is not None for content, _ in self.contents])
         ids = self.source.ids
         return [
             int_array([names.id for names in self.names]),
@@ -434,9 +442,10 @@ class _Attempt:
             *self.dedup.uuid_arguments(),
             *self.dedup_texts.text_arguments(),
             *self.traces.uuid_arguments(),
-            *columns,
+            *columns[: len(COLUMN_NAMES) - 1],
             self.plain_allowed,
             at,
+            join_columns([content for content, _ in self.contents]).expires_at if expiring else None,
             _milliseconds(lock_seconds),
         ]
 

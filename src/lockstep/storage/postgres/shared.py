@@ -11,6 +11,7 @@ import asyncpg
 
 from lockstep.core.codec import Codec, decode, unseal
 from lockstep.core.messages import Columns, Run
+from lockstep.core.schedules import Timing
 from lockstep.errors import GroupNotFound, PartitionNotFound, QueueNotFound, Unavailable
 from lockstep.storage.postgres import sql
 from lockstep.storage.postgres.cache import NameCache, QueueNames, Segment, SegmentCache
@@ -25,7 +26,7 @@ _STALE_ATTEMPTS_MAX = 20
 
 _FIND_QUEUE = "select id, compression, encryption, max_size > 0 from lockstep.queue where name = $1"
 _FIND_PARTITION = "select id from lockstep.partition where queue_id = $1 and name = $2"
-_FIND_GROUP = "select id from lockstep.consumer_group where queue_id = $1 and name = $2"
+_FIND_GROUP = "select id, mode from lockstep.consumer_group where queue_id = $1 and name = $2"
 
 
 class Shared:
@@ -35,6 +36,7 @@ class Shared:
     segments: SegmentCache
     names: NameCache
     encryption: Encryption
+    timing: Timing
 
     def now(self) -> datetime | None:
         """The set time, or None where the database's clock rules."""
@@ -92,7 +94,7 @@ class Shared:
         if found is None:
             rows = await self.database.fetch("group_find", _FIND_GROUP, names.id, group)
             if rows:
-                found = names.groups[group] = rows[0][0]
+                found = names.put_group(group, *rows[0])
         return found
 
     async def _queue_id(self, queue: str) -> int:
@@ -167,10 +169,12 @@ class Shared:
 def decode_segment(row: Any, key: bytes | None) -> Segment:
     """A segment from a row of `segment_load`."""
     if row[3] == Codec.PLAIN:
-        columns = Columns(row[5], row[6], _texts(row[7]), row[8], row[9], row[10], row[11], row[12])
+        columns = Columns(row[5], row[6], _texts(row[7]), row[8], row[9], row[10], row[11], row[12], row[13])
         return Segment(row[1], row[2], columns, sum(map(len, columns.payloads)))
     layout = unseal(row[3], row[4], key=key)
-    return Segment(row[1], row[2], decode(layout), len(layout))
+    columns = decode(layout)
+    columns.expires_at = row[13]
+    return Segment(row[1], row[2], columns, len(layout))
 
 
 def _texts(uuids: list[Any] | None) -> list[str | None] | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 
 from lockstep.config import Config, load
-from lockstep.storage.postgres.administration import Administration
+from lockstep.core.schedules import Timing
 from lockstep.storage.postgres.cache import NameCache, SegmentCache
 from lockstep.storage.postgres.dead_letters import DeadLetters
 from lockstep.storage.postgres.inspection import Inspection
@@ -17,13 +17,15 @@ from lockstep.storage.postgres.migrate import check_schema, migrate
 from lockstep.storage.postgres.overview import Overviews
 from lockstep.storage.postgres.pool import Database, PoolSettings, QueryHook
 from lockstep.storage.postgres.pushing import Encryption
+from lockstep.storage.postgres.schedules import Schedules
 from lockstep.storage.postgres.statistics import Statistics
 from lockstep.storage.postgres.streams import Streams
 from lockstep.storage.postgres.traces import Traces
+from lockstep.storage.postgres.work_queues import WorkQueues
 
 
 class PostgresStore(
-    Streams, MessageAdmin, Administration, Inspection, Overviews, DeadLetters, Traces, Maintenance, Statistics
+    Streams, MessageAdmin, Schedules, WorkQueues, Inspection, Overviews, DeadLetters, Traces, Maintenance, Statistics
 ):
     """Queues in PostgreSQL 15 or newer. `clock` sets the time for tests; without it the database's clock rules."""
 
@@ -40,6 +42,7 @@ class PostgresStore(
         self.segments = SegmentCache(config.segment_cache_bytes_max)
         self.names = NameCache(config.partition_cache_entries_max)
         self.encryption = Encryption.of(config)
+        self.timing = Timing(config.schedule_min_seconds, config.cron_late_seconds_max)
         self._clock = clock
         self._signals = Signals(self.database, self.names)
 

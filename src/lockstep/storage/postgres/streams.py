@@ -21,7 +21,7 @@ from lockstep.core.streams import (
     window_end,
 )
 from lockstep.errors import PartitionNotFound, StreamQueryNotFound, TransactionRolledBack
-from lockstep.storage.postgres import pushing
+from lockstep.storage.postgres import pushing, scheduling
 from lockstep.storage.postgres.delivery import Delivery, item_outcomes, lease_uuid
 
 _REGISTER = "select * from lockstep.register_stream_query($1, $2, $3::text, $4, $5, $6::timestamptz)"
@@ -67,11 +67,15 @@ class Streams(Delivery):
         return [StateRow(key=row[0], value=row[1].encode(), updated_at=row[2]) for row in rows]
 
     async def stream_cycle(self, cycle: StreamCycle, batches: Sequence[Batch]) -> StreamCycleResult:
-        async def work(connection: asyncpg.Connection[Any]) -> tuple[StreamCycleResult, pushing.Pushed]:
+        queues = {batch.queue for batch in batches}
+
+        async def work(
+            connection: asyncpg.Connection[Any],
+        ) -> tuple[StreamCycleResult, pushing.Pushed, pushing.Pushed | None]:
             begun = await self.database.on(connection, "begin_cycle", _BEGIN, cycle.query_id, cycle.partition_id)
             if not begun[0][0]:
                 raise _no_query(cycle.query_id)
-            await self._converse(pushing.resolve(batches, self.names, at=self.now()), connection)
+            await self._converse(scheduling.resolve(batches, self.names, at=self.now()), connection)
             await self._lock_for(connection, [Ack(partition_id=cycle.partition_id)], batches)
             place = await self.database.on(connection, "partition_place", _PLACE, cycle.partition_id)
             if not place:
@@ -79,11 +83,15 @@ class Streams(Delivery):
             await self._change_state(connection, cycle)
             outcome = await self._stream_ack(connection, cycle)
             pushed = await self._converse(self._push_conversation(batches), connection)
+            dead = outcome is not None and outcome.dead
+            forwarded = await self._forward(connection, queues) if dead else None
             queue, partition = place[0]
-            return StreamCycleResult(queue, partition, len(cycle.state_ops), pushed.result, outcome), pushed
+            result = StreamCycleResult(queue, partition, len(cycle.state_ops), pushed.result, outcome)
+            return result, pushed, forwarded
 
-        result, pushed = await self._create_names({batch.queue for batch in batches}, work)
+        result, pushed, forwarded = await self._create_names(queues, work)
         self._remember(pushed)
+        self._remember(forwarded)
         return result
 
     async def _change_state(self, connection: asyncpg.Connection[Any], cycle: StreamCycle) -> None:

@@ -8,11 +8,12 @@
 
 -- Completes all that the given leases hold: the cheap form. One row per partition of a lease.
 create or replace function lockstep.ack_leases(_lease_ids uuid[], _at timestamptz)
-returns table (lease_id uuid, partition_id bigint, partition_name text, queue_name text, messages bigint, expired boolean) language plpgsql as $$
+returns table (lease_id uuid, partition_id bigint, partition_name text, queue_name text, messages bigint, expired boolean, shared boolean) language plpgsql as $$
 #variable_conflict use_column
 declare
     _now timestamptz := coalesce(_at, clock_timestamp());
     _locked bigint[];
+    _found int;
     _leases uuid[];
     _partition_ids bigint[];
     _group_ids int[];
@@ -56,9 +57,12 @@ begin
         returning c.partition_id, c.group_id, c.acked as after, p.name as partition_name, q.name as queue_name
     )
     select array_agg(h.lease_id), array_agg(h.partition_id), array_agg(h.group_id), array_agg(h.acked), array_agg(coalesce(a.after, h.acked)),
-           array_agg(a.partition_name), array_agg(a.queue_name)
-    into _leases, _partition_ids, _group_ids, _from, _to, _partition_names, _queue_names
+           array_agg(a.partition_name), array_agg(a.queue_name), count(distinct h.lease_id)
+    into _leases, _partition_ids, _group_ids, _from, _to, _partition_names, _queue_names, _found
     from held h left join acked a on a.partition_id = h.partition_id and a.group_id = h.group_id;
+    if _found < cardinality(_lease_ids) then
+        return query select c.* from lockstep.shared_complete(_lease_ids, _now) c;
+    end if;
     if _leases is null then
         return;
     end if;
@@ -66,7 +70,7 @@ begin
         perform lockstep.count_moves(_group_ids, _partition_ids, _from, _to);
     end if;
     return query
-    select t.lease_id, t.partition_id, t.partition_name, t.queue_name, t.after - t.before, t.partition_name is null
+    select t.lease_id, t.partition_id, t.partition_name, t.queue_name, t.after - t.before, t.partition_name is null, false
     from unnest(_leases, _partition_ids, _partition_names, _queue_names, _from, _to)
         t (lease_id, partition_id, partition_name, queue_name, before, after);
 end $$;
@@ -75,7 +79,7 @@ end $$;
 -- One row per item and cursor it stands for; _error is an AckError or null.
 create or replace function lockstep.ack_items(
     _lease_ids uuid[], _partition_ids bigint[], _seqs bigint[], _transaction_ids text[], _groups text[], _statuses text[], _errors text[],
-    _at timestamptz
+    _retry_ats timestamptz[], _at timestamptz
 ) returns table (
     item int, error text, noop boolean, released boolean, dead boolean, messages bigint, queue_name text, partition_name text
 ) language plpgsql as $$
@@ -89,12 +93,23 @@ declare
     _moved bigint[];
     _from bigint[];
     _to bigint[];
+    _rest int[];
+    _locked bigint[];
+    _shared bigint[];
 begin
     select array_agg(i order by i.partition_id, i.group_id, i.item) into _items
-    from lockstep.expand_acks(_lease_ids, _partition_ids, _seqs, _transaction_ids, _groups, _statuses, _errors) i;
-    perform 1 from lockstep.partition p where p.id in (select i.partition_id from unnest(_items) i) order by p.id for no key update;
-    return query
-    select i.item, i.error, false, false, false, 0::bigint, null::text, null::text from unnest(_items) i where i.group_id is null;
+    from lockstep.expand_acks(_lease_ids, _partition_ids, _seqs, _transaction_ids, _groups, _statuses, _errors, _retry_ats) i;
+    -- Those that speak of no ordered group: of a shared one, or of none.
+    _rest := array(select i.item from unnest(_items) i where i.group_id is null);
+    _locked := array(select i.partition_id from unnest(_items) i where i.group_id is not null);
+    if _rest <> '{}' then
+        _shared := lockstep.shared_partitions(_rest, _lease_ids, _partition_ids, _groups);
+        -- A shared group's cursor needs its partition only beside others: a push may want the same ones in another order.
+        if cardinality(_locked || _shared) > 1 then
+            _locked := _locked || _shared;
+        end if;
+    end if;
+    perform 1 from lockstep.partition p where p.id = any (_locked) order by p.id for no key update;
     for _of_cursor in
         select array_agg(i order by i.item) from unnest(_items) i where i.group_id is not null
         group by i.partition_id, i.group_id order by i.partition_id, i.group_id
@@ -109,43 +124,52 @@ begin
             _to := _to || _row.moved_to;
         end if;
     end loop;
+    if _rest <> '{}' then
+        for _row in
+            select * from lockstep.shared_ack(
+                _rest, _lease_ids, _partition_ids, _seqs, _transaction_ids, _groups, _statuses, _errors, _retry_ats, _now)
+        loop
+            return query select _row.item, _row.error, _row.noop, _row.released, _row.dead, _row.messages, _row.queue_name, _row.partition_name;
+            if _row.done_upto is not null then
+                _group_ids := _group_ids || _row.group_id;
+                _moved := _moved || _row.partition_id;
+                _from := _from || _row.done_after;
+                _to := _to || _row.done_upto;
+            end if;
+        end loop;
+    end if;
     -- All at once, because the counters have an order, too.
     if _moved is not null then
         perform lockstep.count_moves(_group_ids, _moved, _from, _to);
     end if;
 end $$;
 
--- Which cursor each item speaks of. An item without one has no group_id, and its error.
+-- Which cursor of an ordered group each item speaks of. An item without one has no group_id.
 create or replace function lockstep.expand_acks(
-    _lease_ids uuid[], _partition_ids bigint[], _seqs bigint[], _transaction_ids text[], _groups text[], _statuses text[], _errors text[]
+    _lease_ids uuid[], _partition_ids bigint[], _seqs bigint[], _transaction_ids text[], _groups text[], _statuses text[], _errors text[],
+    _retry_ats timestamptz[]
 ) returns setof lockstep.ack_item language sql stable as $$
     with given as (
-        select t.* from unnest(_lease_ids, _partition_ids, _seqs, _transaction_ids, _groups, _statuses, _errors)
-            with ordinality t (lease_id, partition_id, seq, transaction_id, group_name, status, error, item)
+        select t.* from unnest(_lease_ids, _partition_ids, _seqs, _transaction_ids, _groups, _statuses, _errors, _retry_ats)
+            with ordinality t (lease_id, partition_id, seq, transaction_id, group_name, status, error, retry_at, item)
     ), by_lease as (
-        select t.item, c.partition_id, c.group_id, t.seq, t.status, t.lease_id, t.error, true as by_lease
+        select t.item, c.partition_id, c.group_id, t.seq, t.status, t.lease_id, t.error, true as by_lease, t.retry_at
         from given t join lockstep.cursor c on c.lease_id = t.lease_id and c.partition_id = coalesce(t.partition_id, c.partition_id)
         where t.transaction_id is null and (
             -- A seq means nothing without its partition, if the lease has several.
             t.seq is null or t.partition_id is not null or 1 = (select count(*) from lockstep.cursor o where o.lease_id = t.lease_id))
     ), by_message as (
-        select t.item, p.id, g.id, lockstep.resolve_seq(p.id, t.transaction_id), t.status, t.lease_id, t.error, false
+        select t.item, p.id, g.id, lockstep.resolve_seq(p.id, t.transaction_id), t.status, t.lease_id, t.error, false, t.retry_at
         from given t
         join lockstep.partition p on p.id = t.partition_id
-        join lockstep.consumer_group g on g.queue_id = p.queue_id and g.name = t.group_name
+        join lockstep.consumer_group g on g.queue_id = p.queue_id and g.name = t.group_name and g.mode = 'ordered'
         where t.transaction_id is not null
     ), found as (
         select * from by_lease union all select * from by_message
     )
-    select f.item::int, f.partition_id, f.group_id, f.seq, f.status, f.lease_id, f.error, f.by_lease from found f
+    select f.item::int, f.partition_id, f.group_id, f.seq, f.status, f.lease_id, f.error, f.by_lease, f.retry_at from found f
     union all
-    select t.item::int, null, null, null, t.status, t.lease_id,
-           case
-               when t.transaction_id is not null then 'unresolvable'
-               when t.partition_id is not null and not exists (select 1 from lockstep.partition p where p.id = t.partition_id) then 'unresolvable'
-               when t.partition_id is null and exists (select 1 from lockstep.cursor o where o.lease_id = t.lease_id) then 'unresolvable'
-               else 'lease_lost' end,
-           t.transaction_id is null
+    select t.item::int, null, null, null, t.status, t.lease_id, t.error, t.transaction_id is null, t.retry_at
     from given t where not exists (select 1 from found f where f.item = t.item)
 $$;
 
@@ -182,7 +206,7 @@ begin
                case when not i.by_lease or i.seq is not null then i.seq
                     when i.status = 'completed' then _held.lease_to
                     else coalesce(lockstep.next_seq(_partition_id, _held.acked), _held.lease_to) end as seq,
-               i.status, i.lease_id, i.error, i.by_lease
+               i.status, i.lease_id, i.error, i.by_lease, i.retry_at
         from unnest(_items) i order by 4 nulls first, 1
     loop
         if _item.seq is null and not _item.by_lease then
@@ -203,12 +227,14 @@ begin
             _outcomes := _outcomes || (_item.item, null, false, false, 0)::lockstep.ack_outcome;
             _released := true;
             _clamped := true;
+            _not_before := greatest(_now, _item.retry_at);
         else
             _released := true;
             _attempts := _attempts + 1;
             if _item.status = 'failed' and (_attempts <= _queue.retry_limit or _queue.on_exhausted = 'stop') then
                 _stopped := _attempts > _queue.retry_limit;
-                _not_before := _now + lockstep.retry_delay(_queue, _attempts);
+                _not_before := case
+                    when _item.retry_at is null then _now + lockstep.retry_delay(_queue, _attempts) else greatest(_now, _item.retry_at) end;
                 _clamped := true;
                 _outcomes := _outcomes || (_item.item, null, false, false, 0)::lockstep.ack_outcome;
             else
@@ -260,6 +286,10 @@ returns table (lease_id uuid, partitions bigint, expires_at timestamptz) languag
 declare
     _now timestamptz := coalesce(_at, clock_timestamp());
 begin
+    -- First, because it locks partitions.
+    if exists (select 1 from lockstep.delivery d where d.lease_id = any (_lease_ids)) then
+        return query select r.* from lockstep.shared_renew(_lease_ids, _milliseconds, _now) r;
+    end if;
     return query
     with held as (
         select c.partition_id, c.group_id, t.milliseconds, t.by_queue

@@ -14,8 +14,8 @@ $$;
 create or replace function lockstep.count_moves(_group_ids int[], _partition_ids bigint[], _from bigint[], _to bigint[]) returns void language sql as $$
     insert into lockstep.depth as d (queue_id, group_id, slot, pending)
     select q.id, g.id, 1 + pg_backend_pid() % 16, -sum(
-        case when t.upto >= t.after then lockstep.stored_between(t.partition_id, t.after, t.upto)
-             else -lockstep.stored_between(t.partition_id, t.upto, t.after) end
+        case when t.upto >= t.after then lockstep.still_stored(t.partition_id, t.after, t.upto)
+             else -lockstep.still_stored(t.partition_id, t.upto, t.after) end
     )
     from unnest(_group_ids, _partition_ids, _from, _to) t (group_id, partition_id, after, upto)
     join lockstep.consumer_group g on g.id = t.group_id
@@ -36,6 +36,9 @@ begin
     perform 1 from lockstep.partition p where p.queue_id = _queue_id order by p.id for no key update;
     perform 1 from lockstep.cursor c join lockstep.partition p on p.id = c.partition_id
     where p.queue_id = _queue_id order by c.partition_id, c.group_id for no key update of c;
+    -- What ends whole leases holds no cursor.
+    perform 1 from lockstep.delivery d join lockstep.partition p on p.id = d.partition_id
+    where p.queue_id = _queue_id order by d.partition_id, d.group_id, d.from_seq for no key update of d;
     delete from lockstep.depth d where d.queue_id = _queue_id;
     insert into lockstep.depth (queue_id, group_id, slot, pending)
     select _queue_id, c.group_id, c.slot, c.pending from lockstep.counted(_queue_id) c;
@@ -46,7 +49,7 @@ create or replace function lockstep.counted(_queue_id int) returns table (group_
     select 0, 0::smallint, coalesce(sum(lockstep.lag(p.id, lockstep.start_of(p.id))), 0)::bigint
     from lockstep.partition p where p.queue_id = _queue_id
     union all
-    select g.id, 0::smallint, coalesce(sum(lockstep.lag(c.partition_id, c.acked)), 0)::bigint
+    select g.id, 0::smallint, coalesce(sum(lockstep.behind(c)), 0)::bigint
     from lockstep.consumer_group g
     left join lockstep.partition p on p.queue_id = g.queue_id
     left join lockstep.cursor c on c.partition_id = p.id and c.group_id = g.id

@@ -1,26 +1,28 @@
 -- Groups: where they begin, where they are moved, how they go.
 -- Locks, in all of them: the queue row, then its partition rows (by id), then cursor rows.
 
--- Creates a group on a queue, unless it is there; returns its id. A stored subscription wins over the given one.
+-- Creates a group on a queue, unless it is there; returns its id and mode. A stored subscription wins over the given one; a
+-- mode that is not given is the queue's. A mode that the group does not have is for the caller to refuse.
 -- With the queue row locked no partition appears; with the partitions locked no push is in flight that would not
 -- see the new cursors: no wake-up is lost.
-create or replace function lockstep.subscribe(_queue_id int, _group text, _mode text, _from_at timestamptz, _at timestamptz) returns int language plpgsql as $$
+create or replace function lockstep.subscribe(
+    _queue_id int, _group text, _mode text, _from_at timestamptz, _given_mode text, _at timestamptz, out _group_id int, out _group_mode text
+) language plpgsql as $$
 declare
     _now timestamptz := coalesce(_at, clock_timestamp());
     _queue lockstep.queue;
-    _group_id int;
 begin
-    select g.id into _group_id from lockstep.consumer_group g where g.queue_id = _queue_id and g.name = _group;
+    select g.id, g.mode into _group_id, _group_mode from lockstep.consumer_group g where g.queue_id = _queue_id and g.name = _group;
     if found then
-        return _group_id;
+        return;
     end if;
     select q.* into _queue from lockstep.queue q where q.id = _queue_id for no key update;
     if not found then
         raise exception 'the queue is gone' using errcode = 'LS001';
     end if;
-    select g.id into _group_id from lockstep.consumer_group g where g.queue_id = _queue_id and g.name = _group;
+    select g.id, g.mode into _group_id, _group_mode from lockstep.consumer_group g where g.queue_id = _queue_id and g.name = _group;
     if found then
-        return _group_id;
+        return;
     end if;
     if _group = '__QUEUE_MODE__' then
         _mode := 'all';
@@ -34,7 +36,8 @@ begin
         from lockstep.subscription s where s.queue_id = _queue_id and s.group_name = _group;
     end if;
     perform 1 from lockstep.partition p where p.queue_id = _queue_id order by p.id for no key update;
-    insert into lockstep.consumer_group (queue_id, name, created_at) values (_queue_id, _group, _now) returning id into _group_id;
+    insert into lockstep.consumer_group (queue_id, name, created_at, mode)
+    values (_queue_id, _group, _now, coalesce(_given_mode, _queue.group_mode)) returning id, mode into _group_id, _group_mode;
     insert into lockstep.cursor (partition_id, group_id, acked, due_at)
     select t.id, _group_id, t.acked, lockstep.due_at(t.id, t.acked, _queue.delay_seconds, _queue.window_seconds, _now)
     from (
@@ -45,7 +48,6 @@ begin
         from lockstep.partition p where p.queue_id = _queue_id
     ) t;
     perform lockstep.recount(_queue_id);
-    return _group_id;
 end $$;
 
 -- Moves a group's cursors, on all partitions of its queue or one; returns how many there are.
@@ -81,6 +83,7 @@ begin
     ) t
     where c.partition_id = t.partition_id and c.group_id = _group_id;
     get diagnostics _moved = row_count;
+    perform lockstep.shared_seek(_group_id, _queue.id, _partition_id, _kind = 'current', _now);
     perform lockstep.recount(_queue.id);
     return _moved;
 end $$;
@@ -98,6 +101,8 @@ begin
         delete from lockstep.cursor c using lockstep.partition p
         where p.queue_id = _queue_id and c.partition_id = p.id and c.group_id = _group_id;
         get diagnostics _deleted = row_count;
+        delete from lockstep.delivery d using lockstep.partition p
+        where p.queue_id = _queue_id and d.partition_id = p.id and d.group_id = _group_id;
     end if;
     if _forget_subscription then
         delete from lockstep.subscription s where s.queue_id = _queue_id and s.group_name = _group;

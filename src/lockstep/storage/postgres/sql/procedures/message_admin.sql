@@ -19,6 +19,9 @@ begin
     if exists (
         select 1 from lockstep.cursor c
         where c.partition_id = _partition_id and c.lease_id is not null and c.due_at > _now and _seq > c.acked and _seq <= c.lease_to
+    ) or exists (
+        select 1 from lockstep.delivery d
+        where d.partition_id = _partition_id and d.lease_id is not null and d.due_at > _now and _seq between d.from_seq and d.to_seq
     ) then
         return 'leased';
     end if;
@@ -52,7 +55,10 @@ begin
         return;
     end if;
     _dead := exists (select 1 from lockstep.dead_letter d where d.partition_id = _partition_id and d.seq = _seq);
-    if not _dead and coalesce((select min(c.acked) < _seq from lockstep.cursor c where c.partition_id = _partition_id), true) then
+    if not _dead and (
+        coalesce((select min(c.acked) < _seq from lockstep.cursor c where c.partition_id = _partition_id), true)
+        or exists (select 1 from lockstep.delivery d where d.partition_id = _partition_id and _seq between d.from_seq and d.to_seq)
+    ) then
         _status := 'pending';
         return;
     end if;
@@ -71,6 +77,7 @@ declare
     _now timestamptz := coalesce(_at, clock_timestamp());
     _queue lockstep.queue;
     _cursor lockstep.cursor;
+    _range lockstep.delivery;
     _seq bigint;
 begin
     perform 1 from lockstep.partition p where p.id = _partition_id for no key update;
@@ -80,9 +87,13 @@ begin
     from lockstep.consumer_group g join lockstep.cursor c on c.partition_id = _partition_id and c.group_id = g.id
     where g.queue_id = _queue.id and g.name = _group
     for no key update of c;
+    select d.* into _range from lockstep.delivery d
+    where d.partition_id = _partition_id and d.group_id = _cursor.group_id and _seq between d.from_seq and d.to_seq for update;
     _status := case
         when _queue.id is null or _seq is null then 'not_found'
         when _cursor.partition_id is null then 'no_group'
+        when _range.lease_id is not null and _range.due_at > _now then 'leased'
+        when _range.from_seq is not null then 'buried'
         when _seq <= _cursor.acked then 'done'
         when _cursor.lease_id is not null and _cursor.due_at > _now then 'leased'
         when _seq > lockstep.next_seq(_partition_id, _cursor.acked) then 'behind'
@@ -91,8 +102,13 @@ begin
         return;
     end if;
     insert into lockstep.dead_letter (queue_id, partition_id, seq, group_name, attempts, error, failed_at)
-    values (_queue.id, _partition_id, _seq, _group, _cursor.attempts + (coalesce(_cursor.lease_to, 0) >= _seq)::int, _error, _now)
+    values (_queue.id, _partition_id, _seq, _group, coalesce(_range.attempts + (_range.lease_id is not null)::int,
+            _cursor.attempts + (coalesce(_cursor.lease_to, 0) >= _seq)::int), _error, _now)
     returning id into _dead_letter_id;
+    if _range.from_seq is not null then
+        perform lockstep.shared_end_seqs(_range, array[_seq]);
+        return;
+    end if;
     update lockstep.cursor c
     set acked = _seq, attempts = 0, consumed_at = _now, lease_id = null, lease_to = null, leased_at = null,
         due_at = lockstep.due_at(_partition_id, _seq, _queue.delay_seconds, _queue.window_seconds, _now)

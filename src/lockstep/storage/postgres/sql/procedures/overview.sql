@@ -9,9 +9,7 @@ returns table (partitions bigint, stored bigint, pending bigint, processing bigi
     ) p
     cross join (
         select max(t.lag)::bigint as pending, coalesce(sum(t.processing), 0)::bigint as processing from (
-            select coalesce(sum(lockstep.lag(c.partition_id, c.acked)), 0) as lag,
-                   sum(case when c.lease_id is not null and c.due_at > coalesce(_at, clock_timestamp())
-                            then lockstep.stored_between(c.partition_id, c.acked, c.lease_to) end) as processing
+            select coalesce(sum(lockstep.behind(c)), 0) as lag, sum(lockstep.held(c, coalesce(_at, clock_timestamp()))) as processing
             from lockstep.consumer_group g
             left join lockstep.partition p on p.queue_id = g.queue_id
             left join lockstep.cursor c on c.partition_id = p.id and c.group_id = g.id

@@ -49,7 +49,8 @@ begin
         end if;
         select q.* into _queue from lockstep.consumer_group g join lockstep.queue q on q.id = g.queue_id where g.id = _group_ids[_i];
         _rows := 0;
-        if _partition_ids[_i] is null and not _auto_acks[_i] and _queue.delay_seconds + _queue.window_seconds + _queue.max_wait_seconds = 0 then
+        if _partition_ids[_i] is null and not _auto_acks[_i] and _queue.delay_seconds + _queue.window_seconds + _queue.max_wait_seconds = 0
+           and _queue.expire_seconds + _queue.partitions = 0 and not _queue.expiring then
             return query
             select _requests[_i], c.* from lockstep.claim_regular(
                 _group_ids[_i], _queue.id, _partitions, _batch,
@@ -109,7 +110,8 @@ begin  -- plpgsql, because it keeps the plan
 end $$;
 
 -- One cursor after the other, each put right before it is claimed: for named partitions, auto-ack, queues with a delay, a
--- window or a longest wait, expired leases, and what is left over by removed messages.
+-- window, a longest wait or an expiry, balanced queues (whose fullest partition comes first), expired leases, and what is
+-- left over by removed messages.
 create or replace function lockstep.claim(
     _group_id int, _partition_id bigint, _partitions int, _batch int, _lease_ms bigint, _lease_id uuid, _auto_ack boolean, _now timestamptz
 ) returns table (
@@ -129,7 +131,10 @@ begin
     end if;
     _until := _now + coalesce(_lease_ms * interval '1 ms', make_interval(secs => _queue.lease_seconds));
     while _partitions > 0 and _batch > 0 loop
-        if _partition_id is null then
+        if _partition_id is null and _queue.partitions > 0 then
+            select c.* into _cursor from lockstep.cursor c where c.group_id = _group_id and c.due_at <= _now
+            order by lockstep.lag(c.partition_id, c.acked) desc, c.partition_id limit 1 for no key update skip locked;
+        elsif _partition_id is null then
             select c.* into _cursor from lockstep.cursor c where c.group_id = _group_id and c.due_at <= _now
             order by c.due_at, c.partition_id limit 1 for no key update skip locked;
         else
@@ -142,6 +147,9 @@ begin
         -- What was created after this pop began is not too young, unless the queue has a delay.
         _upto := lockstep.reach(_cursor.partition_id, _cursor.acked, _batch, case
             when _queue.delay_seconds > 0 then _now - make_interval(secs => _queue.delay_seconds) else 'infinity' end);
+        if lockstep.may_expire(_queue) then
+            _upto := lockstep.before_expired(_cursor.partition_id, _cursor.acked, _upto, _queue, _now);
+        end if;
         return query
         select _queue.id, p.id, p.name, _cursor.attempts + 1, greatest(r.first_seq, _cursor.acked + 1), least(r.last_seq, _upto),
                r.segment_id, (r.ordinal + greatest(_cursor.acked + 1 - r.first_seq, 0))::int, case when not _auto_ack then _until end, _lease_id
@@ -189,7 +197,7 @@ create or replace function lockstep.reach(_partition_id bigint, _acked bigint, _
 $$;
 
 -- Puts a locked, due cursor right: passes what was removed, charges an expired lease (rules.expire), passes what waited
--- too long; then says anew when it is due. Returns it as it is then.
+-- too long, or expired; then says anew when it is due. Returns it as it is then.
 create or replace function lockstep.put_right(_cursor lockstep.cursor, _queue lockstep.queue, _now timestamptz) returns lockstep.cursor language plpgsql as $$
 declare
     _before lockstep.cursor := _cursor;
@@ -218,6 +226,13 @@ begin
     end if;
     if _queue.max_wait_seconds > 0 and not _stopped then
         _overdue := lockstep.seq_at(_cursor.partition_id, _now - make_interval(secs => _queue.max_wait_seconds), true);
+        if _overdue > _cursor.acked then
+            _cursor.acked := _overdue;
+            _cursor.attempts := 0;
+        end if;
+    end if;
+    if lockstep.may_expire(_queue) and not _stopped then
+        _overdue := lockstep.pass_expired(_cursor.partition_id, _cursor.group_id, _cursor.acked, _cursor.attempts, _queue, _now);
         if _overdue > _cursor.acked then
             _cursor.acked := _overdue;
             _cursor.attempts := 0;
@@ -267,8 +282,12 @@ begin
             not exists (select 1 from lockstep.consumer_group g where g.id = t.group_id)
             or case when t.partition_id is null then exists (
                 select 1 from lockstep.cursor c where c.group_id = t.group_id and c.due_at <= _now
+            ) or exists (
+                select 1 from lockstep.delivery d where d.group_id = t.group_id and d.due_at <= _now
             ) else exists (
                 select 1 from lockstep.cursor c where c.partition_id = t.partition_id and c.group_id = t.group_id and c.due_at <= _now
+            ) or exists (
+                select 1 from lockstep.delivery d where d.group_id = t.group_id and d.due_at <= _now and d.partition_id = t.partition_id
             ) or not exists (select 1 from lockstep.partition p where p.id = t.partition_id) end order by t.o)
         from unnest(_group_ids, _partition_ids) with ordinality t (group_id, partition_id, o)
     );

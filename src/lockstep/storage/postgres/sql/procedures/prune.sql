@@ -34,9 +34,14 @@ returns table (partition_id bigint, first_seq bigint, last_seq bigint) language 
         offset 0
     ) r
     cross join lateral (
-        select min(c.acked) as acked, min(c.acked) filter (where c.lease_id is not null and c.due_at > _now) as leased_after
-        from lockstep.cursor c where c.partition_id = r.partition_id
-    ) c
+        select min(k.acked) as acked, min(k.acked) filter (where k.lease_id is not null and k.due_at > _now) as leased_after
+        from lockstep.cursor k where k.partition_id = r.partition_id
+    ) k
+    cross join lateral (
+        select min(d.from_seq) - 1 as acked, min(d.from_seq) filter (where d.lease_id is not null and d.due_at > _now) - 1 as leased_after
+        from lockstep.delivery d where d.partition_id = r.partition_id
+    ) d
+    cross join lateral (select least(k.acked, d.acked) as acked, least(k.leased_after, d.leased_after) as leased_after) c
     where r.last_seq <= coalesce(c.leased_after, r.last_seq)
       and case _kind when 'completed_retention' then r.last_seq <= c.acked
                      when 'eviction' then r.last_seq > coalesce(c.acked, 0)
@@ -138,7 +143,8 @@ begin
         select o.last_seq from lockstep.run o
         where o.partition_id = r.partition_id and o.first_seq < r.oldest and o.last_seq < r.oldest and o.segment_id is not null
         order by o.first_seq desc limit 1
-    ), 0) <= case when _kind = 'eviction' then coalesce((select min(c.acked) from lockstep.cursor c where c.partition_id = r.partition_id), 0) else 0 end;
+    ), 0) <= case when _kind = 'eviction' then coalesce((
+        select min(lockstep.done_upto(c.partition_id, c.group_id, c.acked)) from lockstep.cursor c where c.partition_id = r.partition_id), 0) else 0 end;
     if _removed = 0 then
         return 0;
     end if;
@@ -190,6 +196,10 @@ create or replace function lockstep.count_pruned(_queue_id int, _partition_ids b
         select c.group_id, r.last_seq - greatest(r.first_seq, c.acked + 1) + 1
         from unnest(_partition_ids, _from, _to) r (partition_id, first_seq, last_seq)
         join lockstep.cursor c on c.partition_id = r.partition_id and c.acked < r.last_seq
+        union all
+        select d.group_id, least(r.last_seq, d.to_seq) - greatest(r.first_seq, d.from_seq) + 1
+        from unnest(_partition_ids, _from, _to) r (partition_id, first_seq, last_seq)
+        join lockstep.delivery d on d.partition_id = r.partition_id and d.from_seq <= r.last_seq and d.to_seq >= r.first_seq
     ) t
     group by t.group_id
     order by t.group_id
@@ -260,6 +270,7 @@ end $$;
 -- Moves the cursors of locked partitions past what was removed before them. One whose head went starts anew with what is
 -- left, as after a clear; a live lease stays.
 create or replace function lockstep.pass_removed(_partition_ids bigint[], _queue lockstep.queue, _now timestamptz) returns void language sql as $$
+    select lockstep.shared_pass_removed(_partition_ids, _now);
     update lockstep.cursor c
     set acked = t.acked, attempts = 0, lease_id = null, lease_to = null, leased_at = null,
         due_at = lockstep.due_at(c.partition_id, t.acked, _queue.delay_seconds, _queue.window_seconds, _now)

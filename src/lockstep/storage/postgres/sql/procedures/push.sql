@@ -9,7 +9,8 @@
 --
 -- _limited names the queues that have a max_size, as far as the caller knows.
 -- Queue i has _run_counts[i] of the runs, in order. A queue with codec 0 takes its messages from the plain arrays,
--- in order; the others have a body. The dedup and trace arrays name messages by run and offset in the run.
+-- in order; the others have a body. The dedup and trace arrays name messages by run and offset in the run; _expires_at has
+-- a place for each message of all queues, in order, or is null.
 -- _lock_ms: how long each lock is waited for, instead of the session's lock_timeout.
 -- _status: ok | stale (an id is gone or an option changed: resolve again) | duplicates | full
 create or replace function lockstep.push_segments(
@@ -20,7 +21,7 @@ create or replace function lockstep.push_segments(
     _traces uuid[], _trace_runs int[], _trace_offsets int[],
     _payloads bytea[], _transaction_ids text[], _trace_ids uuid[], _kinds text[], _refs text[], _encodings text[],
     _headers bytea[], _producer_subs text[],
-    _plain_allowed boolean, _at timestamptz, _lock_ms int default null,
+    _plain_allowed boolean, _at timestamptz, _expires_at timestamptz[] default null, _lock_ms int default null,
     out _status text, out _created_at timestamptz, out _segment_ids bigint[], out _segment_uuids uuid[], out _first_seqs bigint[],
     out _duplicate_uuids int[], out _duplicate_texts int[], out _duplicate_seqs bigint[], out _duplicate_ids uuid[],
     out _depths bigint[], out _max_sizes bigint[]
@@ -29,6 +30,7 @@ declare
     _locked int;
     _first_run int := 1;
     _first_plain int := 1;
+    _first_message int := 1;
     _last_run int;
     _last_plain int;
     _messages int;
@@ -91,13 +93,14 @@ begin
         _segment_uuid := lockstep.segment_uuid();
         insert into lockstep.segment (
             queue_id, uuid, created_at, codec, message_count, partition_ids, first_seqs, counts, body,
-            payloads, transaction_ids, trace_ids, kinds, refs, encodings, headers, producer_subs
+            payloads, transaction_ids, trace_ids, kinds, refs, encodings, headers, producer_subs, expires_at
         ) values (
             _queue_ids[_i], _segment_uuid, _created_at, _codecs[_i], _messages,
             _partition_ids[_first_run:_last_run], _first_seqs[_first_run:_last_run], _counts[_first_run:_last_run], _bodies[_i],
             _payloads[_first_plain:_last_plain], _transaction_ids[_first_plain:_last_plain], _trace_ids[_first_plain:_last_plain],
             _kinds[_first_plain:_last_plain], _refs[_first_plain:_last_plain], _encodings[_first_plain:_last_plain],
-            _headers[_first_plain:_last_plain], _producer_subs[_first_plain:_last_plain]
+            _headers[_first_plain:_last_plain], _producer_subs[_first_plain:_last_plain],
+            _expires_at[_first_message:_first_message + _messages - 1]
         ) returning id into _segment_id;
         _segment_ids[_i] := _segment_id;
         _segment_uuids[_i] := _segment_uuid;
@@ -112,6 +115,7 @@ begin
         end if;
         _first_run := _last_run + 1;
         _first_plain := coalesce(_last_plain + 1, _first_plain);
+        _first_message := _first_message + _messages;
     end loop;
 
     if _uuids is not null then

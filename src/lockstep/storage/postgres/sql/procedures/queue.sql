@@ -6,15 +6,21 @@ create or replace function lockstep.configure(
     _lease_seconds int, _retry_limit int, _retry_delay_ms bigint, _retry_backoff double precision, _retry_delay_ms_max bigint,
     _on_exhausted text, _max_size bigint, _ttl_seconds int, _priority int, _delay_seconds int, _window_seconds int,
     _retention_enabled boolean, _retention_seconds int, _completed_retention_seconds int, _max_wait_seconds int,
-    _encryption boolean, _compression text, _dead_letter_queue boolean, _dlq_after_max_retries boolean, _at timestamptz
+    _encryption boolean, _compression text, _dead_letter_queue boolean, _dlq_after_max_retries boolean,
+    _expire_seconds int, _on_expired text, _dead_queue text, _partitions int, _group_mode text, _at timestamptz
 ) returns int language plpgsql as $$
 declare
     _now timestamptz := coalesce(_at, clock_timestamp());
     _queue_id int;
+    _refused text;
 begin
     perform lockstep.create_queue(_queue, _namespace, _task, _now);
-    perform 1 from lockstep.queue q where q.name = _queue for no key update;
-    perform lockstep.resolve(_queue, array['Default'], _now);
+    perform 1 from lockstep.queue q where q.name in (_queue, _dead_queue) order by q.name for no key update;
+    _refused := lockstep.refuse_dead_queue(_queue, _dead_queue, _max_size);
+    if _refused is not null then
+        raise exception '%', _refused using errcode = 'LS005';
+    end if;
+    perform lockstep.resolve(_queue, array['Default'] || array(select n::text from generate_series(0, _partitions - 1) n), _now);
     update lockstep.queue q
     set namespace = coalesce(_namespace, q.namespace), task = coalesce(_task, q.task), configured_at = _now,
         lease_seconds = _lease_seconds, retry_limit = _retry_limit, retry_delay_ms = _retry_delay_ms, retry_backoff = _retry_backoff,
@@ -22,7 +28,9 @@ begin
         priority = _priority, delay_seconds = _delay_seconds, window_seconds = _window_seconds, retention_enabled = _retention_enabled,
         retention_seconds = _retention_seconds, completed_retention_seconds = _completed_retention_seconds,
         max_wait_seconds = _max_wait_seconds, encryption = _encryption, compression = _compression,
-        dead_letter_queue = _dead_letter_queue, dlq_after_max_retries = _dlq_after_max_retries
+        dead_letter_queue = _dead_letter_queue, dlq_after_max_retries = _dlq_after_max_retries, expire_seconds = _expire_seconds,
+        on_expired = _on_expired, dead_queue_id = (select d.id from lockstep.queue d where d.name = _dead_queue), partitions = _partitions,
+        group_mode = _group_mode
     where q.name = _queue
     returning q.id into _queue_id;
     if not found then
@@ -40,9 +48,14 @@ begin
     if not found then
         return false;
     end if;
+    if exists (select 1 from lockstep.queue s where s.dead_queue_id = _queue_id) then
+        raise exception 'queue % is the dead queue of %', _queue, (select min(s.name) from lockstep.queue s where s.dead_queue_id = _queue_id)
+            using errcode = 'LS007';
+    end if;
     -- Whoever pushes to the queue holds a partition lock; after this, nobody does.
     perform 1 from lockstep.partition p where p.queue_id = _queue_id order by p.id for update;
     delete from lockstep.cursor c using lockstep.partition p where p.queue_id = _queue_id and c.partition_id = p.id;
+    delete from lockstep.delivery d using lockstep.partition p where p.queue_id = _queue_id and d.partition_id = p.id;
     delete from lockstep.dedup_uuid d using lockstep.partition p where p.queue_id = _queue_id and d.partition_id = p.id;
     delete from lockstep.dedup_text d using lockstep.partition p where p.queue_id = _queue_id and d.partition_id = p.id;
     delete from lockstep.trace_index t using lockstep.partition p where p.queue_id = _queue_id and t.partition_id = p.id;
@@ -51,6 +64,7 @@ begin
     delete from lockstep.dead_letter d where d.queue_id = _queue_id;
     perform lockstep.remove_trace_events_of_queue(_queue_id);
     delete from lockstep.stream_state s using lockstep.partition p where p.queue_id = _queue_id and s.partition_id = p.id;
+    perform lockstep.remove_scheduled(_queue_id);
     delete from lockstep.depth d where d.queue_id = _queue_id;
     delete from lockstep.subscription s where s.queue_id = _queue_id;
     delete from lockstep.consumer_group g where g.queue_id = _queue_id;
@@ -90,12 +104,16 @@ begin
         for _leased in
             select c.acked + 1 as first_seq, c.lease_to as last_seq from lockstep.cursor c
             where c.partition_id = _id and c.lease_id is not null and c.due_at > _now and _unleased
-            order by c.acked
+            union all
+            select d.from_seq, d.to_seq from lockstep.delivery d
+            where d.partition_id = _id and d.lease_id is not null and d.due_at > _now and _unleased
+            order by 1
         loop
             _removed := _removed + lockstep.remove(_id, _from, _leased.first_seq - 1);
             _from := greatest(_from, _leased.last_seq + 1);
         end loop;
         _removed := _removed + lockstep.remove(_id, _from, lockstep.last_seq(_id));
+        perform lockstep.shared_pass_removed(array[_id], case when _unleased then _now end);
         -- A cursor whose head was removed starts anew with what is left.
         update lockstep.cursor c
         set acked = t.acked, attempts = 0, lease_id = null, lease_to = null, leased_at = null,
@@ -137,6 +155,7 @@ begin
     update lockstep.cursor c
     set acked = lockstep.last_seq(p.id), attempts = 0, lease_id = null, lease_to = null, leased_at = null, due_at = null
     from lockstep.partition p where p.queue_id = _queue_id and c.partition_id = p.id;
+    delete from lockstep.delivery d using lockstep.partition p where p.queue_id = _queue_id and d.partition_id = p.id;
     return _removed;
 end $$;
 

@@ -49,11 +49,11 @@ end $$;
 create or replace function lockstep.sample_seqs(_queue_id int) returns table (group_id int, seqs bigint, base bigint) language sql stable as $$
     select 0, coalesce(sum(lockstep.last_seq(p.id)), 0)::bigint, 0::bigint from lockstep.partition p where p.queue_id = _queue_id
     union all
-    select g.id, coalesce(sum(c.acked), 0)::bigint,
+    select g.id, coalesce(sum(lockstep.passed(c)), 0)::bigint,
            -- Where a group began is not kept. One that reads all began with the first message that was stored.
            coalesce(sum(case
                when exists (select 1 from lockstep.sample_sum s where s.queue_id = _queue_id and s.group_id = g.id) then 0
-               when coalesce(u.mode, 'all') = 'all' then least(lockstep.start_of(p.id), c.acked) else c.acked end), 0)::bigint
+               when coalesce(u.mode, 'all') = 'all' then least(lockstep.start_of(p.id), lockstep.passed(c)) else lockstep.passed(c) end), 0)::bigint
     from lockstep.consumer_group g
     left join lockstep.subscription u on u.queue_id = g.queue_id and u.group_name = g.name
     left join lockstep.partition p on p.queue_id = g.queue_id
@@ -76,10 +76,15 @@ begin
     return query
     select coalesce(max(t.pending), 0)::bigint, min(t.oldest_at)
     from (
-        select sum(lockstep.lag(c.partition_id, c.acked)) as pending, min(s.created_at) as oldest_at
+        select sum(lockstep.behind(c)) as pending, min(s.created_at) as oldest_at
         from lockstep.consumer_group g
-        cross join lateral (select c.* from lockstep.cursor c where c.group_id = g.id and c.due_at is not null offset 0) c
-        left join lateral lockstep.next_run(c.partition_id, c.acked) r on true
+        cross join lateral (
+            select c.* from lockstep.cursor c where c.group_id = g.id and c.due_at is not null
+            union
+            select c.* from lockstep.delivery d join lockstep.cursor c on c.partition_id = d.partition_id and c.group_id = d.group_id
+            where g.mode = 'shared' and d.group_id = g.id
+        ) c
+        left join lateral lockstep.head_run(c) r on true
         left join lockstep.segment s on s.id = r.segment_id
         where g.queue_id = _queue_id
         group by g.id

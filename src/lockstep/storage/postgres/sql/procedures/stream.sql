@@ -82,7 +82,8 @@ begin
     where p.id = _partition_id
     for no key update of c;
     select * into _outcome from lockstep.ack_items(
-        array[_lease_id], array[_partition_id], array[null]::bigint[], array[_transaction_id], array[_group], array[_status], array[_error], _now);
+        array[_lease_id], array[_partition_id], array[null]::bigint[], array[_transaction_id], array[_group], array[_status], array[_error],
+        array[null]::timestamptz[], _now);
     _live := _held.lease_id is not null and _held.due_at > _now;
     if _live and _status = 'completed' and _outcome.error is null and _outcome.released <> _release then
         select q.* into _queue from lockstep.partition p join lockstep.queue q on q.id = p.queue_id where p.id = _partition_id;

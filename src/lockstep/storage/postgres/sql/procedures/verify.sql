@@ -50,6 +50,17 @@ language sql stable as $$
         -- A pop that could not lock the partition leaves a drained cursor due for a moment; the next pop mends it.
         or (c.due_at is not null and c.due_at < coalesce(_at, clock_timestamp()) - interval '1 minute' and coalesce(c.last_stored, 0) <= c.acked))
     union all
+    select 'delivery_wrong', format('group %s has seqs %s to %s in flight, but has handed out up to %s', d.group_id, d.from_seq, d.to_seq, coalesce(d.acked::text, 'nothing')),
+           d.queue, d.partition_id, true
+    from (
+        select d.*, l.queue, c.acked, g.mode, lag(d.to_seq) over (partition by d.partition_id, d.group_id order by d.from_seq) as previous_to
+        from lockstep.delivery d join lane l on l.id = d.partition_id
+        left join lockstep.cursor c on c.partition_id = d.partition_id and c.group_id = d.group_id
+        left join lockstep.consumer_group g on g.id = d.group_id
+    ) d
+    where d.to_seq < d.from_seq or d.acked is null or d.to_seq > d.acked or d.from_seq <= d.previous_to or d.mode is distinct from 'shared'
+       or (d.lease_id is null) <> (d.leased_at is null)
+    union all
     select 'dedup_dangling', format('transaction id %s points at seq %s, which is not stored', d.transaction_id, d.seq), l.queue, l.id, true
     from (
         select d.partition_id, d.transaction_id::text, d.seq from lockstep.dedup_uuid d
@@ -103,6 +114,7 @@ begin
     update lockstep.cursor c
     set due_at = lockstep.due_at(p.id, c.acked, _queue.delay_seconds, _queue.window_seconds, coalesce(c.due_at, _now))
     from lockstep.partition p where p.queue_id = _queue_id and c.partition_id = p.id and c.lease_id is null;
+    perform lockstep.shared_repair(_queue_id, _now);
     delete from lockstep.dedup_uuid d using lockstep.partition p
     where p.queue_id = _queue_id and d.partition_id = p.id and not exists (select 1 from lockstep.runs_between(p.id, d.seq - 1, d.seq) r);
     delete from lockstep.dedup_text d using lockstep.partition p

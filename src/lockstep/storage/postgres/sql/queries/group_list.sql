@@ -1,5 +1,5 @@
 -- Groups of one queue or all.
-select g.name, q.name as queue, g.created_at, s.mode, s.from_at, c.partitions, c.with_lag, c.lag, c.leases, c.oldest_at
+select g.name, q.name as queue, g.created_at, s.mode, s.from_at, c.partitions, c.with_lag, c.lag, c.leases, c.oldest_at, g.mode
 from lockstep.consumer_group g
 join lockstep.queue q on q.id = g.queue_id
 left join lockstep.subscription s on s.queue_id = g.queue_id and s.group_name = g.name
@@ -7,9 +7,8 @@ cross join lateral (
     select count(*) as partitions, count(*) filter (where t.lag > 0) as with_lag, coalesce(sum(t.lag), 0)::bigint as lag,
            count(*) filter (where t.leased) as leases, min(t.oldest_at) as oldest_at
     from (
-        select lockstep.lag(c.partition_id, c.acked) as lag,
-               c.lease_id is not null and c.due_at > coalesce($3::timestamptz, clock_timestamp()) as leased,
-               (select s.created_at from lockstep.next_run(c.partition_id, c.acked) r join lockstep.segment s on s.id = r.segment_id) as oldest_at
+        select lockstep.behind(c) as lag, lockstep.is_leased(c, coalesce($3::timestamptz, clock_timestamp())) as leased,
+               (select s.created_at from lockstep.head_run(c) r join lockstep.segment s on s.id = r.segment_id) as oldest_at
         from lockstep.partition p join lockstep.cursor c on c.partition_id = p.id and c.group_id = g.id
         where p.queue_id = g.queue_id
     ) t

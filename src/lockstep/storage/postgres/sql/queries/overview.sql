@@ -15,10 +15,10 @@ cross join (
            avg(t.messages) as messages_average, percentile_cont(0.5) within group (order by t.messages) as messages_median,
            min(t.messages) as messages_min, max(t.messages) as messages_max
     from (
-        select lockstep.lag(c.partition_id, c.acked)::double precision as messages,
+        select lockstep.behind(c)::double precision as messages,
                extract(epoch from coalesce($1::timestamptz, clock_timestamp()) - s.created_at)::double precision as seconds
         from lockstep.cursor c
-        cross join lateral lockstep.next_run(c.partition_id, c.acked) r
+        cross join lateral lockstep.head_run(c) r
         join lockstep.segment s on s.id = r.segment_id
     ) t
 ) l

@@ -6,9 +6,7 @@ select p.id, p.name, p.created_at, lockstep.next_seq(p.id, 0) as first_stored, l
         where r.partition_id = p.id order by r.first_seq desc limit 1) as newest_at
 from lockstep.partition p
 cross join lateral (
-    select max(lockstep.lag(c.partition_id, c.acked)) as pending,
-           coalesce(sum(case when c.lease_id is not null and c.due_at > coalesce($5::timestamptz, clock_timestamp())
-                             then lockstep.stored_between(c.partition_id, c.acked, c.lease_to) end), 0)::bigint as processing
+    select max(lockstep.behind(c)) as pending, coalesce(sum(lockstep.held(c, coalesce($5::timestamptz, clock_timestamp()))), 0)::bigint as processing
     from lockstep.cursor c where c.partition_id = p.id
 ) c
 cross join lateral (select count(*) as dead_letters from lockstep.dead_letter d where d.partition_id = p.id) d

@@ -1,0 +1,283 @@
+"""The rules of shared groups: leases on single messages, as functions of (state, now).
+
+A shared group has a cursor in each partition, as every group has; but its `acked` says what was handed out, and not
+what is done. What was handed out and is not done is *in flight*, and only of that there is more to know: *ranges* of
+seqs. A message is in one of these states:
+
+    new        after `acked`                            the cursor's due_at says from when, as in rules.py
+    leased     in a range with a lease, due_at > now    due_at is the lease's deadline
+    expired    in a range with a lease, due_at <= now   nobody has noticed yet; the next pop charges the attempt
+    waiting    in a range without a lease               due_at is when it is delivered again
+    stopped    in a range whose due_at is STOPPED       it was exhausted and the queue's policy is `stop`
+    done       up to `acked`, and in no range
+
+So a message that is done leaves nothing behind, and a lease costs one range, however many messages it has: a range is
+cut only when its messages end differently. The low-water mark, up to which everything is done, is just before the first
+range. `attempts` counts the failed deliveries of each message of a range. Ranges do not overlap and lie up to `acked`;
+some of their messages may have been removed since.
+
+The memory store calls these functions. The SQL procedures say the same in SQL, and the model tests hold them to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from itertools import chain
+
+from lockstep.core.policy import QueueOptions
+from lockstep.core.records import AckError
+from lockstep.core.rules import LEASE_EXPIRED, STOPPED, AckItem, Cursor, Death, ItemOutcome
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Seqs that are in flight, from `first` to `last`, and share their fate so far."""
+
+    first: int
+    last: int
+    due_at: datetime
+    lease_id: str | None = None
+    leased_at: datetime | None = None
+    attempts: int = 0
+
+    def __len__(self) -> int:
+        return self.last - self.first + 1
+
+    def __contains__(self, seq: int) -> bool:
+        return self.first <= seq <= self.last
+
+    def leased(self, now: datetime) -> bool:
+        return self.lease_id is not None and self.due_at > now
+
+    def due(self, now: datetime) -> bool:
+        return self.due_at <= now
+
+
+Stored = Callable[[Range], Iterable[int]]
+"""The seqs of a range whose messages are still stored."""
+
+
+def low_water(acked: int, ranges: Sequence[Range]) -> int:
+    """Up to where everything is done."""
+    return ranges[0].first - 1 if ranges else acked
+
+
+def find(ranges: Iterable[Range], seq: int) -> Range | None:
+    return next((one for one in ranges if seq in one), None)
+
+
+def seen_at(cursor: Cursor, ranges: Iterable[Range], seq: int) -> Cursor:
+    """The cursor that an ordered group would have if it were as far with this message."""
+    found = find(ranges, seq)
+    if found is None:
+        return Cursor(acked=seq if seq <= cursor.acked else seq - 1)
+    return Cursor(acked=seq - 1, lease_id=found.lease_id, lease_to=seq, due_at=found.due_at)
+
+
+def due_at(cursor: Cursor, ranges: Iterable[Range]) -> datetime | None:
+    """From when a pop may find something, new or again."""
+    times = [one.due_at for one in ranges]
+    return min(times if cursor.due_at is None else [cursor.due_at, *times], default=None)
+
+
+def again(one: Range, *, due_at: datetime, attempts: int) -> Range:
+    """The range without its lease, to be delivered again."""
+    return Range(one.first, one.last, due_at, attempts=attempts)
+
+
+def expire(one: Range, stored: Sequence[int], options: QueueOptions) -> tuple[Range | None, list[Death]]:
+    """A pop found the lease expired: the delivery of each of its messages failed. None: the range is done."""
+    charged = again(one, due_at=one.due_at, attempts=one.attempts + 1)
+    if charged.attempts <= options.retry_limit:
+        return charged, []
+    if options.on_exhausted == "stop":
+        return replace(charged, due_at=STOPPED), []
+    recorded = options.on_exhausted == "dead"
+    return None, [Death(seq, charged.attempts, LEASE_EXPIRED, recorded) for seq in stored]
+
+
+def lease(one: Range, *, lease_id: str, to: int, now: datetime, until: datetime) -> tuple[Range, Range | None]:
+    """The range under a lease up to a seq; and what is left of it, as it was."""
+    leased = replace(one, last=to, lease_id=lease_id, leased_at=now, due_at=until)
+    return leased, replace(one, first=to + 1) if to < one.last else None
+
+
+def without(one: Range, seqs: Sequence[int]) -> list[Range]:
+    """What is left of a range without some of its seqs, which are in order."""
+    gaps = zip([one.first - 1, *seqs], [*seqs, one.last + 1], strict=True)
+    return [replace(one, first=before + 1, last=after - 1) for before, after in gaps if before + 1 < after]
+
+
+def give_up(ranges: Iterable[Range], seq: int) -> tuple[list[Range], int]:
+    """The ranges without a message that is in one of them, and the attempts that it had.
+
+    An expired lease that nobody has noticed yet was a failed delivery, too.
+    """
+    kept: list[Range] = []
+    attempts = 0
+    for one in ranges:
+        kept += without(one, [seq]) if seq in one else [one]
+        if seq in one:
+            attempts = one.attempts + int(one.lease_id is not None)
+    return kept, attempts
+
+
+# --- Acks -------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Settlement:
+    """What the acks of one call do to the ranges of one cursor."""
+
+    ranges: list[Range]
+    outcomes: list[ItemOutcome] = field(default_factory=list)
+    deaths: list[Death] = field(default_factory=list)
+    put_back: set[int] = field(default_factory=set)
+    """The acks, by index, that put messages back."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Fate:
+    """How a delivery ends: done, or to be delivered again at a time."""
+
+    due_at: datetime | None = None
+    attempts: int = 0
+    died: bool = False
+    recorded: bool = False
+
+    @property
+    def done(self) -> bool:
+        return self.due_at is None
+
+
+def settle(
+    cursor: Cursor,
+    ranges: Sequence[Range],
+    items: Iterable[AckItem],
+    options: QueueOptions,
+    now: datetime,
+    stored: Stored,
+) -> Settlement:
+    """Apply the acks that one call has for one cursor: those of single messages in seq order, then those of leases,
+    which speak for what the lease still holds.
+
+    Each message ends once in a call, by the first ack that may end it. One ack does not change what becomes of another
+    message. A lease is checked against the state before the call.
+    """
+    live = {one.lease_id for one in ranges if one.leased(now)}
+    result = Settlement(list(ranges))
+    singles = sorted((item for item in items if not item.whole), key=lambda item: (item.seq or 0, item.index))
+    fates: dict[int, _Fate] = {}
+    for item in singles:
+        _settle_message(result, item, cursor, fates, live, options, now)
+    result.ranges = _cut(ranges, fates)
+    for item in items:
+        if item.whole:
+            _settle_lease(result, item, live, options, now, stored)
+    return result
+
+
+def _settle_message(
+    result: Settlement,
+    item: AckItem,
+    cursor: Cursor,
+    fates: dict[int, _Fate],
+    live: set[str | None],
+    options: QueueOptions,
+    now: datetime,
+) -> None:
+    found = None if item.seq is None else find(result.ranges, item.seq)
+    error = _refusal(item, found, cursor, live, now)
+    if error is not None:
+        result.outcomes.append(ItemOutcome(item.index, error))
+        return
+    assert item.seq is not None
+    ended = fates.get(item.seq) if found is not None else _Fate()
+    if ended is not None:
+        result.outcomes.append(_again(item, ended))
+        return
+    assert found is not None
+    fate = fates[item.seq] = _fate(item, found.attempts, options, now)
+    if fate.died:
+        result.deaths.append(Death(item.seq, fate.attempts, item.error, fate.recorded))
+    if not fate.done:
+        result.put_back.add(item.index)
+    messages = int(item.status == "completed")
+    result.outcomes.append(ItemOutcome(item.index, dead=fate.recorded, messages=messages))
+
+
+def _refusal(
+    item: AckItem, found: Range | None, cursor: Cursor, live: set[str | None], now: datetime
+) -> AckError | None:
+    if item.seq is None:
+        return "unresolvable"
+    if found is None:
+        lost = item.seq > cursor.acked or (item.lease_id is not None and item.lease_id not in live)
+        return "lease_lost" if lost else None
+    if item.lease_id is not None and (found.lease_id != item.lease_id or not found.leased(now)):
+        return "lease_lost"
+    return None
+
+
+def _again(item: AckItem, ended: _Fate) -> ItemOutcome:
+    """An ack of a message that has ended, before or in this call."""
+    if not ended.done:
+        return ItemOutcome(item.index, "lease_lost")
+    done = item.status == "completed"
+    return ItemOutcome(item.index, None if done else "committed", noop=done)
+
+
+def _fate(item: AckItem, attempts: int, options: QueueOptions, now: datetime) -> _Fate:
+    if item.status == "completed":
+        return _Fate()
+    if item.status == "retry":
+        return _Fate(max(now, item.retry_at or now), attempts)
+    attempts += 1
+    if item.status == "failed" and attempts <= options.retry_limit:
+        retry_at = now + options.retry_delay(attempts) if item.retry_at is None else max(now, item.retry_at)
+        return _Fate(retry_at, attempts)
+    if item.status == "failed" and options.on_exhausted == "stop":
+        return _Fate(STOPPED, attempts)
+    return _Fate(None, attempts, died=True, recorded=item.status == "dlq" or options.on_exhausted == "dead")
+
+
+def _cut(ranges: Iterable[Range], fates: dict[int, _Fate]) -> list[Range]:
+    """The ranges without the messages that ended; and these, where they are to be delivered again, in ranges of their
+    own, neighbours with the same fate together."""
+    if not fates:
+        return list(ranges)
+    kept = chain.from_iterable(without(one, sorted(seq for seq in fates if seq in one)) for one in ranges)
+    back: list[Range] = []
+    for seq, fate in sorted(fates.items()):
+        if fate.due_at is None:
+            continue
+        last = back[-1] if back else None
+        if last is not None and (last.last + 1, last.due_at, last.attempts) == (seq, fate.due_at, fate.attempts):
+            back[-1] = replace(last, last=seq)
+        else:
+            back.append(Range(seq, seq, fate.due_at, attempts=fate.attempts))
+    return sorted([*kept, *back], key=lambda one: one.first)
+
+
+def _settle_lease(
+    result: Settlement, item: AckItem, live: set[str | None], options: QueueOptions, now: datetime, stored: Stored
+) -> None:
+    if item.lease_id not in live:
+        result.outcomes.append(ItemOutcome(item.index, "lease_lost"))
+        return
+    held = [one for one in result.ranges if one.lease_id == item.lease_id]
+    kept = [one for one in result.ranges if one.lease_id != item.lease_id]
+    dead = False
+    for one in held:
+        fate = _fate(item, one.attempts, options, now)
+        if fate.due_at is not None:
+            kept.append(again(one, due_at=fate.due_at, attempts=fate.attempts))
+            result.put_back.add(item.index)
+        if fate.died:
+            result.deaths += [Death(seq, fate.attempts, item.error, fate.recorded) for seq in stored(one)]
+            dead = dead or fate.recorded
+    result.ranges = sorted(kept, key=lambda one: one.first)
+    messages = sum(map(len, held)) if item.status == "completed" else 0
+    result.outcomes.append(ItemOutcome(item.index, noop=not held, dead=dead, messages=messages))

@@ -1,0 +1,61 @@
+"""Balanced queues: which numbered partition takes a batch that names none.
+
+What is pending in each partition is asked of the store once in a while; in between, what is pushed here is added to
+it. Of two partitions, chosen at random, the one with less pending takes the batch: that spreads almost as well as the
+best of all would, costs nothing, and servers that know the same do not all choose the same. A batch is not taken apart,
+so that the messages of one push stay in order.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from lockstep.config import Config
+from lockstep.core.messages import Batch
+from lockstep.core.names import DEFAULT_PARTITION
+from lockstep.storage.base import Store
+
+
+@dataclass(slots=True)
+class _Known:
+    pending: list[int]
+    """By number of the partition, as far as it is known here."""
+    until: float
+
+
+class Balancing:
+    def __init__(self, store: Store, config: Config) -> None:
+        self._store = store
+        self._interval_seconds = config.balance_interval_seconds
+        self._known: dict[str, _Known] = {}
+
+    async def place(self, batches: Sequence[Batch]) -> Sequence[Batch]:
+        """The batches, with a partition for each that names none and is for a balanced queue."""
+        if DEFAULT_PARTITION not in [batch.partition for batch in batches]:
+            return batches
+        return [batch if batch.partition != DEFAULT_PARTITION else await self._place(batch) for batch in batches]
+
+    async def _place(self, batch: Batch) -> Batch:
+        pending = await self._pending(batch.queue)
+        if not pending:
+            return batch
+        candidates = random.sample(range(len(pending)), min(2, len(pending)))
+        number = min(candidates, key=pending.__getitem__)
+        pending[number] += len(batch.columns)
+        return replace(batch, partition=str(number))
+
+    async def _pending(self, queue: str) -> list[int]:
+        """What is pending in each partition of a balanced queue; nothing for another queue, which is asked each time,
+        because the store knows the answer by heart."""
+        known = self._known.get(queue)
+        if known is not None and known.until > time.monotonic():
+            return known.pending
+        pending = await self._store.balance(queue)
+        if pending:
+            self._known[queue] = _Known(pending, time.monotonic() + self._interval_seconds)
+        else:
+            self._known.pop(queue, None)
+        return pending

@@ -1,0 +1,25 @@
+"""What may be a time, and a number of seconds."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from lockstep.errors import InvalidRequest
+
+
+def check_time(at: object, *, what: str) -> None:
+    if not isinstance(at, datetime):
+        raise InvalidRequest(f"{what} must be a datetime, not {type(at).__name__}")
+    if at.utcoffset() is None:
+        raise InvalidRequest(f"{what} must have a time zone: {at.isoformat()}")
+    try:
+        at.astimezone(UTC)
+    except OverflowError:
+        raise InvalidRequest(f"{what} is out of range: {at.isoformat()}") from None
+
+
+def check_seconds(seconds: object, *, what: str, high: float) -> None:
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+        raise InvalidRequest(f"{what} must be a number of seconds, not {type(seconds).__name__}")
+    if not 0 <= seconds <= high:
+        raise InvalidRequest(f"{what} must be between 0 and {high} seconds, not {seconds}")

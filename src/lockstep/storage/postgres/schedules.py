@@ -1,0 +1,259 @@
+"""Messages that wait, and recurring ones: promotion, and what an operator does with them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import asyncpg
+
+from lockstep.core import crons
+from lockstep.core.crons import Cron, NewCron
+from lockstep.core.messages import Batch, Columns, NewSchedule
+from lockstep.core.schedules import (
+    Promoted,
+    Scheduled,
+    ScheduleFilter,
+    ScheduleName,
+    SchedulePage,
+    fields_of,
+    parse_schedule_cursor,
+    schedule_cursor,
+)
+from lockstep.errors import CronNotFound, LockstepError, QueueFull, ScheduleNotFound, Unavailable
+from lockstep.storage.postgres import pushing, scheduling, sql
+from lockstep.storage.postgres.delivery import Delivery
+
+_NEXT_DUE = "select * from lockstep.next_due($1::timestamptz, $2::timestamptz)"
+_CRONS_DUE = "select name from lockstep.cron where next_at <= $1 order by next_at, name limit $2"
+_QUEUES_DUE = "select * from lockstep.queues_due($1::timestamptz)"
+_TAKE_DUE = "select * from lockstep.take_due($1, $2, $3, $4::timestamptz)"
+_DELETE = "delete from lockstep.scheduled where id = any ($1::bigint[])"
+_ADVANCE_CRON = (
+    "update lockstep.cron set next_at = $2::timestamptz, last_at = coalesce($3::timestamptz, last_at) where name = $1"
+)
+_SET_CRON = (
+    "select lockstep.set_cron($1, $2, $3, $4, $5, $6, $7, $8::smallint, $9::bytea, $10::timestamptz, $11::timestamptz)"
+)
+_ENABLE_CRON = "update lockstep.cron set enabled = $2, next_at = $3::timestamptz where name = $1"
+_REMOVE_CRON = "delete from lockstep.cron where name = $1 returning name"
+_NOW = "select coalesce($1::timestamptz, clock_timestamp())"
+
+_PROMOTED_BYTES_MAX = 16 * 1024**2
+"""Of one transaction, about; a larger message goes alone."""
+
+
+class Schedules(Delivery):
+    async def schedules(self, where: ScheduleFilter, *, cursor: str | None = None, limit: int = 100) -> SchedulePage:
+        given = (*_begin(where, cursor), where.to_at, where.key_prefix, limit + 1)
+        if where.queue is None:
+            rows = await self._query("schedule_list", *given)
+        else:
+            queue_id = await self._queue_id(where.queue)
+            rows = await self._query("schedule_list_of_queue", *given, queue_id, where.partition)
+        items = [self._scheduled(row) for row in rows[:limit]]
+        ends = len(rows) <= limit
+        return SchedulePage(items=items, next_cursor=None if ends else schedule_cursor(items[-1].due_at, items[-1].id))
+
+    async def schedule(self, which: ScheduleName) -> Scheduled:
+        rows = await self._query("schedule_find", which.id, which.queue, which.key)
+        if not rows:
+            raise _no_schedule(which)
+        return self._scheduled(rows[0])
+
+    async def cancel_schedule(self, which: ScheduleName) -> bool:
+        return bool(await self._query("schedule_cancel", which.id, which.queue, which.key))
+
+    async def reschedule(self, which: ScheduleName, schedule: NewSchedule) -> Scheduled:
+        moved = (schedule.deliver_at, float(schedule.delay_seconds or 0), self.now())
+        rows = await self._query("schedule_move", which.id, which.queue, which.key, *moved)
+        if not rows:
+            raise _no_schedule(which)
+        return self._scheduled(rows[0])
+
+    def _scheduled(self, row: Any) -> Scheduled:
+        schedule_id, queue, partition, due_at, created_at, key, codec, body = row
+        columns = scheduling.unpack(codec, body, self.encryption.key)
+        return Scheduled(
+            id=schedule_id,
+            queue=queue,
+            partition=partition,
+            due_at=due_at,
+            created_at=created_at,
+            key=key,
+            **fields_of(columns),
+        )
+
+    # Promotion
+
+    async def promote(self, *, limit: int) -> Promoted:
+        due_at, now = (await self.database.fetch("next_due", _NEXT_DUE, None, self.now()))[0]
+        promoted = Promoted()
+        if due_at is not None and due_at <= now:
+            for (name,) in await self.database.fetch("crons_due", _CRONS_DUE, now, limit):
+                await self._run_cron(name, now, limit, promoted)
+            for queue_id, queue in await self.database.fetch("queues_due", _QUEUES_DUE, now):
+                await self._promote_queue(queue_id, queue, now, limit, promoted)
+            due_at = (await self.database.fetch("next_due", _NEXT_DUE, now, self.now()))[0][0]
+        promoted.next_at = due_at
+        promoted.wait_seconds = None if due_at is None else max((due_at - now).total_seconds(), 0.0)
+        return promoted
+
+    async def _promote_queue(self, queue_id: int, queue: str, now: datetime, limit: int, promoted: Promoted) -> None:
+        """The due messages of one queue, as far as they fit: pushed and no longer waiting, in one transaction."""
+
+        async def work(connection: asyncpg.Connection[Any]) -> tuple[list[Any], int, pushing.Pushed | None]:
+            given = (queue_id, limit, _PROMOTED_BYTES_MAX, now)
+            rows = await self.database.on(connection, "take_due", _TAKE_DUE, *given)
+            if not rows:
+                return [], 0, None
+            fitting, pushed = await self._push_fitting(connection, queue, rows)
+            await self.database.on(connection, "schedule_delete", _DELETE, [row[0] for row in fitting])
+            return fitting, len(rows), pushed
+
+        try:
+            fitting, found, pushed = await self._create_names({queue}, work)
+        except Unavailable:
+            raise
+        except LockstepError as error:  # one queue that cannot take its messages does not hold up the others
+            promoted.postponed[queue] = f"{type(error).__name__}: {error}"
+            return
+        if pushed is not None:
+            self._remember(pushed)
+            promoted.more |= found == len(fitting)
+            for _, partition, _, _ in fitting:
+                promoted.add(queue, partition, 1)
+
+    async def _push_fitting(
+        self, connection: asyncpg.Connection[Any], queue: str, rows: list[Any]
+    ) -> tuple[list[Any], pushing.Pushed]:
+        """Push what was taken; of a queue that has not room for all of it, the first ones. Raises QueueFull if there is
+        no room at all."""
+        try:
+            return rows, await self._converse(self._push_conversation(self._batches(queue, rows)), connection)
+        except QueueFull as error:
+            room = int(error.details["max_size"]) - int(error.details["depth"])
+            if room <= 0:
+                raise
+            # The queue's row is locked since they were taken, so that nobody else uses the room.
+            fitting = rows[:room]
+            return fitting, await self._converse(self._push_conversation(self._batches(queue, fitting)), connection)
+
+    def _batches(self, queue: str, rows: Sequence[Any]) -> list[Batch]:
+        """A batch for each partition, in due order."""
+        columns: dict[str, list[Columns]] = {}
+        for _, partition, codec, body in rows:
+            columns.setdefault(partition, []).append(scheduling.unpack(codec, body, self.encryption.key))
+        return [Batch(queue, partition, pushing.join_columns(parts)) for partition, parts in columns.items()]
+
+    # Recurring messages
+
+    async def _run_cron(self, name: str, now: datetime, limit: int, promoted: Promoted) -> None:
+        """Push a recurring message, and set its next time, in one transaction that holds its row."""
+
+        async def work(connection: asyncpg.Connection[Any]) -> tuple[Cron, crons.Due, pushing.Pushed | None] | None:
+            rows = await self.database.on(connection, "cron_take", sql.query("cron_take"), name, now)
+            if not rows:
+                return None
+            cron = self._cron(rows[0])
+            late = self.timing.cron_late_seconds_max
+            due = crons.due(cron, cron.next_at or now, now, late_seconds_max=late, limit=limit)
+            pushed = None
+            if due.times:
+                conversation = self._push_conversation([crons.batch_of(cron, due.times)])
+                pushed = await self._converse(conversation, connection)
+            last_at = due.times[-1] if due.times else None
+            await self.database.on(connection, "cron_advance", _ADVANCE_CRON, name, due.next_at, last_at)
+            return cron, due, pushed
+
+        try:
+            done = await self._create_names(set(), work)
+        except Unavailable:
+            raise
+        except LockstepError as error:
+            promoted.postponed[f"cron {name}"] = f"{type(error).__name__}: {error}"
+            return
+        if done is None:
+            return
+        cron, due, pushed = done
+        promoted.more |= due.next_at is not None and due.next_at <= now
+        if pushed is not None:
+            self._remember(pushed)
+            promoted.add(cron.queue, cron.partition, len(due.times) - pushed.result.duplicates)
+
+    async def set_cron(self, cron: NewCron) -> Cron:
+        names = await self._find_queue(cron.queue)
+        key = self.encryption.key_for(cron.queue) if names is not None and names.encryption else None
+        now = (await self.database.fetch("now", _NOW, self.now()))[0][0]
+        codec, body = scheduling.pack(crons.batch_of(cron, [now]).columns, key)
+        when = (cron.expression, cron.timezone, cron.catch_up, cron.enabled)
+        await self.database.fetch(
+            "set_cron",
+            _SET_CRON,
+            cron.name,
+            cron.queue,
+            cron.partition,
+            *when,
+            codec,
+            body,
+            crons.next_time(cron, now),
+            now,
+        )
+        return await self.cron(cron.name)
+
+    async def crons(self, *, after: str | None = None, limit: int = 100) -> list[Cron]:
+        return [self._cron(row) for row in await self._query("cron_list", None, after, limit)]
+
+    async def cron(self, name: str) -> Cron:
+        rows = await self._query("cron_list", name, None, 1)
+        if not rows:
+            raise _no_cron(name)
+        return self._cron(rows[0])
+
+    async def enable_cron(self, name: str, enabled: bool) -> Cron:
+        async def work(connection: asyncpg.Connection[Any]) -> None:
+            rows = await self.database.on(connection, "cron_hold", sql.query("cron_hold"), name)
+            known = self._cron(rows[0]) if rows else None
+            if known is None:
+                raise _no_cron(name)
+            if known.enabled != enabled:
+                now = (await self.database.on(connection, "now", _NOW, self.now()))[0][0]
+                next_at = crons.next_time(known, now) if enabled else None
+                await self.database.on(connection, "cron_enable", _ENABLE_CRON, name, enabled, next_at)
+
+        await self.database.transaction(work)
+        return await self.cron(name)
+
+    async def remove_cron(self, name: str) -> bool:
+        return bool(await self.database.fetch("remove_cron", _REMOVE_CRON, name))
+
+    def _cron(self, row: Any) -> Cron:
+        message = fields_of(scheduling.unpack(row[7], row[8], self.encryption.key))
+        return Cron(
+            name=row[0],
+            queue=row[1],
+            partition=row[2],
+            expression=row[3],
+            timezone=row[4],
+            catch_up=row[5],
+            enabled=row[6],
+            created_at=row[9],
+            next_at=row[10],
+            last_at=row[11],
+            **{name: message[name] for name in ("payload", "headers", "kind", "reference", "encoding")},
+        )
+
+
+def _begin(where: ScheduleFilter, cursor: str | None) -> tuple[datetime | None, int]:
+    """Due time and id after which the page begins: one place, so that the index is entered there."""
+    places = [parse_schedule_cursor(cursor), None if where.from_at is None else (where.from_at, 0)]
+    return max([place for place in places if place is not None], default=(None, 0))
+
+
+def _no_schedule(which: ScheduleName) -> ScheduleNotFound:
+    return ScheduleNotFound(f"no message waits as schedule {which}")
+
+
+def _no_cron(name: str) -> CronNotFound:
+    return CronNotFound(f"there is no recurring message {name!r}", name=name)

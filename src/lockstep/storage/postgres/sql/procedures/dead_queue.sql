@@ -1,0 +1,124 @@
+-- Dead queues: a message that dies is recorded as a dead letter and, where its queue names a dead queue, pushed there in the
+-- same transaction.
+--
+-- Its body may be packed, and encrypted, which SQL cannot read; so the push is made by the store, in the transaction that
+-- records the death (storage/postgres/forwarding.py). A trigger sees to it, whoever records one (ack, pop, prune, bury): in a transaction that does not say
+-- that it will push, it refuses, and nothing has happened; the store then repeats the call in one that does. Only deaths in
+-- queues with a dead queue pay for this.
+-- Locks of that transaction: the partition rows of source and target are taken together, in the order of their ids, before
+-- any cursor. A pop cannot know what will die before it holds cursors; it never waits for the target, but tries again.
+
+-- SQLSTATE LS006: a message dies, and this transaction does not push it.
+create or replace function lockstep.forward_dead() returns trigger language plpgsql as $$
+begin
+    select q.dead_queue_id into new.forward_to from lockstep.queue q where q.id = new.queue_id;
+    if new.forward_to is not null and coalesce(current_setting('lockstep.forwards', true), '') <> 'on' then
+        raise exception 'a message dies whose queue has a dead queue' using errcode = 'LS006';
+    end if;
+    return new;
+end $$;
+create or replace trigger dead_letter_forward before insert on lockstep.dead_letter for each row execute function lockstep.forward_dead();
+
+-- The partitions, as far as they exist, to which messages of these partitions go when they die.
+create or replace function lockstep.dead_targets(_partition_ids bigint[]) returns bigint[] language sql stable as $$
+    select coalesce(array_agg(distinct t.id), '{}')
+    from unnest(_partition_ids) s (id)
+    join lockstep.partition p on p.id = s.id
+    join lockstep.queue q on q.id = p.queue_id
+    join lockstep.partition t on t.queue_id = q.dead_queue_id and t.name = p.name
+$$;
+
+-- Says that this transaction pushes what dies in it; returns the partitions, with those to which their messages go when they
+-- die.
+create or replace function lockstep.begin_forwarding(_partition_ids bigint[]) returns bigint[] language plpgsql as $$
+begin
+    perform set_config('lockstep.forwards', 'on', true);
+    return _partition_ids || lockstep.dead_targets(_partition_ids);
+end $$;
+
+-- The dead letters of this transaction that are to be pushed, oldest first, with where to, and where their messages are.
+create or replace function lockstep.take_forwards() returns table (
+    dead_queue text, partition_name text, group_name text, attempts int, error text,
+    queue_name text, partition_id bigint, seq bigint, segment_id bigint, ordinal int
+) language sql as $$
+    with taken as (
+        update lockstep.dead_letter d set forward_to = null
+        from (select f.id, f.forward_to from lockstep.dead_letter f where f.forward_to is not null) f
+        where d.id = f.id
+        returning d.id, f.forward_to, d.queue_id, d.partition_id, d.seq, d.group_name, d.attempts, d.error
+    )
+    select t.name, p.name, d.group_name, d.attempts, d.error, q.name, d.partition_id, d.seq,
+           r.segment_id, (r.ordinal + d.seq - r.first_seq)::int
+    from taken d
+    join lockstep.queue q on q.id = d.queue_id
+    join lockstep.queue t on t.id = d.forward_to
+    join lockstep.partition p on p.id = d.partition_id
+    cross join lateral lockstep.runs_between(d.partition_id, d.seq - 1, d.seq) r
+    order by d.id
+$$;
+
+-- Whether a queue may have the dead queue that it asks for, or be one. Its row is locked, and that of the dead queue. Null, or
+-- what is wrong.
+create or replace function lockstep.refuse_dead_queue(_queue text, _dead_queue text, _max_size bigint) returns text language sql stable as $$
+    select case
+        when _dead_queue is null then (
+            select format('queue %s is the dead queue of %s: it cannot have a max_size', _queue, s.name)
+            from lockstep.queue q join lockstep.queue s on s.dead_queue_id = q.id where q.name = _queue and _max_size > 0 order by s.name limit 1)
+        when _dead_queue = _queue then 'a queue cannot be its own dead queue'
+        when not exists (select 1 from lockstep.queue d where d.name = _dead_queue) then format('the dead queue %s does not exist', _dead_queue)
+        else coalesce(
+            (select case when d.dead_queue_id is not null then format('the dead queue %s has a dead queue of its own', _dead_queue)
+                         when d.max_size > 0 then format('the dead queue %s has a max_size: a message that dies must find room', _dead_queue) end
+             from lockstep.queue d where d.name = _dead_queue),
+            (select format('queue %s is the dead queue of %s: it cannot have one of its own', _queue, s.name)
+             from lockstep.queue q join lockstep.queue s on s.dead_queue_id = q.id where q.name = _queue order by s.name limit 1))
+    end
+$$;
+
+-- Takes messages out of a dead queue that are to go back to where they came from; says which of those that were asked for.
+-- Not those that queue mode has done, or that are under a live lease of any group. Their dead letters, where they came from,
+-- go too, as far as nobody else is at them. The partitions are locked.
+create or replace function lockstep.take_dead(
+    _partition_ids bigint[], _seqs bigint[], _origin_ids bigint[], _origin_seqs bigint[], _origin_groups text[], _at timestamptz
+) returns boolean[] language plpgsql as $$
+declare
+    _now timestamptz := coalesce(_at, clock_timestamp());
+    _queue lockstep.queue;
+    _taken boolean[];
+begin
+    perform 1 from lockstep.cursor c where c.partition_id = any (_partition_ids) order by c.partition_id, c.group_id for no key update;
+    select array_agg(lockstep.is_takeable(t.partition_id, t.seq, _now) order by t.o) into _taken
+    from unnest(_partition_ids, _seqs) with ordinality t (partition_id, seq, o);
+    for _i in 1 .. cardinality(_taken) loop
+        continue when not _taken[_i];
+        select q.* into _queue from lockstep.partition p join lockstep.queue q on q.id = p.queue_id where p.id = _partition_ids[_i];
+        perform lockstep.remove(_partition_ids[_i], _seqs[_i], _seqs[_i]);
+        delete from lockstep.dead_letter d where d.id in (
+            select d.id from lockstep.dead_letter d
+            where d.partition_id = _origin_ids[_i] and d.seq = _origin_seqs[_i] and d.group_name = _origin_groups[_i]
+            for update skip locked
+        );
+    end loop;
+    if _queue.id is not null then
+        perform lockstep.pass_removed(array(select distinct unnest(_partition_ids)), _queue, _now);
+    end if;
+    return _taken;
+end $$;
+
+-- Whether a message is stored, not done by queue mode, and under no live lease.
+create or replace function lockstep.is_takeable(_partition_id bigint, _seq bigint, _now timestamptz) returns boolean language sql stable as $$
+    select exists (select 1 from lockstep.runs_between(_partition_id, _seq - 1, _seq))
+       and not exists (
+           select 1 from lockstep.cursor c join lockstep.consumer_group g on g.id = c.group_id
+           where c.partition_id = _partition_id
+             and case when _seq <= c.acked then (
+                          -- Of a shared group that is what was handed out; what of it is not done is in flight.
+                          g.name = '__QUEUE_MODE__' and not exists (
+                              select 1 from lockstep.delivery d
+                              where d.partition_id = c.partition_id and d.group_id = c.group_id and _seq between d.from_seq and d.to_seq))
+                          or exists (
+                              select 1 from lockstep.delivery d
+                              where d.partition_id = c.partition_id and d.group_id = c.group_id and _seq between d.from_seq and d.to_seq
+                                and d.lease_id is not null and d.due_at > _now)
+                      else c.lease_id is not null and c.due_at > _now and _seq <= c.lease_to end)
+$$;

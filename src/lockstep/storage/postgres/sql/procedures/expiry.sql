@@ -1,0 +1,157 @@
+-- Expiry: messages that are too old to be delivered are passed, by the pop that meets them and by prune. What is under a
+-- live lease is never looked at. Only queues with expire_seconds, or with messages that have a time of their own, ask.
+-- Locks: the caller holds the cursor. Indexes: run_pkey, segment_pkey.
+
+-- When a message expires (rules.is_expired): at the time that its producer gave it, else as its queue says; null is never.
+create or replace function lockstep.expiry(_created_at timestamptz, _own timestamptz, _expire_seconds int) returns timestamptz language sql stable as $$
+    select coalesce(_own, case when _expire_seconds > 0 then _created_at + make_interval(secs => _expire_seconds) end)
+$$;
+
+-- Whether a message is too old to be delivered. Who is about to lease one asks this first; see rules.is_expired.
+create or replace function lockstep.is_expired(_created_at timestamptz, _own timestamptz, _queue lockstep.queue, _now timestamptz) returns boolean language sql stable as $$
+    select coalesce(lockstep.expiry(_created_at, _own, _queue.expire_seconds) <= _now, false)
+$$;
+
+-- Whether a queue has anything that may expire.
+create or replace function lockstep.may_expire(_queue lockstep.queue) returns boolean language sql immutable as $$
+    select _queue.expire_seconds > 0 or _queue.expiring
+$$;
+
+-- The stored messages in (_after, _upto] that expired, as ranges that lie within a run each.
+create or replace function lockstep.expired_between(_partition_id bigint, _after bigint, _upto bigint, _queue lockstep.queue, _now timestamptz)
+returns table (first_seq bigint, last_seq bigint) language sql stable as $$
+    select greatest(r.first_seq, _after + 1), least(r.last_seq, _upto)
+    from lockstep.runs_between(_partition_id, _after, _upto) r
+    join lockstep.segment s on s.id = r.segment_id
+    where s.expires_at is null and lockstep.is_expired(s.created_at, null, _queue, _now)
+    union all
+    select t.seq, t.seq
+    from lockstep.runs_between(_partition_id, _after, _upto) r
+    join lockstep.segment s on s.id = r.segment_id and s.expires_at is not null
+    cross join lateral generate_series(greatest(r.first_seq, _after + 1), least(r.last_seq, _upto)) t (seq)
+    where lockstep.is_expired(s.created_at, s.expires_at[r.ordinal + t.seq - r.first_seq + 1], _queue, _now)
+$$;
+
+-- The expired messages that come next after _acked, without one in between that is not expired: the seq of the last of
+-- them; null if the next message is not expired. Reads no further than that.
+create or replace function lockstep.expired_upto(_partition_id bigint, _acked bigint, _queue lockstep.queue, _now timestamptz) returns bigint language plpgsql stable as $$
+declare
+    _run record;
+    _upto bigint;
+begin
+    for _run in
+        select greatest(r.first_seq, _acked + 1) as first_seq, r.last_seq, r.ordinal - r.first_seq + 1 as shift, s.created_at, s.expires_at
+        from lockstep.run r join lockstep.segment s on s.id = r.segment_id
+        where r.partition_id = _partition_id and r.last_seq > _acked
+          and r.first_seq >= coalesce(
+              (select f.first_seq from lockstep.run f where f.partition_id = _partition_id and f.first_seq <= _acked + 1 order by f.first_seq desc limit 1), 0)
+        order by r.first_seq
+    loop
+        if _run.expires_at is null then
+            if not lockstep.is_expired(_run.created_at, null, _queue, _now) then
+                return _upto;
+            end if;
+            _upto := _run.last_seq;
+            continue;
+        end if;
+        for _seq in _run.first_seq .. _run.last_seq loop
+            if not lockstep.is_expired(_run.created_at, _run.expires_at[_seq + _run.shift], _queue, _now) then
+                return _upto;
+            end if;
+            _upto := _seq;
+        end loop;
+    end loop;
+    return _upto;
+end $$;
+
+-- Where a lease from _acked to _upto must end: before the first message that expired. (Its head is not expired.)
+create or replace function lockstep.before_expired(_partition_id bigint, _acked bigint, _upto bigint, _queue lockstep.queue, _now timestamptz) returns bigint language sql stable as $$
+    select case when e.first_seq is null then _upto
+                else (select max(least(r.last_seq, e.first_seq - 1)) from lockstep.runs_between(_partition_id, _acked, e.first_seq - 1) r) end
+    from (select min(e.first_seq) as first_seq from lockstep.expired_between(_partition_id, _acked, _upto, _queue, _now) e) e
+$$;
+
+-- Passes the expired messages that come next on a cursor that is locked and free of a live lease (rules.overdue); returns up
+-- to where. Their dead letters are recorded where the queue says so; the head's has the attempts that it had.
+create or replace function lockstep.pass_expired(
+    _partition_id bigint, _group_id int, _acked bigint, _attempts int, _queue lockstep.queue, _now timestamptz
+) returns bigint language plpgsql as $$
+declare
+    _upto bigint := lockstep.expired_upto(_partition_id, _acked, _queue, _now);
+    _head bigint;
+begin
+    if _upto is null then
+        return _acked;
+    end if;
+    if _queue.on_expired = 'dead' then
+        _head := lockstep.next_seq(_partition_id, _acked);
+        insert into lockstep.dead_letter (queue_id, partition_id, seq, group_name, attempts, error, failed_at)
+        select _queue.id, _partition_id, t.seq, g.name, case when t.seq = _head then _attempts else 0 end, 'expired', _now
+        from lockstep.consumer_group g
+        cross join lockstep.runs_between(_partition_id, _acked, _upto) r
+        cross join lateral generate_series(greatest(r.first_seq, _acked + 1), least(r.last_seq, _upto)) t (seq)
+        where g.id = _group_id
+        order by t.seq;
+    end if;
+    return _upto;
+end $$;
+
+-- Prune, kind `expiry`: passes what expired on the cursors of the next partitions of the first queue at or after the place
+-- (a queue's name and a partition) that has anything that may expire. Says how many messages were passed, summed over the
+-- groups; _queue is null at the end of the last queue. Leased and stopped cursors are left alone, and so is a partition
+-- that somebody holds for long.
+-- Locks: the queue row in share mode, partition rows (by id), with those to which dead letters go, then cursor rows.
+create or replace function lockstep.prune_expired(
+    _after_queue text, _after_partition bigint, _partitions int, _at timestamptz, out _queue text, out _next bigint, out _passed bigint
+) language plpgsql as $$
+declare
+    _now timestamptz := coalesce(_at, clock_timestamp());
+    _one lockstep.queue;
+    _ids bigint[];
+    _cursor lockstep.cursor;
+    _upto bigint;
+begin
+    _passed := 0;
+    select q.* into _one from lockstep.queue q where q.name >= _after_queue and lockstep.may_expire(q) order by q.name limit 1 for share;
+    if not found then
+        return;
+    end if;
+    _queue := _one.name;
+    _ids := array(
+        select p.id from lockstep.partition p
+        where p.queue_id = _one.id and p.id > case when _one.name = _after_queue then _after_partition else 0 end
+        order by p.id limit _partitions
+    );
+    _next := case when cardinality(_ids) = _partitions then _ids[_partitions] end;
+    _ids := array(
+        select distinct c.partition_id from unnest(_ids) t (id)
+        join lockstep.cursor c on c.partition_id = t.id and c.due_at < 'infinity' and not (c.lease_id is not null and c.due_at > _now)
+        where lockstep.expired_upto(c.partition_id, c.acked, _one, _now) is not null
+    );
+    if _ids = '{}' then
+        return;
+    end if;
+    _ids := lockstep.lock_to_prune(_ids || lockstep.dead_targets(_ids));
+    for _cursor in
+        select c.* from lockstep.cursor c join lockstep.partition p on p.id = c.partition_id
+        where c.partition_id = any (_ids) and p.queue_id = _one.id
+        order by c.partition_id, c.group_id for no key update of c
+    loop
+        continue when _cursor.due_at is null or _cursor.due_at = 'infinity' or (_cursor.lease_id is not null and _cursor.due_at > _now);
+        continue when lockstep.expired_upto(_cursor.partition_id, _cursor.acked, _one, _now) is null;
+        if _cursor.due_at <= _now then
+            _upto := (lockstep.put_right(_cursor, _one, _now)).acked;
+        else
+            _upto := lockstep.pass_expired(_cursor.partition_id, _cursor.group_id, _cursor.acked, _cursor.attempts, _one, _now);
+            update lockstep.cursor c
+            set acked = _upto, attempts = 0, consumed_at = _now,
+                due_at = lockstep.due_at(c.partition_id, _upto, _one.delay_seconds, _one.window_seconds, _now)
+            where c.partition_id = _cursor.partition_id and c.group_id = _cursor.group_id;
+            perform lockstep.count_moves(array[_cursor.group_id], array[_cursor.partition_id], array[_cursor.acked], array[_upto]);
+        end if;
+        _passed := _passed + lockstep.stored_between(_cursor.partition_id, _cursor.acked, _upto);
+    end loop;
+    if _passed > 0 then
+        perform lockstep.note_removal(_one.name, 'expiry', _passed, 0, _now);
+    end if;
+end $$;

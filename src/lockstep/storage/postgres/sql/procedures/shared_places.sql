@@ -1,0 +1,137 @@
+-- What of a shared group is in flight (core/shared.py). For an ordered group each of these finds nothing, by one probe.
+--
+-- Locks, of all that changes lockstep.delivery: the cursor row is held by whoever makes, cuts, moves or removes ranges: pops,
+-- acks of single messages, renewals, and what moves cursors by decree. Only what ends whole leases holds nothing but their
+-- rows; so whoever holds the cursor locks the rows too before it looks. Order: partition rows, cursor rows, delivery rows
+-- (by partition, group and seq).
+-- Indexes: delivery_pkey; delivery_due finds what is due, delivery_lease what a lease has.
+
+-- How many messages with a seq in (_after, _upto] are stored, wherever that is: also before the start of what is stored, where
+-- nothing holds the place of what was removed.
+create or replace function lockstep.still_stored(_partition_id bigint, _after bigint, _upto bigint) returns bigint language sql stable as $$
+    select lockstep.stored_between(_partition_id, greatest(_after, lockstep.start_of(_partition_id)), _upto)
+$$;
+
+-- Up to where everything is done: the low-water mark of a shared group, the cursor of an ordered one.
+create or replace function lockstep.done_upto(_partition_id bigint, _group_id int, _acked bigint) returns bigint language sql stable as $$
+    select coalesce((
+        select d.from_seq - 1 from lockstep.delivery d
+        where d.partition_id = _partition_id and d.group_id = _group_id order by d.from_seq limit 1
+    ), _acked)
+$$;
+
+-- Stored messages in flight: all, or only those under a live lease.
+create or replace function lockstep.in_flight(_partition_id bigint, _group_id int, _leased_only boolean, _now timestamptz) returns bigint language sql stable as $$
+    select coalesce(sum(lockstep.still_stored(d.partition_id, d.from_seq - 1, d.to_seq)), 0)::bigint
+    from lockstep.delivery d
+    where d.partition_id = _partition_id and d.group_id = _group_id and (not _leased_only or (d.lease_id is not null and d.due_at > _now))
+$$;
+
+-- The exact lag of any cursor: what is ahead of it, and what is in flight.
+create or replace function lockstep.behind(_cursor lockstep.cursor) returns bigint language sql stable as $$
+    select lockstep.lag(_cursor.partition_id, _cursor.acked) + lockstep.in_flight(_cursor.partition_id, _cursor.group_id, false, null)
+$$;
+
+-- How many seqs any cursor has done, or passed, in all.
+create or replace function lockstep.passed(_cursor lockstep.cursor) returns bigint language sql stable as $$
+    select _cursor.acked - coalesce((
+        select sum(d.to_seq - d.from_seq + 1) from lockstep.delivery d
+        where d.partition_id = _cursor.partition_id and d.group_id = _cursor.group_id), 0)::bigint
+$$;
+
+-- Stored messages of any cursor under a live lease.
+create or replace function lockstep.held(_cursor lockstep.cursor, _now timestamptz) returns bigint language sql stable as $$
+    select case when _cursor.lease_id is not null and _cursor.due_at > _now
+                then lockstep.stored_between(_cursor.partition_id, _cursor.acked, _cursor.lease_to) else 0 end
+         + lockstep.in_flight(_cursor.partition_id, _cursor.group_id, true, _now)
+$$;
+
+-- Whether any cursor has a live lease, even of messages that were removed.
+create or replace function lockstep.is_leased(_cursor lockstep.cursor, _now timestamptz) returns boolean language sql stable as $$
+    select (_cursor.lease_id is not null and _cursor.due_at > _now) or exists (
+        select 1 from lockstep.delivery d
+        where d.partition_id = _cursor.partition_id and d.group_id = _cursor.group_id and d.lease_id is not null and d.due_at > _now)
+$$;
+
+-- The run of the first stored message that is not done; no row if there is none.
+create or replace function lockstep.head_run(_cursor lockstep.cursor) returns setof lockstep.run language sql stable as $$
+    select r.* from lockstep.next_run(_cursor.partition_id, coalesce((
+        select d.from_seq - 1 from lockstep.delivery d
+        where d.partition_id = _cursor.partition_id and d.group_id = _cursor.group_id
+          and lockstep.still_stored(d.partition_id, d.from_seq - 1, d.to_seq) > 0
+        order by d.from_seq limit 1
+    ), _cursor.acked)) r
+$$;
+
+-- When a pop may find something, new or again; null if never.
+create or replace function lockstep.due_again(_cursor lockstep.cursor) returns timestamptz language sql stable as $$
+    select least(_cursor.due_at, (
+        select min(d.due_at) from lockstep.delivery d where d.partition_id = _cursor.partition_id and d.group_id = _cursor.group_id))
+$$;
+
+-- What is left of a range without some of its seqs.
+create or replace function lockstep.range_without(_from bigint, _to bigint, _seqs bigint[]) returns table (from_seq bigint, to_seq bigint) language sql immutable as $$
+    select t.before + 1, t.seq - 1
+    from (select s.seq, lag(s.seq, 1, _from - 1) over (order by s.seq) as before from unnest(_seqs || (_to + 1)) s (seq)) t
+    where t.before + 1 < t.seq
+    order by 1
+$$;
+
+-- Records the deaths of the stored messages in [_from, _to].
+create or replace function lockstep.shared_deaths(
+    _queue_id int, _group_id int, _partition_id bigint, _from bigint, _to bigint, _attempts int, _error text, _now timestamptz
+) returns void language sql as $$
+    insert into lockstep.dead_letter (queue_id, partition_id, seq, group_name, attempts, error, failed_at)
+    select _queue_id, _partition_id, t.seq, g.name, _attempts, _error, _now
+    from lockstep.consumer_group g
+    cross join lockstep.runs_between(_partition_id, _from - 1, _to) r
+    cross join lateral generate_series(greatest(r.first_seq, _from), least(r.last_seq, _to)) t (seq)
+    where g.id = _group_id
+    order by t.seq
+$$;
+
+-- Drops what a group has in flight, whose cursors are locked; or lets go of it, to be delivered at once.
+create or replace function lockstep.shared_seek(_group_id int, _queue_id int, _partition_id bigint, _stay boolean, _now timestamptz) returns void language plpgsql as $$
+begin
+    if not exists (select 1 from lockstep.consumer_group g where g.id = _group_id and g.mode = 'shared') then
+        return;
+    end if;
+    if _stay then
+        update lockstep.delivery d set lease_id = null, leased_at = null, attempts = 0, due_at = _now
+        from lockstep.partition p
+        where p.queue_id = _queue_id and p.id = coalesce(_partition_id, p.id) and d.partition_id = p.id and d.group_id = _group_id;
+    else
+        delete from lockstep.delivery d using lockstep.partition p
+        where p.queue_id = _queue_id and p.id = coalesce(_partition_id, p.id) and d.partition_id = p.id and d.group_id = _group_id;
+    end if;
+end $$;
+
+-- Puts right what verify calls delivery_wrong, on locked cursors: what cannot be in flight is dropped, what is in flight twice
+-- is so once, and a lease that is none ends.
+create or replace function lockstep.shared_repair(_queue_id int, _now timestamptz) returns void language plpgsql as $$
+begin
+    delete from lockstep.delivery d using lockstep.partition p
+    where p.queue_id = _queue_id and d.partition_id = p.id and (d.to_seq < d.from_seq or not exists (
+        select 1 from lockstep.cursor c join lockstep.consumer_group g on g.id = c.group_id
+        where c.partition_id = d.partition_id and c.group_id = d.group_id and c.acked >= d.from_seq and g.mode = 'shared'));
+    update lockstep.delivery d set to_seq = least(d.to_seq, c.acked, n.from_seq - 1)
+    from lockstep.partition p
+    join lockstep.cursor c on c.partition_id = p.id
+    cross join lateral (
+        select t.from_seq as own, lead(t.from_seq) over (order by t.from_seq) as from_seq from lockstep.delivery t
+        where t.partition_id = c.partition_id and t.group_id = c.group_id
+    ) n
+    where p.queue_id = _queue_id and d.partition_id = c.partition_id and d.group_id = c.group_id and d.from_seq = n.own
+      and d.to_seq > least(d.to_seq, c.acked, n.from_seq - 1);
+    update lockstep.delivery d set lease_id = null, leased_at = null, due_at = _now
+    from lockstep.partition p
+    where p.queue_id = _queue_id and d.partition_id = p.id and (d.lease_id is null) <> (d.leased_at is null);
+end $$;
+
+-- Forgets ranges of locked partitions of which nothing is stored any more, except under a lease that is live now.
+create or replace function lockstep.shared_pass_removed(_partition_ids bigint[], _now timestamptz) returns void language sql as $$
+    delete from lockstep.delivery d
+    where d.partition_id = any (_partition_ids)
+      and not coalesce(d.lease_id is not null and d.due_at > _now, false)
+      and lockstep.still_stored(d.partition_id, d.from_seq - 1, d.to_seq) = 0
+$$;

@@ -1,0 +1,477 @@
+-- Pop of shared groups: what is due to be delivered again, then what is new (core/shared.py).
+--
+-- A pop of new messages moves the cursor over them, as an auto-ack does, and leaves a range that says who has them. The
+-- cursor is free again when the pop commits: the next consumer goes on after it.
+-- Guarantees: a message is under one live lease; at most _batch messages of at most so many partitions, earliest due first.
+-- Locks: cursor rows and delivery rows with SKIP LOCKED, as in pop.sql; that a cursor is drained is written down under the
+-- partition lock, which is only tried. Two pops of one partition meet at its cursor, so a pop that found nothing while
+-- something is due waits a moment for whoever holds it, and looks again.
+-- Indexes: delivery_due, cursor_due, cursor_pkey, run_pkey.
+
+-- As lockstep.pop, for claims of shared groups.
+create or replace function lockstep.shared_pop(
+    _requests int[], _group_ids int[], _partition_ids bigint[], _partition_limits int[], _batches int[], _lease_ms bigint[],
+    _lease_ids uuid[], _auto_acks boolean[], _at timestamptz
+) returns table (
+    request int, queue_id int, partition_id bigint, partition_name text, attempt int,
+    first_seq bigint, last_seq bigint, segment_id bigint, ordinal int, expires_at timestamptz, lease_id uuid
+) language plpgsql as $$
+#variable_conflict use_column
+declare
+    _run record;
+    _taken bigint[];
+    _batch int;
+    _rows int;
+    _last int;
+    _served int[] := '{}';
+begin
+    for _i in 1 .. cardinality(_group_ids) loop
+        if _requests[_i] is distinct from _requests[_i - 1] then
+            _taken := '{}';
+            _batch := _batches[_i];
+        end if;
+        continue when _batch <= 0 or _requests[_i] = any (_served);
+        if _partition_ids[_i] is null and not _auto_acks[_i] and _requests[_i] not in (coalesce(_requests[_i - 1], -1), coalesce(_requests[_i + 1], -1)) then
+            _last := _i;
+            while _group_ids[_last + 1] = _group_ids[_i] and _partition_ids[_last + 1] is null and not _auto_acks[_last + 1]
+                  and _requests[_last + 1] <> _requests[_last] and _requests[_last + 2] is distinct from _requests[_last + 1] loop
+                _last := _last + 1;
+            end loop;
+            if _last > _i then
+                for _run in
+                    select c.* from lockstep.shared_claim_joined(
+                        _group_ids[_i], _requests[_i:_last], _batches[_i:_last], _lease_ms[_i:_last], _lease_ids[_i:_last], coalesce(_at, clock_timestamp())) c
+                loop
+                    _served := _served || _run.request;
+                    return query select _run.request, _run.queue_id, _run.partition_id, _run.partition_name, _run.attempt, _run.first_seq,
+                        _run.last_seq, _run.segment_id, _run.ordinal, _run.expires_at, _run.lease_id;
+                end loop;
+                continue when _requests[_i] = any (_served);
+            end if;
+            return query
+            select _requests[_i], c.* from lockstep.shared_claim_regular(
+                _group_ids[_i], _partition_limits[_i], _batch, _lease_ms[_i], _lease_ids[_i], coalesce(_at, clock_timestamp())) c;
+            get diagnostics _rows = row_count;
+            continue when _rows > 0;
+        end if;
+        for _run in
+            select c.* from lockstep.shared_claim(
+                _group_ids[_i], _partition_ids[_i], _partition_limits[_i], _taken, _batch, _lease_ms[_i], _lease_ids[_i], _auto_acks[_i], _at) c
+        loop
+            if _run.partition_id <> all (_taken) then
+                _taken := _taken || _run.partition_id;
+            end if;
+            _batch := _batch - (_run.last_seq - _run.first_seq + 1)::int;
+            request := _requests[_i];
+            queue_id := _run.queue_id;
+            partition_id := _run.partition_id;
+            partition_name := _run.partition_name;
+            attempt := _run.attempt;
+            first_seq := _run.first_seq;
+            last_seq := _run.last_seq;
+            segment_id := _run.segment_id;
+            ordinal := _run.ordinal;
+            expires_at := _run.expires_at;
+            lease_id := _run.lease_id;
+            return next;
+        end loop;
+    end loop;
+end $$;
+
+-- What may be claimed without a look at single messages: nothing of the group is due to be delivered again, and its queue has
+-- no policy about them. Null if that is not so.
+create or replace function lockstep.shared_regular_queue(_group_id int, _now timestamptz, out _queue_id int, out _lease_seconds int) language sql stable as $$
+    select q.id, q.lease_seconds from lockstep.consumer_group g join lockstep.queue q on q.id = g.queue_id
+    where g.id = _group_id and q.delay_seconds + q.window_seconds + q.max_wait_seconds + q.expire_seconds + q.partitions = 0 and not q.expiring
+      and not exists (select 1 from lockstep.delivery d where d.group_id = _group_id and d.due_at <= _now)
+$$;
+
+-- New messages for several requests of one group at once, if they would all come from one partition: each gets what comes after
+-- those before it. If it is not like that nothing is claimed.
+create or replace function lockstep.shared_claim_joined(
+    _group_id int, _requests int[], _batches int[], _lease_ms bigint[], _lease_ids uuid[], _now timestamptz
+) returns table (
+    request int, queue_id int, partition_id bigint, partition_name text, attempt int,
+    first_seq bigint, last_seq bigint, segment_id bigint, ordinal int, expires_at timestamptz, lease_id uuid
+) language plpgsql as $$
+#variable_conflict use_column
+declare
+    _queue_id int;
+    _lease_seconds int;
+begin
+    select r._queue_id, r._lease_seconds into _queue_id, _lease_seconds from lockstep.shared_regular_queue(_group_id, _now) r;
+    if _queue_id is null then
+        return;
+    end if;
+    return query
+    with picked as materialized (
+        select c.partition_id, c.acked from lockstep.cursor c
+        where c.group_id = _group_id and c.due_at <= _now
+        order by c.due_at, c.partition_id limit 2 for no key update skip locked
+    ), reached as materialized (
+        select p.partition_id, p.acked, l.last_seq from picked p
+        cross join lateral (
+            select r.last_seq from lockstep.run r
+            where r.partition_id = p.partition_id and r.segment_id is not null order by r.first_seq desc limit 1
+        ) l
+        where l.last_seq > p.acked and 1 = (select count(*) from picked)
+          and not exists (select 1 from lockstep.run r where r.partition_id = p.partition_id and r.segment_id is null and r.last_seq > p.acked)
+    ), share as materialized (
+        select t.request, t.lease_id, r.partition_id, r.acked + t.upto - t.batch + 1 as from_seq, least(r.acked + t.upto, r.last_seq) as to_seq,
+               _now + coalesce(t.ms * interval '1 ms', make_interval(secs => _lease_seconds)) as until
+        from reached r
+        cross join (
+            select t.request, t.lease_id, t.ms, t.batch, sum(t.batch) over (order by t.o) as upto
+            from unnest(_requests, _batches, _lease_ms, _lease_ids) with ordinality t (request, batch, ms, lease_id, o)
+        ) t
+        where r.acked + t.upto - t.batch < r.last_seq
+    ), handed_out as (
+        update lockstep.cursor c
+        set acked = s.upto, consumed_at = _now, due_at = case when s.upto < r.last_seq then _now else _now + interval '10 ms' end
+        from reached r cross join (select max(s.to_seq) as upto from share s) s
+        where c.partition_id = r.partition_id and c.group_id = _group_id
+    ), kept as (
+        insert into lockstep.delivery (partition_id, group_id, from_seq, to_seq, lease_id, leased_at, due_at, attempts)
+        select s.partition_id, _group_id, s.from_seq, s.to_seq, s.lease_id, _now, s.until, 0 from share s
+    )
+    select s.request, _queue_id, s.partition_id, p.name, 1, greatest(r.first_seq, s.from_seq), least(r.last_seq, s.to_seq),
+           r.segment_id, (r.ordinal + greatest(s.from_seq - r.first_seq, 0))::int, s.until, s.lease_id
+    from share s
+    join lockstep.partition p on p.id = s.partition_id
+    cross join lateral lockstep.runs_between(s.partition_id, s.from_seq - 1, s.to_seq) r
+    order by s.from_seq, r.first_seq;
+    perform lockstep.shared_drain(_group_id, _lease_ids, _now);
+end $$;
+
+-- Writes down which of the cursors whose last messages were just leased are drained: under the partition lock, which is only
+-- tried. What came in between is not to wait.
+create or replace function lockstep.shared_drain(_group_id int, _lease_ids uuid[], _now timestamptz) returns void language plpgsql as $$
+declare
+    _drained bigint[];
+begin
+    _drained := array(
+        select p.id from lockstep.partition p
+        where p.id in (
+            select d.partition_id from lockstep.delivery d
+            where d.lease_id = any (_lease_ids) and coalesce(lockstep.last_stored(d.partition_id), 0) <= d.to_seq
+        )
+        order by p.id for no key update skip locked);
+    if _drained <> '{}' then
+        update lockstep.cursor c
+        set due_at = case when coalesce(lockstep.last_stored(c.partition_id), 0) > c.acked then _now end
+        where c.partition_id = any (_drained) and c.group_id = _group_id;
+    end if;
+end $$;
+
+-- What one group, or one partition of it, has for a request. _taken are the partitions that the request has already.
+create or replace function lockstep.shared_claim(
+    _group_id int, _partition_id bigint, _partitions int, _taken bigint[], _batch int, _lease_ms bigint, _lease_id uuid, _auto_ack boolean, _at timestamptz
+) returns table (
+    queue_id int, partition_id bigint, partition_name text, attempt int,
+    first_seq bigint, last_seq bigint, segment_id bigint, ordinal int, expires_at timestamptz, lease_id uuid
+) language plpgsql as $$
+#variable_conflict use_column
+declare
+    _now timestamptz := coalesce(_at, clock_timestamp());
+    _queue lockstep.queue;
+    _run record;
+    _until timestamptz;
+    _wanted int := _batch;
+    _rows int;
+begin
+    select q.* into _queue from lockstep.consumer_group g join lockstep.queue q on q.id = g.queue_id where g.id = _group_id;
+    if not found or (_partition_id is not null and not exists (select 1 from lockstep.partition p where p.id = _partition_id)) then
+        raise exception 'the group or partition is gone' using errcode = 'LS001';
+    end if;
+    for _look in 1 .. 3 loop
+        _rows := 0;
+        _until := _now + coalesce(_lease_ms * interval '1 ms', make_interval(secs => _queue.lease_seconds));
+        if exists (select 1 from lockstep.delivery d where d.group_id = _group_id and d.due_at <= _now) then
+            for _run in
+                select c.* from lockstep.shared_claim_again(_group_id, _partition_id, _partitions, _taken, _batch, _until, _lease_id, _auto_ack, _queue, _now) c
+            loop
+                if _run.partition_id <> all (_taken) then
+                    _taken := _taken || _run.partition_id;
+                end if;
+                _batch := _batch - (_run.last_seq - _run.first_seq + 1)::int;
+                return query select _run.queue_id, _run.partition_id, _run.partition_name, _run.attempt, _run.first_seq, _run.last_seq,
+                    _run.segment_id, _run.ordinal, _run.expires_at, _run.lease_id;
+            end loop;
+        end if;
+        if _batch > 0 then
+            return query select c.* from lockstep.shared_claim_new(_group_id, _partition_id, _partitions, _taken, _batch, _until, _lease_id, _auto_ack, _queue, _now) c;
+            get diagnostics _rows = row_count;
+        end if;
+        exit when _rows > 0 or _batch < _wanted;
+        _now := coalesce(_at, clock_timestamp());
+        exit when not lockstep.shared_await(_group_id, _partition_id, _now);
+    end loop;
+end $$;
+
+-- Ranges that are due, one after the other, each put right before it is leased. What does not fit is left as it was.
+create or replace function lockstep.shared_claim_again(
+    _group_id int, _partition_id bigint, _partitions int, _taken bigint[], _batch int, _until timestamptz, _lease_id uuid, _auto_ack boolean,
+    _queue lockstep.queue, _now timestamptz
+) returns table (
+    queue_id int, partition_id bigint, partition_name text, attempt int,
+    first_seq bigint, last_seq bigint, segment_id bigint, ordinal int, expires_at timestamptz, lease_id uuid
+) language plpgsql as $$
+#variable_conflict use_column
+declare
+    _at_partition bigint;
+    _passed bigint[] := '{}';
+    _range lockstep.delivery;
+    _n bigint;
+    _upto bigint;
+begin
+    while _batch > 0 loop
+        select d.partition_id into _at_partition from lockstep.delivery d
+        where d.group_id = _group_id and d.due_at <= _now and d.partition_id = coalesce(_partition_id, d.partition_id)
+          and (cardinality(_taken) < _partitions or d.partition_id = any (_taken)) and d.partition_id <> all (_passed)
+        order by d.due_at, d.partition_id, d.from_seq limit 1;
+        exit when not found;
+        -- The cursor first: a range that is locked without it would be kept from whoever gets the cursor.
+        perform 1 from lockstep.cursor c where c.partition_id = _at_partition and c.group_id = _group_id for no key update skip locked;
+        if found then
+            select d.* into _range from lockstep.delivery d
+            where d.partition_id = _at_partition and d.group_id = _group_id and d.due_at <= _now
+            order by d.due_at, d.from_seq limit 1 for update skip locked;
+        end if;
+        if not found then
+            _passed := _passed || _at_partition;
+            continue;
+        end if;
+        continue when not lockstep.shared_put_right(_range, _queue, _now);
+        _n := lockstep.still_stored(_range.partition_id, _range.from_seq - 1, _range.to_seq);
+        _upto := case when _n <= _batch then _range.to_seq else lockstep.reach(_range.partition_id, _range.from_seq - 1, _batch, 'infinity') end;
+        return query
+        select _queue.id, p.id, p.name, _range.attempts + 1, greatest(r.first_seq, _range.from_seq), least(r.last_seq, _upto), r.segment_id,
+               (r.ordinal + greatest(_range.from_seq - r.first_seq, 0))::int, case when not _auto_ack then _until end, _lease_id
+        from lockstep.partition p cross join lateral lockstep.runs_between(p.id, _range.from_seq - 1, _upto) r
+        where p.id = _range.partition_id
+        order by r.first_seq;
+        if _auto_ack then
+            delete from lockstep.delivery d
+            where d.partition_id = _range.partition_id and d.group_id = _group_id and d.from_seq = _range.from_seq;
+            perform lockstep.count_moves(array[_group_id], array[_range.partition_id], array[_range.from_seq - 1], array[_upto]);
+        else
+            update lockstep.delivery d set to_seq = _upto, lease_id = _lease_id, leased_at = _now, due_at = _until
+            where d.partition_id = _range.partition_id and d.group_id = _group_id and d.from_seq = _range.from_seq;
+        end if;
+        if _upto < _range.to_seq then
+            insert into lockstep.delivery (partition_id, group_id, from_seq, to_seq, due_at, attempts)
+            values (_range.partition_id, _group_id, _upto + 1, _range.to_seq, _range.due_at, _range.attempts);
+        end if;
+        if _range.partition_id <> all (_taken) then
+            _taken := _taken || _range.partition_id;
+        end if;
+        _batch := _batch - least(_n, _batch)::int;
+    end loop;
+end $$;
+
+-- Puts a locked, due range right: forgets it if its messages were removed, charges an expired lease (shared.expire), passes
+-- what waited too long, or expired. False if anything was changed: then it is to be looked for anew.
+create or replace function lockstep.shared_put_right(_range lockstep.delivery, _queue lockstep.queue, _now timestamptz) returns boolean language plpgsql as $$
+declare
+    _gone bigint[];
+    _overdue bigint;
+begin
+    if lockstep.still_stored(_range.partition_id, _range.from_seq - 1, _range.to_seq) = 0 then
+        delete from lockstep.delivery d
+        where d.partition_id = _range.partition_id and d.group_id = _range.group_id and d.from_seq = _range.from_seq;
+        return false;
+    end if;
+    if _range.lease_id is not null and (_range.attempts < _queue.retry_limit or _queue.on_exhausted = 'stop') then
+        update lockstep.delivery d
+        set lease_id = null, leased_at = null, attempts = d.attempts + 1,
+            due_at = case when d.attempts < _queue.retry_limit then d.due_at else 'infinity' end
+        where d.partition_id = _range.partition_id and d.group_id = _range.group_id and d.from_seq = _range.from_seq;
+        return false;
+    end if;
+    if _range.lease_id is not null then
+        if _queue.on_exhausted = 'dead' then
+            perform lockstep.shared_deaths(
+                _queue.id, _range.group_id, _range.partition_id, _range.from_seq, _range.to_seq, _range.attempts + 1, 'lease expired', _now);
+        end if;
+        perform lockstep.shared_end_seqs(_range, array(select generate_series(_range.from_seq, _range.to_seq)));
+        return false;
+    end if;
+    if _queue.max_wait_seconds > 0 then
+        _overdue := lockstep.seq_at(_range.partition_id, _now - make_interval(secs => _queue.max_wait_seconds), true);
+        if _overdue >= lockstep.next_seq(_range.partition_id, _range.from_seq - 1) then
+            perform lockstep.shared_end_seqs(_range, array(select generate_series(_range.from_seq, least(_overdue, _range.to_seq))));
+            return false;
+        end if;
+    end if;
+    if lockstep.may_expire(_queue) then
+        _gone := array(
+            select t.seq from lockstep.expired_between(_range.partition_id, _range.from_seq - 1, _range.to_seq, _queue, _now) e
+            cross join lateral generate_series(e.first_seq, e.last_seq) t (seq) order by t.seq);
+        if _gone <> '{}' then
+            if _queue.on_expired = 'dead' then
+                perform lockstep.shared_deaths(_queue.id, _range.group_id, _range.partition_id, t.seq, t.seq, _range.attempts, 'expired', _now)
+                from unnest(_gone) t (seq);
+            end if;
+            perform lockstep.shared_end_seqs(_range, _gone);
+            return false;
+        end if;
+    end if;
+    return true;
+end $$;
+
+-- Takes seqs out of a locked range for good.
+create or replace function lockstep.shared_end_seqs(_range lockstep.delivery, _seqs bigint[]) returns void language plpgsql as $$
+begin
+    delete from lockstep.delivery d
+    where d.partition_id = _range.partition_id and d.group_id = _range.group_id and d.from_seq = _range.from_seq;
+    insert into lockstep.delivery (partition_id, group_id, from_seq, to_seq, lease_id, leased_at, due_at, attempts)
+    select _range.partition_id, _range.group_id, t.from_seq, t.to_seq, _range.lease_id, _range.leased_at, _range.due_at, _range.attempts
+    from lockstep.range_without(_range.from_seq, _range.to_seq, _seqs) t
+    where lockstep.still_stored(_range.partition_id, t.from_seq - 1, t.to_seq) > 0;
+    perform lockstep.count_moves(
+        array_agg(_range.group_id), array_agg(_range.partition_id), array_agg(t.seq - 1), array_agg(t.seq)) from unnest(_seqs) t (seq);
+end $$;
+
+-- New messages, the common case, in one statement: nothing is due to be delivered again, the queue has no policy that says
+-- anything about single messages, and every due cursor that would be claimed has stored messages next. If it is not like
+-- that nothing is claimed, and shared_claim goes through it all.
+create or replace function lockstep.shared_claim_regular(
+    _group_id int, _partitions int, _batch int, _lease_ms bigint, _lease_id uuid, _now timestamptz
+) returns table (
+    queue_id int, partition_id bigint, partition_name text, attempt int,
+    first_seq bigint, last_seq bigint, segment_id bigint, ordinal int, expires_at timestamptz, lease_id uuid
+) language plpgsql as $$
+#variable_conflict use_column
+declare
+    _queue_id int;
+    _until timestamptz;
+begin
+    select r._queue_id, _now + coalesce(_lease_ms * interval '1 ms', make_interval(secs => r._lease_seconds)) into _queue_id, _until
+    from lockstep.shared_regular_queue(_group_id, _now) r;
+    if _queue_id is null then
+        return;
+    end if;
+    return query
+    with picked as materialized (
+        select c.partition_id, c.due_at, c.acked from lockstep.cursor c
+        where c.group_id = _group_id and c.due_at <= _now
+        order by c.due_at, c.partition_id limit _partitions for no key update skip locked
+    ), reached as materialized (
+        select p.partition_id, p.due_at, p.acked, l.last_seq - p.acked as ahead, least(l.last_seq - p.acked, _batch) as n,
+               l.last_seq > p.acked and not exists (
+                   select 1 from lockstep.run r where r.partition_id = p.partition_id and r.segment_id is null and r.last_seq > p.acked
+               ) as regular
+        from picked p
+        left join lateral (
+            select r.last_seq from lockstep.run r
+            where r.partition_id = p.partition_id and r.segment_id is not null order by r.first_seq desc limit 1
+        ) l on true
+    ), allotted as (
+        select r.*, least(r.n, _batch - (sum(r.n) over (order by r.due_at, r.partition_id) - r.n)) as taken
+        from reached r where not exists (select 1 from reached x where x.regular is not true)
+    ), handed_out as (
+        -- One that is emptied may be drained, which is looked at below; if a push is in flight there, the next pop looks.
+        update lockstep.cursor c
+        set acked = c.acked + a.taken, consumed_at = _now, due_at = case when a.taken < a.ahead then _now else _now + interval '10 ms' end
+        from allotted a
+        where a.taken > 0 and c.partition_id = a.partition_id and c.group_id = _group_id
+        returning c.partition_id, a.acked, c.acked as upto, a.due_at
+    ), kept as (
+        insert into lockstep.delivery (partition_id, group_id, from_seq, to_seq, lease_id, leased_at, due_at, attempts)
+        select h.partition_id, _group_id, h.acked + 1, h.upto, _lease_id, _now, _until, 0 from handed_out h
+    )
+    select _queue_id, h.partition_id, p.name, 1, greatest(r.first_seq, h.acked + 1), least(r.last_seq, h.upto),
+           r.segment_id, (r.ordinal + greatest(h.acked + 1 - r.first_seq, 0))::int, _until, _lease_id
+    from handed_out h
+    join lockstep.partition p on p.id = h.partition_id
+    cross join lateral lockstep.runs_between(h.partition_id, h.acked, h.upto) r
+    order by h.due_at, h.partition_id, r.first_seq;
+    perform lockstep.shared_drain(_group_id, array[_lease_id], _now);
+end $$;
+
+-- New messages, one cursor after the other, as lockstep.claim does it for ordered groups.
+create or replace function lockstep.shared_claim_new(
+    _group_id int, _partition_id bigint, _partitions int, _taken bigint[], _batch int, _until timestamptz, _lease_id uuid, _auto_ack boolean,
+    _queue lockstep.queue, _now timestamptz
+) returns table (
+    queue_id int, partition_id bigint, partition_name text, attempt int,
+    first_seq bigint, last_seq bigint, segment_id bigint, ordinal int, expires_at timestamptz, lease_id uuid
+) language plpgsql as $$
+#variable_conflict use_column
+declare
+    _cursor lockstep.cursor;
+    _upto bigint;
+begin
+    while _batch > 0 loop
+        if _partition_id is null and _queue.partitions > 0 then
+            select c.* into _cursor from lockstep.cursor c
+            where c.group_id = _group_id and c.due_at <= _now and (cardinality(_taken) < _partitions or c.partition_id = any (_taken))
+            order by lockstep.lag(c.partition_id, c.acked) desc, c.partition_id limit 1 for no key update skip locked;
+        elsif _partition_id is null then
+            select c.* into _cursor from lockstep.cursor c
+            where c.group_id = _group_id and c.due_at <= _now and (cardinality(_taken) < _partitions or c.partition_id = any (_taken))
+            order by c.due_at, c.partition_id limit 1 for no key update skip locked;
+        else
+            select c.* into _cursor from lockstep.cursor c
+            where c.partition_id = _partition_id and c.group_id = _group_id and c.due_at <= _now
+              and (cardinality(_taken) < _partitions or c.partition_id = any (_taken)) for no key update skip locked;
+        end if;
+        exit when not found;
+        _cursor := lockstep.put_right(_cursor, _queue, _now);
+        continue when _cursor.due_at is null or _cursor.due_at > _now;
+        _upto := lockstep.reach(_cursor.partition_id, _cursor.acked, _batch, case
+            when _queue.delay_seconds > 0 then _now - make_interval(secs => _queue.delay_seconds) else 'infinity' end);
+        if lockstep.may_expire(_queue) then
+            _upto := lockstep.before_expired(_cursor.partition_id, _cursor.acked, _upto, _queue, _now);
+        end if;
+        return query
+        select _queue.id, p.id, p.name, 1, greatest(r.first_seq, _cursor.acked + 1), least(r.last_seq, _upto),
+               r.segment_id, (r.ordinal + greatest(_cursor.acked + 1 - r.first_seq, 0))::int, case when not _auto_ack then _until end, _lease_id
+        from lockstep.partition p cross join lateral lockstep.runs_between(p.id, _cursor.acked, _upto) r
+        where p.id = _cursor.partition_id
+        order by r.first_seq;
+        update lockstep.cursor c
+        set acked = _upto, attempts = 0, consumed_at = _now, due_at = lockstep.due_or_drained(c.partition_id, _upto, _queue, _now, _now)
+        where c.partition_id = _cursor.partition_id and c.group_id = _group_id;
+        if _auto_ack then
+            perform lockstep.count_moves(array[_group_id], array[_cursor.partition_id], array[_cursor.acked], array[_upto]);
+        else
+            insert into lockstep.delivery (partition_id, group_id, from_seq, to_seq, lease_id, leased_at, due_at, attempts)
+            values (_cursor.partition_id, _group_id, _cursor.acked + 1, _upto, _lease_id, _now, _until, 0);
+        end if;
+        if _cursor.partition_id <> all (_taken) then
+            _taken := _taken || _cursor.partition_id;
+        end if;
+        _batch := _batch - lockstep.stored_between(_cursor.partition_id, _cursor.acked, _upto)::int;
+    end loop;
+end $$;
+
+-- If something is due, waits until nobody holds the first of it; no longer than a commit should take. False if nothing is due,
+-- or it is held for longer.
+create or replace function lockstep.shared_await(_group_id int, _partition_id bigint, _now timestamptz) returns boolean language plpgsql as $$
+declare
+    _patience text := current_setting('lock_timeout');
+    _at_partition bigint;
+begin
+    select t.partition_id into _at_partition
+    from (
+        (select c.partition_id, c.due_at from lockstep.cursor c
+         where c.group_id = _group_id and c.due_at <= _now and c.partition_id = coalesce(_partition_id, c.partition_id)
+         order by c.due_at limit 1)
+        union all
+        (select d.partition_id, d.due_at from lockstep.delivery d
+         where d.group_id = _group_id and d.due_at <= _now and d.partition_id = coalesce(_partition_id, d.partition_id)
+         order by d.due_at limit 1)
+    ) t order by t.due_at limit 1;
+    if not found then
+        return false;
+    end if;
+    begin
+        perform set_config('lock_timeout', '500ms', true);
+        perform 1 from lockstep.cursor c where c.partition_id = _at_partition and c.group_id = _group_id for no key update;
+        perform set_config('lock_timeout', _patience, true);
+        return true;
+    exception when lock_not_available then
+        return false;
+    end;
+end $$;

@@ -1,0 +1,146 @@
+"""Promotion in the background: in time, without a server, told to who waits, and through failures."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from lockstep.config import Config
+from lockstep.core.crons import NewCron
+from lockstep.core.messages import Batch, Columns, NewMessage, NewSchedule
+from lockstep.core.records import PopRequest
+from lockstep.core.schedules import Promoted, ScheduleName
+from lockstep.engine.engine import Engine
+from lockstep.engine.maintenance import Promotion
+from lockstep.errors import Unavailable
+from lockstep.storage.memory import MemoryStore
+from support.builders import configure, numbers, push_n
+from support.clock import SetClock
+
+# Nobody finds anything by looking from time to time: what happens here was told.
+CONFIG = Config(promotion_interval_seconds=60, pop_check_seconds_min=60, pop_check_seconds_max=60)
+WAIT_SECONDS_MAX = 30
+
+
+def later(seconds: float, *, queue: str = "q") -> Batch:
+    return Batch(queue, "p", Columns([b'{"n":1}']), NewSchedule(delay_seconds=seconds))
+
+
+@pytest_asyncio.fixture
+async def engine() -> AsyncIterator[Engine]:
+    """On the real clock."""
+    async with Engine(MemoryStore(), CONFIG) as engine:
+        yield engine
+
+
+async def test_scheduled_message_reaches_a_pop_that_waits(engine: Engine) -> None:
+    await push_n(engine, "q", 1, partition="p")  # type: ignore[arg-type]
+    await engine.pop([PopRequest(queue="q", auto_ack=True)])
+    waiting = asyncio.create_task(engine.wait_pop(PopRequest(queue="q"), WAIT_SECONDS_MAX))
+    await engine.push([later(0.2)])
+    assert numbers(await waiting) == [1]
+
+
+async def test_earlier_one_does_not_wait_for_a_later_one(engine: Engine) -> None:
+    await engine.push([later(3600, queue="other")])
+    waiting = asyncio.create_task(engine.wait_pop(PopRequest(queue="q"), WAIT_SECONDS_MAX))
+    await engine.push(
+        [NewMessage(queue="q", payload=b'{"n":1}', deliver_at=datetime.now(UTC) + timedelta(seconds=0.2))]
+    )
+    assert numbers(await waiting) == [1]
+
+
+async def test_rescheduling_wakes_the_promotion(engine: Engine) -> None:
+    [receipt] = await engine.push([later(3600)])
+    waiting = asyncio.create_task(engine.wait_pop(PopRequest(queue="q"), WAIT_SECONDS_MAX))
+    await engine.reschedule(ScheduleName(id=receipt.schedule_id), NewSchedule(delay_seconds=0))
+    assert numbers(await waiting) == [1]
+
+
+async def test_cron_reaches_a_pop_that_waits(engine: Engine) -> None:
+    await engine.set_cron(NewCron(name="c", queue="q", expression="* * * * * *", payload=b'{"n":1}'))
+    popped = await engine.wait_pop(PopRequest(queue="q"), WAIT_SECONDS_MAX)
+    assert numbers(popped) == [1]
+
+
+async def test_server_promotes_what_nobody_told_it_of() -> None:
+    store = MemoryStore()
+    config = Config(promotion_interval_seconds=0.05)
+    async with Engine(store, config) as engine:
+        maintenance = engine.maintenance()
+        maintenance.start()
+        await store.push([later(0.1)])
+        popped = await engine.wait_pop(PopRequest(queue="q"), WAIT_SECONDS_MAX)
+        await maintenance.stop()
+    assert numbers(popped) == [1]
+
+
+# --- Single passes
+
+
+class Told:
+    def __init__(self) -> None:
+        self.partitions: list[dict[str, set[str]]] = []
+
+    def __call__(self, partitions_by_queue: Any) -> None:
+        self.partitions.append(dict(partitions_by_queue))
+
+
+async def test_pass_says_what_it_did_and_tells_where(clock: SetClock) -> None:
+    store, told = MemoryStore(clock=clock), Told()
+    promotion = Promotion(store, Config(promotion_messages_max=2), tell=told)
+    assert (await promotion.run_once()).effect == {"messages": 0, "postponed": {}}
+    assert told.partitions == []
+    await store.push([later(1), later(2), later(3)])
+    clock.advance(10)
+    report = await promotion.run_once()
+    assert (report.effect["messages"], report.more) == (2, True)
+    report = await promotion.run_once()
+    assert (report.effect["messages"], report.more) == (1, False)
+    assert told.partitions == [{"q": {"p"}}, {"q": {"p"}}]
+
+
+async def test_what_is_postponed_is_said_once(clock: SetClock, caplog: pytest.LogCaptureFixture) -> None:
+    store = MemoryStore(clock=clock)
+    promotion = Promotion(store, Config(), tell=Told())
+    await configure(store, "q", max_size=1)
+    await push_n(store, "q", 1)
+    await store.push([later(1)])
+    clock.advance(10)
+    for _ in range(3):
+        assert "QueueFull" in (await promotion.run_once()).effect["postponed"]["q"]
+    assert [record.message for record in caplog.records] == ["promotion_postponed"]
+
+
+class Failing(MemoryStore):
+    """A store that is away for a while."""
+
+    failures = 2
+
+    async def promote(self, *, limit: int) -> Promoted:
+        if self.failures:
+            self.failures -= 1
+            raise Unavailable("the database is away")
+        return await super().promote(limit=limit)
+
+
+async def test_failure_does_not_end_it(caplog: pytest.LogCaptureFixture) -> None:
+    async with Engine(Failing(), Config(promotion_interval_seconds=0.05)) as engine:
+        await engine.push([later(0.1)])
+        popped = await engine.wait_pop(PopRequest(queue="q"), WAIT_SECONDS_MAX)
+    assert numbers(popped) == [1]
+    assert [record.message for record in caplog.records] == ["promotion_failed"]
+
+
+async def test_stop_ends_it_for_good() -> None:
+    promotion = Promotion(MemoryStore(), CONFIG, tell=Told())
+    promotion.start()
+    await promotion.stop()
+    await promotion.stop()
+    promotion.start()
+    assert [task for task in asyncio.all_tasks() if task.get_name() == "lockstep-promotion"] == []

@@ -1,0 +1,199 @@
+"""Work queues in the engine: balance, fair shares, expiry of single messages, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from lockstep.config import load
+from lockstep.core.messages import Batch, Columns, NewMessage
+from lockstep.core.policy import queue_options
+from lockstep.core.records import Popped, PopRequest
+from lockstep.engine.engine import Engine
+from lockstep.engine.maintenance.eviction import Eviction
+from lockstep.engine.waiting import fair_shares
+from lockstep.errors import InvalidName, InvalidOption, InvalidRequest
+from lockstep.storage.base import Store
+from support.builders import payloads
+from support.clock import SetClock
+from support.until import until
+
+NEVER = {"pop_check_seconds_min": 3600.0, "pop_check_seconds_max": 3600.0}
+
+
+def engine_on(store: Store, **settings: Any) -> Engine:
+    return Engine(store, load(settings, environ={}))
+
+
+# --- Balance ------------------------------------------------------------------------------------------------
+
+
+async def test_push_without_a_partition_goes_to_a_numbered_one(store: Store) -> None:
+    engine = engine_on(store)
+    await engine.configure("q", queue_options(partitions=4))
+    places = Counter([(await engine.push([Batch.of("q", [b"1"])]))[0].partition for _ in range(40)])
+    assert set(places) == {"0", "1", "2", "3"}
+    assert max(places.values()) - min(places.values()) <= 6  # of two choices the emptier one
+
+
+async def test_push_avoids_the_partition_that_is_full(store: Store) -> None:
+    engine = engine_on(store)
+    await engine.configure("q", queue_options(partitions=3))
+    await engine.push([Batch.of("q", payloads(100), partition="1")])
+    places = {(await engine.push([Batch.of("q", [b"1"])]))[0].partition for _ in range(30)}
+    assert places == {"0", "2"}
+
+
+async def test_named_partition_and_other_queues_are_left_alone(store: Store) -> None:
+    engine = engine_on(store)
+    await engine.configure("q", queue_options(partitions=3))
+    assert (await engine.push([Batch.of("q", [b"1"], partition="mine")]))[0].partition == "mine"
+    assert (await engine.push([Batch.of("other", [b"1"])]))[0].partition == "Default"
+
+
+async def test_messages_of_one_push_stay_together_and_in_order(store: Store) -> None:
+    engine = engine_on(store)
+    await engine.configure("q", queue_options(partitions=5))
+    receipts = await engine.push([NewMessage(queue="q", payload=payload) for payload in payloads(10)])
+    assert len({receipt.partition for receipt in receipts}) == 1
+    assert [receipt.seq for receipt in receipts] == list(range(1, 11))
+
+
+async def test_transaction_spreads_too(store: Store) -> None:
+    engine = engine_on(store)
+    await engine.configure("q", queue_options(partitions=2))
+    result = await engine.transaction([], [Batch.of("q", [b"1"])])
+    assert result.pushed[0].partition in {"0", "1"}
+
+
+async def test_balance_is_known_again_after_an_update(store: Store) -> None:
+    engine = engine_on(store, balance_interval_seconds=0.01)
+    assert (await engine.push([Batch.of("q", [b"1"])]))[0].partition == "Default"
+    await engine.update_queue("q", {"partitions": 1})
+    assert (await engine.push([Batch.of("q", [b"1"])]))[0].partition == "0"
+
+
+# --- Fair shares --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wanted", "there", "shares"),
+    [
+        ([20, 6, 1], 23, [16, 6, 1]),
+        ([20, 6, 1], 5, [2, 2, 1]),
+        ([20, 6, 1], 100, [20, 6, 1]),
+        ([5, 5], 0, [0, 0]),
+        ([3, 3, 3], 2, [1, 1, 0]),
+        ([], 7, []),
+    ],
+)
+def test_fair_shares(wanted: list[int], there: int, shares: list[int]) -> None:
+    assert sorted(fair_shares(wanted, there)) == sorted(shares)
+    assert sum(fair_shares(wanted, there)) == min(sum(wanted), there)
+
+
+@pytest.mark.parametrize("by_queue", [True, False])
+async def test_waiting_pops_of_a_shared_group_each_get_some(store: Store, by_queue: bool) -> None:
+    async with engine_on(store, **NEVER) as engine:
+        await engine.configure("q", queue_options(group_mode="shared" if by_queue else "ordered"))
+        mode = None if by_queue else "shared"
+        polls = [
+            asyncio.create_task(engine.wait_pop(PopRequest(queue="q", group="g", batch=batch, mode=mode), 60.0))
+            for batch in (20, 6, 1)
+        ]
+        await until(lambda: engine._waiting.shared == 3)
+        await engine.push([Batch.of("q", payloads(23))])
+        popped: list[Popped] = await asyncio.gather(*polls)
+        assert [len(one) for one in popped] == [16, 6, 1]
+        seqs = sorted(message.seq for one in popped for message in one.messages())
+        assert seqs == list(range(1, 24))
+        assert engine._waiting.shared == 0
+
+
+# --- Expiry of single messages ------------------------------------------------------------------------------
+
+
+async def test_expire_seconds_count_from_now(store: Store) -> None:
+    engine = engine_on(store)
+    before = datetime.now(UTC)
+    await engine.push([NewMessage(queue="q", payload=b"1", expire_seconds=3600)])
+    [popped] = await engine.pop([PopRequest(queue="q")])
+    [message] = popped.messages()
+    assert message.expires_at is not None
+    assert timedelta(0) <= message.expires_at - before - timedelta(hours=1) < timedelta(minutes=1)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"expire_seconds": -1},
+        {"expire_seconds": "1"},
+        {"expires_at": datetime(2030, 1, 1)},  # noqa: DTZ001
+        {"expires_at": "2030-01-01"},
+        {"expires_at": datetime(2030, 1, 1, tzinfo=UTC), "expire_seconds": 5},
+    ],
+)
+async def test_expiry_that_is_none_is_refused(guarded: Engine, wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest):
+        await guarded.push([NewMessage(queue="q", payload=b"1", **wrong)])
+
+
+async def test_column_of_expiries_is_checked(guarded: Engine) -> None:
+    with pytest.raises(InvalidRequest):
+        await guarded.push([Batch("q", "p", Columns([b"1"], expires_at=["soon"]))])  # type: ignore[list-item]
+
+
+async def test_eviction_passes_what_expired(store: Store, clock: SetClock) -> None:
+    engine = engine_on(store)
+    await engine.configure("q", queue_options(expire_seconds=60, lease_seconds=10))
+    await engine.pop([PopRequest(queue="q")])
+    await engine.push([Batch.of("q", payloads(3), partition="p")])
+    clock.advance(60)
+    report = await Eviction(store, load(environ={})).run_once()
+    assert report.effect == {"eviction": 0, "expiry": 3}
+    assert not report.more
+
+
+# --- What is refused ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{"expire_seconds": 600}, {"partitions": 2}, {"group_mode": "shared"}])
+async def test_name_of_a_work_queue_has_no_whitespace(store: Store, options: dict[str, Any]) -> None:
+    engine = engine_on(store)
+    for name in ("a b", "a\u00a0b", " a"):
+        with pytest.raises(InvalidName):
+            await engine.configure(name, queue_options(**options))
+        await engine.configure(name)  # as it always was
+        with pytest.raises(InvalidName):
+            await engine.update_queue(name, options)
+    allowed = engine_on(store, names_allow_whitespace=True)
+    assert (await allowed.configure("a b", queue_options(**options))).name == "a b"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"nonsense": 1},
+        {"lease_seconds": 0},
+        {"retry_limit": 65_537},
+        {"retry_limit": -1},
+        {"partitions": 1001},
+        {"on_expired": "explode"},
+        {"dead_queue": ""},
+        {"dead_queue": 5},
+        "lease_seconds",
+    ],
+)
+async def test_bad_changes_are_refused(guarded: Engine, changes: Any) -> None:
+    with pytest.raises(InvalidOption):
+        await guarded.update_queue("q", changes)
+
+
+def test_lease_must_not_outlast_expiry() -> None:
+    with pytest.raises(InvalidOption):
+        queue_options(lease_seconds=60, expire_seconds=59)
+    assert queue_options(lease_seconds=60, expire_seconds=60).expire_seconds == 60
