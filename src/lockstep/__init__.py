@@ -3,7 +3,8 @@
 from lockstep.client import AsyncClient, Client, new_message
 from lockstep.config import Config
 from lockstep.connecting import connect, connect_async
-from lockstep.core.messages import Batch, Columns, Message, NewMessage, PushResult, Receipt
+from lockstep.core.crons import Cron, NewCron
+from lockstep.core.messages import Batch, Columns, Message, NewMessage, NewSchedule, PushResult, Receipt
 from lockstep.core.names import DEFAULT_PARTITION, QUEUE_MODE
 from lockstep.core.policy import QueueOptions, queue_options
 from lockstep.core.records import (
@@ -18,6 +19,7 @@ from lockstep.core.records import (
     Renewal,
     Subscription,
 )
+from lockstep.core.schedules import Scheduled, ScheduleFilter, ScheduleName
 from lockstep.engine.engine import Engine
 from lockstep.engine.within import push_within, push_within_async
 from lockstep.errors import LockstepError
@@ -36,12 +38,15 @@ __all__ = [
     "Client",
     "Columns",
     "Config",
+    "Cron",
     "DeadLetterFilter",
     "Engine",
     "LockstepError",
     "Message",
     "MessageFilter",
+    "NewCron",
     "NewMessage",
+    "NewSchedule",
     "PendingRequest",
     "PopRequest",
     "Popped",
@@ -50,6 +55,9 @@ __all__ = [
     "QueueOptions",
     "Receipt",
     "Renewal",
+    "ScheduleFilter",
+    "ScheduleName",
+    "Scheduled",
     "Subscription",
     "__version__",
     "connect",

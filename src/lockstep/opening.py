@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from lockstep.config import Config, load
+from lockstep.core.schedules import Timing
 from lockstep.engine.engine import Engine
 from lockstep.errors import InvalidRequest
 from lockstep.storage.base import Store
@@ -68,7 +69,9 @@ def check_address(address: str) -> str:
 
 
 def _store(address: str, config: Config) -> Store:
-    return MemoryStore() if check_address(address) == "memory" else _postgres_store(address, config)
+    if check_address(address) == "memory":
+        return MemoryStore(timing=Timing(config.schedule_min_seconds, config.cron_late_seconds_max))
+    return _postgres_store(address, config)
 
 
 def _postgres_store(dsn: str, config: Config) -> Store:

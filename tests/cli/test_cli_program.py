@@ -41,6 +41,9 @@ def test_all_commands_are_there() -> None:
         "configure",
         "delete",
         "clear",
+        "update",
+        "stats",
+        "redrive",
     }
     assert {path[1] for path in COMMANDS if path[0] == "dlq" and len(path) == 2} == {"ls", "show", "redrive", "purge"}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from lockstep.client._progress import Progress, refusal
+from lockstep.client._progress import Progress, SharedProgress, refusal
 from lockstep.core.messages import Message
 from lockstep.core.records import Ack, AckOutcome
 from lockstep.errors import Conflict, LeaseLost
@@ -105,3 +105,38 @@ def test_lost_lease_is_the_first_thing_to_say() -> None:
     error = refusal([outcome(None), outcome("unresolvable")])
     assert type(error) is Conflict
     assert error.details["reason"] == "unresolvable"
+
+
+# --- Shared groups ------------------------------------------------------------------------------------------
+
+
+def shared(*seqs: int) -> SharedProgress:
+    return SharedProgress(LEASE, [message(1, seq) for seq in seqs])
+
+
+def test_shared_delivery_that_is_all_done_is_one_ack() -> None:
+    progress = shared(1, 2, 3)
+    for seq in (3, 1, 2):
+        progress.finish(1, seq)
+    assert progress.commits() == progress.ends("retry") == progress.whole() == [Ack(lease_id=LEASE)]
+
+
+def test_shared_messages_end_one_by_one() -> None:
+    progress = shared(1, 2, 3)
+    progress.finish(1, 2)
+    assert progress.commits() == [Ack(lease_id=LEASE, partition_id=1, seq=2)]
+    progress.settle(progress.commits(), [AckOutcome(index=0, success=True)])
+    assert (progress.is_open(1, 2), progress.is_gone(1, 2), progress.over) == (False, False, False)
+    ends = progress.ends("failed", "no")
+    assert [(ack.seq, ack.status) for ack in ends] == [(1, "failed"), (3, "failed")]
+    progress.settle(ends, [AckOutcome(index=0, success=True), AckOutcome(index=1, success=False, error="lease_lost")])
+    assert progress.over
+    assert progress.is_gone(1, 1)
+    assert progress.is_gone(1, 3)
+
+
+def test_shared_ack_by_the_lease_alone_needs_all_of_it() -> None:
+    progress = shared(1, 2)
+    one = progress.ends_one(1, 1, "retry")
+    progress.settle(one, [AckOutcome(index=0, success=True)])
+    assert progress.whole() == [Ack(lease_id=LEASE, partition_id=1, seq=2)]

@@ -204,12 +204,15 @@ def test_verbs_that_must_not_be_applied_twice() -> None:
     once = {name for name, verb in protocol.VERBS.items() if not verb.repeatable}
     assert once == {
         "bury_message",
+        "cancel_schedule",
         "clear",
         "delete_group",
         "delete_queue",
         "purge",
         "record_trace",
         "redrive",
+        "redrive_queue",
+        "remove_cron",
         "remove_message",
         "repair",
         "retry_message",

@@ -17,6 +17,8 @@ LIBRARY = [block for block in blocks_of(ROOT / "docs/guides/library.md") if bloc
 
 CLIENT = [block for block in blocks_of(ROOT / "docs/guides/client.md") if block.use != "sketch"]
 
+WORK_QUEUES = [block for block in blocks_of(ROOT / "docs/guides/work-queues.md") if block.use != "sketch"]
+
 
 async def test_library_guide_on_memory(capsys: pytest.CaptureFixture[str]) -> None:
     async with open_engine("memory://") as engine:
@@ -42,6 +44,21 @@ async def test_client_guide_on_postgres(database_dsn: str, capsys: pytest.Captur
 async def test_client_guide_over_http(capsys: pytest.CaptureFixture[str]) -> None:
     with serving(MemoryStore()) as url, connect(url) as client:
         await execute(CLIENT, {"client": client}, capsys)
+
+
+async def test_work_queues_guide_on_memory(capsys: pytest.CaptureFixture[str]) -> None:
+    with connect("memory://") as client:
+        await execute(WORK_QUEUES, {"client": client}, capsys)
+
+
+async def test_work_queues_guide_on_postgres(database_dsn: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with connect(database_dsn) as client:
+        await execute(WORK_QUEUES, {"client": client}, capsys)
+
+
+async def test_work_queues_guide_over_http(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(MemoryStore()) as url, connect(url) as client:
+        await execute(WORK_QUEUES, {"client": client}, capsys)
 
 
 async def execute(blocks: list[Block], names: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:

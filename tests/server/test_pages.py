@@ -64,7 +64,7 @@ def test_parameters_have_types_defaults_and_texts() -> None:
     by_name = {parameter["name"]: parameter for parameter in clear["parameters"]}
     assert (by_name["queue"]["in"], by_name["queue"]["required"]) == ("path", True)
     assert by_name["partition"] == {"name": "partition", "in": "query", "required": False, "schema": {"type": "string"}}
-    assert by_name["scope"]["schema"] == {"enum": ["all", "unleased"], "default": "all"}
+    assert by_name["scope"]["schema"] == {"enum": ["all", "scheduled", "unleased"], "default": "all"}
     assert by_name["scope"]["description"].startswith("`unleased`")
 
 

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import click
 
+from lockstep.core.messages import NewSchedule
 from lockstep.core.records import Position
 from lockstep.errors import LockstepError
 
@@ -32,6 +33,19 @@ def time(value: str) -> datetime:
         return datetime.fromisoformat(value).astimezone(UTC)
     except (ValueError, OverflowError) as error:
         text = f"{value!r} is no time; give one as 2026-05-01T10:00:00Z, or how long ago: 90s, 15m, 2h, 7d"
+        raise click.BadParameter(text) from error
+
+
+def later(value: str) -> NewSchedule:
+    """When something is to be delivered: ISO 8601, in local time where it names no zone; or in how long, as `90s`,
+    `15m`, `2h`, `7d`."""
+    try:
+        wait = _AGO.fullmatch(value)
+        if wait:
+            return NewSchedule(delay_seconds=timedelta(**{_UNITS[wait[2]]: int(wait[1])}).total_seconds())
+        return NewSchedule(deliver_at=datetime.fromisoformat(value).astimezone(UTC))
+    except (ValueError, OverflowError) as error:
+        text = f"{value!r} is no time; give one as 2026-05-01T10:00:00Z, or in how long: 90s, 15m, 2h, 7d"
         raise click.BadParameter(text) from error
 
 

@@ -9,6 +9,7 @@ import click
 from lockstep.cli.commands.ack import ack
 from lockstep.cli.commands.bench import bench
 from lockstep.cli.commands.completion import completion
+from lockstep.cli.commands.cron import cron
 from lockstep.cli.commands.dlq import dlq
 from lockstep.cli.commands.doctor import doctor
 from lockstep.cli.commands.dsn import dsn
@@ -22,6 +23,7 @@ from lockstep.cli.commands.pop import pop
 from lockstep.cli.commands.push import push
 from lockstep.cli.commands.queue import queue
 from lockstep.cli.commands.queues import queues
+from lockstep.cli.commands.schedule import schedule
 from lockstep.cli.commands.seek import seek
 from lockstep.cli.commands.serve import serve
 from lockstep.cli.commands.tail import tail
@@ -43,6 +45,8 @@ COMMANDS = (
     groups,
     seek,
     lag,
+    schedule,
+    cron,
     dlq,
     messages,
     trace,

@@ -13,13 +13,18 @@ from typing import Any, Literal
 import click
 import msgspec
 
+from lockstep.core.crons import Cron
 from lockstep.core.messages import Message
+from lockstep.core.schedules import Scheduled
 
 Format = Literal["table", "json", "ndjson"]
 FORMATS: tuple[Format, ...] = ("table", "json", "ndjson")
 
 Column = str | tuple[str, Callable[[Any], object]]
 """A path of attributes, whose last part is the heading; or a heading, and what stands under it."""
+
+WithPayload = Message | Scheduled | Cron
+"""What has a payload, and may have an encoding that says what it is."""
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _json_value = msgspec.json.Decoder(msgspec.Raw)
@@ -83,7 +88,7 @@ def note(text: str) -> None:
 
 def plain(value: Any) -> Any:
     """A record as JSON knows it, with payloads as the JSON that they are."""
-    if isinstance(value, Message):
+    if isinstance(value, WithPayload):
         return _message(value)
     if isinstance(value, msgspec.Struct):
         return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
@@ -94,7 +99,7 @@ def plain(value: Any) -> Any:
     return value
 
 
-def _message(message: Message) -> dict[str, Any]:
+def _message(message: WithPayload) -> dict[str, Any]:
     shown = {name: getattr(message, name) for name in message.__struct_fields__}
     value = json_payload(message)
     if value is None:
@@ -104,7 +109,7 @@ def _message(message: Message) -> dict[str, Any]:
     return shown
 
 
-def json_payload(message: Message) -> msgspec.Raw | None:
+def json_payload(message: WithPayload) -> msgspec.Raw | None:
     """The payload, if it is JSON."""
     if message.encoding is not None:
         return None
@@ -114,7 +119,7 @@ def json_payload(message: Message) -> msgspec.Raw | None:
         return None
 
 
-def payload_text(message: Message, *, length_max: int | None = None) -> str:
+def payload_text(message: WithPayload, *, length_max: int | None = None) -> str:
     """The payload on one line, for people."""
     if json_payload(message) is None:
         return f"<{len(message.payload)} bytes, {message.encoding or 'not JSON'}>"

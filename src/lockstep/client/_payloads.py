@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
@@ -29,6 +30,11 @@ def new_message(
     reference: str | None = None,
     encoding: str | None = None,
     headers: Mapping[str, str] | None = None,
+    expires_at: datetime | None = None,
+    expire_seconds: float | None = None,
+    deliver_at: datetime | None = None,
+    delay_seconds: float | None = None,
+    schedule_key: str | None = None,
 ) -> NewMessage:
     """A message to push, with its payload encoded. Raises InvalidPayload."""
     return NewMessage(
@@ -41,6 +47,11 @@ def new_message(
         reference=reference,
         encoding=encoding,
         headers=headers,
+        expires_at=expires_at,
+        expire_seconds=expire_seconds,
+        deliver_at=deliver_at,
+        delay_seconds=delay_seconds,
+        schedule_key=schedule_key,
     )
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 
+from lockstep.client._received import Delivered
 from lockstep.core.messages import Message
 from lockstep.core.records import ACK_ERROR_TEXTS, Ack, AckOutcome, AckStatus
 from lockstep.errors import Conflict, LeaseLost, LockstepError
@@ -80,18 +82,27 @@ class Progress:
         """For all of it, one ack for each partition."""
         return [self._ack(lane, lane.seqs[-1]) for lane in self._open()]
 
-    def ends(self, status: AckStatus, error: str | None = None) -> list[Ack]:
+    def ends(self, status: AckStatus, error: str | None = None, retry_at: datetime | None = None) -> list[Ack]:
         """For what is finished; and the first message of each partition that is not ends with `status`."""
         heads = [(lane, lane.next_seq()) for lane in self._open()]
         if all(seq is None for _, seq in heads):
             return self.whole()
-        return self.commits() + [self._ack(lane, seq, status, error) for lane, seq in heads if seq is not None]
+        return self.commits() + [
+            self._ack(lane, seq, status, error, retry_at) for lane, seq in heads if seq is not None
+        ]
 
-    def ends_one(self, partition_id: int, seq: int, status: AckStatus, error: str | None = None) -> list[Ack]:
+    def ends_one(
+        self,
+        partition_id: int,
+        seq: int,
+        status: AckStatus,
+        error: str | None = None,
+        retry_at: datetime | None = None,
+    ) -> list[Ack]:
         """For what is finished of this message's partition; and the message itself ends with `status`."""
         lane = self._lanes[partition_id]
         before = [self._ack(lane, lane.done)] if lane.done > lane.committed else []
-        return [*before, self._ack(lane, seq, status, error)]
+        return [*before, self._ack(lane, seq, status, error, retry_at)]
 
     def dead(self, error: str | None) -> list[Ack]:
         """Every message that is not finished goes to the dead letters."""
@@ -117,8 +128,118 @@ class Progress:
     def _open(self) -> list[Lane]:
         return [lane for lane in self._lanes.values() if not lane.over]
 
-    def _ack(self, lane: Lane, seq: int, status: AckStatus = "completed", error: str | None = None) -> Ack:
-        return Ack(lease_id=self._lease_id, partition_id=lane.partition_id, seq=seq, status=status, error=error)
+    def _ack(
+        self,
+        lane: Lane,
+        seq: int,
+        status: AckStatus = "completed",
+        error: str | None = None,
+        retry_at: datetime | None = None,
+    ) -> Ack:
+        return Ack(
+            lease_id=self._lease_id,
+            partition_id=lane.partition_id,
+            seq=seq,
+            status=status,
+            error=error,
+            retry_at=retry_at,
+        )
+
+
+class SharedProgress:
+    """What is finished of the messages under one lease of a shared group, where each stands for itself."""
+
+    def __init__(self, lease_id: str | None, messages: Iterable[Message]) -> None:
+        self._lease_id = lease_id
+        self._open: dict[tuple[int, int], bool] = {(one.partition_id, one.seq): False for one in messages}
+        """Partition id and seq of those that the store holds for us; and whether they are finished."""
+        self._whole = True
+        """Nothing of the lease has ended yet."""
+        self._committed: set[tuple[int, int]] = set()
+
+    @property
+    def over(self) -> bool:
+        return not self._open
+
+    def is_open(self, partition_id: int, seq: int) -> bool:
+        return self._open.get((partition_id, seq)) is False
+
+    def is_gone(self, partition_id: int, seq: int) -> bool:
+        place = (partition_id, seq)
+        return place not in self._open and place not in self._committed
+
+    def finish(self, partition_id: int, seq: int) -> None:
+        if (partition_id, seq) in self._open:
+            self._open[partition_id, seq] = True
+
+    def end(self) -> None:
+        self._open.clear()
+
+    def commits(self) -> list[Ack]:
+        if self._whole and self._open and all(self._open.values()):
+            return self.whole()
+        return [self._ack(place) for place, finished in self._open.items() if finished]
+
+    def whole(self) -> list[Ack]:
+        return [Ack(lease_id=self._lease_id)] if self._whole and self._open else self.all_lanes()
+
+    def all_lanes(self) -> list[Ack]:
+        return [self._ack(place) for place in self._open]
+
+    def ends(self, status: AckStatus, error: str | None = None, retry_at: datetime | None = None) -> list[Ack]:
+        """For what is finished; and every message that is not ends with `status`."""
+        if all(self._open.values()):
+            return self.commits()
+        return [
+            self._ack(place) if finished else self._ack(place, status, error, retry_at)
+            for place, finished in self._open.items()
+        ]
+
+    def ends_one(
+        self,
+        partition_id: int,
+        seq: int,
+        status: AckStatus,
+        error: str | None = None,
+        retry_at: datetime | None = None,
+    ) -> list[Ack]:
+        return [self._ack((partition_id, seq), status, error, retry_at)]
+
+    def dead(self, error: str | None) -> list[Ack]:
+        return self.ends("dlq", error)
+
+    def settle(self, acks: Sequence[Ack], outcomes: Sequence[AckOutcome]) -> None:
+        for ack, outcome in zip(acks, outcomes, strict=True):
+            if not outcome.success and outcome.error != "lease_lost":
+                continue
+            places = list(self._open) if ack.seq is None else [(ack.partition_id or 0, ack.seq)]
+            self._whole = False
+            for place in places:
+                self._open.pop(place, None)
+                if outcome.success and ack.status == "completed":
+                    self._committed.add(place)
+
+    def _ack(
+        self,
+        place: tuple[int, int],
+        status: AckStatus = "completed",
+        error: str | None = None,
+        retry_at: datetime | None = None,
+    ) -> Ack:
+        partition_id, seq = place
+        return Ack(
+            lease_id=self._lease_id,
+            partition_id=partition_id,
+            seq=seq,
+            status=status,
+            error=error,
+            retry_at=retry_at,
+        )
+
+
+def progress_of(delivered: Delivered) -> Progress | SharedProgress:
+    kind = SharedProgress if delivered.mode == "shared" else Progress
+    return kind(delivered.lease_id, delivered.messages)
 
 
 def refusal(outcomes: Iterable[AckOutcome]) -> LockstepError | None:

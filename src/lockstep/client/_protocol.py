@@ -10,7 +10,7 @@ import time
 from base64 import b64decode, b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Literal
 from urllib.parse import quote, urlencode
 
@@ -20,9 +20,10 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from lockstep.client._received import Committed, Delivered
 from lockstep.client._retry import Failure
 from lockstep.core.buckets import SampleSpan
+from lockstep.core.crons import Cron
 from lockstep.core.ids import message_ids, segment_uuid7
 from lockstep.core.maintenance import DutyInfo, Removal, Sample
-from lockstep.core.messages import Batch, Message, NewMessage, Receipt
+from lockstep.core.messages import Batch, Message, NewMessage, NewSchedule, Receipt, schedule_of
 from lockstep.core.names import QUEUE_MODE
 from lockstep.core.overview import LabelInfo, Overview
 from lockstep.core.records import (
@@ -39,6 +40,7 @@ from lockstep.core.records import (
     MessageView,
     PartitionInfo,
     PartitionLag,
+    PartitionStats,
     PopRequest,
     Problem,
     QueueInfo,
@@ -46,11 +48,12 @@ from lockstep.core.records import (
     Renewed,
     Utilisation,
 )
+from lockstep.core.schedules import Scheduled, SchedulePage
 from lockstep.core.statistics import DatabaseStats
 from lockstep.core.traces import NamedTracePage, TraceEvent, TraceNamePage
 from lockstep.core.wire import messages as wire
 from lockstep.core.wire.times import timestamp
-from lockstep.errors import InvalidPayload, LockstepError, TransactionRolledBack, Unavailable
+from lockstep.errors import InvalidPayload, InvalidRequest, LockstepError, TransactionRolledBack, Unavailable
 
 Messages = Sequence[NewMessage] | Sequence[Batch]
 
@@ -169,6 +172,11 @@ class _PushItem(Struct, rename="camel", omit_defaults=True, gc=False):
     encoding: str | None = None
     headers: Raw | None = None
     payload_base64: str | None = None
+    expires_at: str | None = None
+    expire_seconds: float | None = None
+    deliver_at: str | None = None
+    delay_seconds: float | None = None
+    schedule_key: str | None = None
 
 
 _receipts = msgspec.json.Decoder(list[wire.PushReceipt])
@@ -191,10 +199,14 @@ def push_items(messages: Messages, *, exactly_once: bool) -> list[_PushItem]:
 def _items(index: int, message: NewMessage | Batch) -> Iterator[_PushItem]:
     if isinstance(message, Batch):
         columns = [[None] * len(message.columns) if column is None else column for column in message.columns.all()]
-        for payload, transaction_id, trace_id, kind, reference, encoding, headers, _ in zip(*columns, strict=True):
+        for payload, transaction_id, trace_id, kind, reference, encoding, headers, _, expires_at in zip(
+            *columns, strict=True
+        ):
             item = _PushItem(
                 message.queue, message.partition, UNSET, transaction_id, trace_id, kind, reference, encoding
             )
+            _set_expiry(item, expires_at)
+            _set_schedule(item, message.schedule)
             yield _with_payload(index, item, payload, headers)
         return
     headers = None if message.headers is None else msgspec.json.encode(message.headers)
@@ -208,7 +220,30 @@ def _items(index: int, message: NewMessage | Batch) -> Iterator[_PushItem]:
         message.reference,
         message.encoding,
     )
+    _set_expiry(item, message.expires_at)
+    item.expire_seconds = message.expire_seconds
+    _set_schedule(item, schedule_of(message))
     yield _with_payload(index, item, message.payload, headers)
+
+
+def _set_expiry(item: _PushItem, expiry: datetime | timedelta | None) -> None:
+    if isinstance(expiry, timedelta):
+        item.expire_seconds = expiry.total_seconds()
+    elif expiry is not None:
+        item.expires_at = _timestamp(expiry, what="expires_at")
+
+
+def _set_schedule(item: _PushItem, schedule: NewSchedule | None) -> None:
+    if schedule is not None:
+        item.deliver_at = None if schedule.deliver_at is None else _timestamp(schedule.deliver_at, what="deliver_at")
+        item.delay_seconds = schedule.delay_seconds
+        item.schedule_key = schedule.key
+
+
+def _timestamp(at: datetime, *, what: str) -> str:
+    if at.tzinfo is None:
+        raise InvalidRequest(f"{what} must have a time zone: {at.isoformat()}")
+    return timestamp(at)
 
 
 def _with_payload(index: int, item: _PushItem, payload: bytes, headers: bytes | None) -> _PushItem:
@@ -246,7 +281,14 @@ def _receipt(item: wire.PushReceipt) -> Receipt:
         trace_id=item.trace_id,
         depth=_or_none(item.depth),
         remaining=_or_none(item.remaining),
+        **_appointment(item.scheduleId, item.dueAt),
     )
+
+
+def _appointment(schedule_id: str | UnsetType, due_at: str | UnsetType) -> dict[str, Any]:
+    if isinstance(schedule_id, UnsetType) or isinstance(due_at, UnsetType):
+        return {}
+    return {"schedule_id": int(schedule_id), "due_at": datetime.fromisoformat(due_at)}
 
 
 def _or_none(value: Any) -> Any:
@@ -273,6 +315,8 @@ def pop(request: PopRequest, wait_seconds: float) -> Request:
     for name in ("namespace", "task"):
         if getattr(request, name) is not None:
             query[name] = getattr(request, name)
+    if request.mode is not None:
+        query["mode"] = request.mode
     query |= _subscription_query(request)
     return Request("GET", f"{_pop_path(request)}?{urlencode(query)}")
 
@@ -302,7 +346,8 @@ def delivered_of(answer: Answer, group: str) -> Delivered:
         return Delivered(group)
     popped: wire.PopAnswer = _decoded(answer, _pop_answer)
     expires_at = None if popped.expires_at is None else datetime.fromisoformat(popped.expires_at)
-    return Delivered(group, [_message(item) for item in popped.messages], popped.lease_id or None, expires_at)
+    messages = [_message(item) for item in popped.messages]
+    return Delivered(group, messages, popped.lease_id or None, expires_at, popped.mode)
 
 
 def _message(item: wire.PoppedMessage) -> Message:
@@ -322,6 +367,7 @@ def _message(item: wire.PoppedMessage) -> Message:
         encoding=encoding,
         headers=None if item.headers is UNSET else _headers.decode(item.headers),
         producer_sub=item.producer_sub,
+        expires_at=None if isinstance(item.expires_at, UnsetType) else datetime.fromisoformat(item.expires_at),
         attempt=item.attempt,
     )
 
@@ -338,6 +384,7 @@ class _AckItem(Struct, rename="camel", omit_defaults=True, gc=False):
     consumer_group: str | None = None
     status: str = "completed"
     error: str | None = None
+    retry_at: str | None = None
 
 
 _ack_results = msgspec.json.Decoder(list[wire.AckResult])
@@ -353,6 +400,7 @@ def ack_by_lease(ack: Ack) -> Request:
         error=ack.error,
         seq=ack.seq,
         partition_id=None if ack.partition_id is None else str(ack.partition_id),
+        retry_at=_retry_at(ack),
     )
     return Request("POST", f"/api/v1/lease/{_segment(ack.lease_id or '')}/ack", msgspec.json.encode(body))
 
@@ -385,7 +433,12 @@ def _ack_item(ack: Ack) -> _AckItem:
         consumer_group=None if ack.group == QUEUE_MODE else ack.group,
         status=ack.status,
         error=ack.error,
+        retry_at=_retry_at(ack),
     )
+
+
+def _retry_at(ack: Ack) -> str | None:
+    return None if ack.retry_at is None else _timestamp(ack.retry_at, what="retry_at")
 
 
 def outcomes_of(answer: Answer) -> list[AckOutcome]:
@@ -452,10 +505,13 @@ def committed_of(answer: Answer, acks: Sequence[Ack], items: list[_PushItem]) ->
     return Committed(outcomes, [_step_receipt(index, *pair) for index, pair in enumerate(pushed)])
 
 
+_STEP_STATUSES: Mapping[str, Literal["duplicate", "scheduled"]] = {"duplicate": "duplicate", "scheduled": "scheduled"}
+
+
 def _step_receipt(index: int, step: wire.TransactionStep, item: _PushItem) -> Receipt:
     return Receipt(
         index=index,
-        status="duplicate" if step.status == "duplicate" else "queued",
+        status=_STEP_STATUSES.get(str(step.status), "queued"),
         queue=item.queue,
         partition=item.partition,
         partition_id=int(step.partition_id or 0),
@@ -463,6 +519,7 @@ def _step_receipt(index: int, step: wire.TransactionStep, item: _PushItem) -> Re
         message_id=str(_or_none(step.message_id)),
         transaction_id=str(step.transaction_id),
         trace_id=item.trace_id,
+        **_appointment(step.schedule_id, step.due_at),
     )
 
 
@@ -482,12 +539,14 @@ class Verb:
 VERBS: Mapping[str, Verb] = {
     "ping": Verb(None),
     "configure": Verb(QueueInfo),
+    "update_queue": Verb(QueueInfo),
     "delete_queue": Verb(bool, repeatable=False),
     "clear": Verb(int, repeatable=False),
     "queues": Verb(list[QueueInfo]),
     "queue": Verb(QueueInfo),
     "partitions": Verb(list[PartitionInfo]),
     "partition": Verb(PartitionInfo),
+    "stats": Verb(list[PartitionStats]),
     "namespaces": Verb(list[LabelInfo]),
     "tasks": Verb(list[LabelInfo]),
     "has_pending": Verb(list[bool]),
@@ -504,9 +563,19 @@ VERBS: Mapping[str, Verb] = {
     "remove_message": Verb(None, repeatable=False),
     "retry_message": Verb(Receipt, repeatable=False),
     "bury_message": Verb(int, repeatable=False),
+    "schedules": Verb(SchedulePage),
+    "schedule": Verb(Scheduled),
+    "cancel_schedule": Verb(bool, repeatable=False),
+    "reschedule": Verb(Scheduled),
+    "set_cron": Verb(Cron),
+    "crons": Verb(list[Cron]),
+    "cron": Verb(Cron),
+    "enable_cron": Verb(Cron),
+    "remove_cron": Verb(bool, repeatable=False),
     "dead_letters": Verb(DeadLetterPage),
     "dead_letter": Verb(DeadLetter),
     "redrive": Verb(int, repeatable=False),
+    "redrive_queue": Verb(int, repeatable=False),
     "purge": Verb(int, repeatable=False),
     "leases": Verb(list[LeaseInfo]),
     "utilisation": Verb(list[Utilisation]),

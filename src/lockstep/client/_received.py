@@ -9,6 +9,7 @@ from typing import Any
 
 from lockstep.client._payloads import decode_payload
 from lockstep.core.messages import Message, Receipt
+from lockstep.core.policy import GroupMode
 from lockstep.core.records import AckOutcome
 
 _NOT_DECODED = object()
@@ -23,6 +24,7 @@ class Delivered:
     lease_id: str | None = None
     """None when nothing was popped, or when the pop acknowledged at once."""
     expires_at: datetime | None = None
+    mode: GroupMode = "ordered"
 
 
 @dataclass(slots=True)
@@ -115,6 +117,11 @@ class ReceivedMessage:
     @property
     def producer_sub(self) -> str | None:
         return self.record.producer_sub
+
+    @property
+    def expires_at(self) -> datetime | None:
+        """From when it is not delivered any more, if its producer said so."""
+        return self.record.expires_at
 
     @property
     def attempt(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import click
 
@@ -11,6 +11,7 @@ from lockstep.cli.connection import Session, on_session
 from lockstep.cli.output import Column, Output, note, payload_text, plain
 from lockstep.client import Delivery
 from lockstep.core.names import QUEUE_MODE
+from lockstep.core.policy import GroupMode
 
 _COLUMNS: tuple[Column, ...] = ("queue", "partition", "seq", "attempt", "created_at", "id", ("payload", payload_text))
 
@@ -28,6 +29,9 @@ _COLUMNS: tuple[Column, ...] = ("queue", "partition", "seq", "attempt", "created
 @click.option("--lease-seconds", type=click.FloatRange(min=0, min_open=True), help="Instead of the queue's lease time.")
 @click.option(
     "--begin", type=begin, metavar="all|new|TIME", default="all", help="Where a group begins that the queue sees first."
+)
+@click.option(
+    "--mode", type=click.Choice(get_args(GroupMode)), help="How a new group is served; default as the queue says."
 )
 @click.option("--auto-ack", is_flag=True, help="They count as done as soon as they leave the store.")
 @click.option("--ack", is_flag=True, help="Acknowledge them once they are printed.")

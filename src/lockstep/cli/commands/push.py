@@ -5,16 +5,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any, BinaryIO
 
 import click
 import msgspec
 
-from lockstep.cli.arguments import header
+from lockstep.cli.arguments import header, later
 from lockstep.cli.connection import Session, on_session
 from lockstep.cli.output import Output
 from lockstep.client import Client
-from lockstep.core.messages import NewMessage, Receipt
+from lockstep.core.messages import NewMessage, NewSchedule, Receipt
 from lockstep.core.names import DEFAULT_PARTITION
 from lockstep.errors import InvalidPayload, LockstepError
 
@@ -36,6 +37,11 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     reference: str | None = None
     encoding: str | None = None
     headers: dict[str, str] | None = None
+    expires_at: datetime | None = None
+    expire_seconds: float | None = None
+    deliver_at: datetime | None = None
+    delay_seconds: float | None = None
+    schedule_key: str | None = None
 
 
 _envelope = msgspec.json.Decoder(Envelope)
@@ -53,6 +59,11 @@ _envelope = msgspec.json.Decoder(Envelope)
 @click.option(
     "--header", "headers", type=header, metavar="NAME=VALUE", multiple=True, help="May be given several times."
 )
+@click.option(
+    "--expire-seconds", type=click.FloatRange(min=0), help="Not delivered after so long, whatever the queue says."
+)
+@click.option("--at", "when", type=later, metavar="TIME", help="Deliver it then, or in how long: 90s, 15m, 2h, 7d.")
+@click.option("--key", "schedule_key", help="By which `lockstep schedule` finds it while it waits; needs --at.")
 @click.option("--text", is_flag=True, help="The payload, or each line, is a string and not JSON.")
 @click.option("--encoding", help="The payload, or each line, is opaque: bytes of this encoding, such as text/plain.")
 @click.option("--envelope", is_flag=True, help="Each line is an object with payload, partition, transaction_id, …")
@@ -67,15 +78,19 @@ def push(
     envelope: bool,
     batch: int,
     headers: Sequence[tuple[str, str]],
+    when: NewSchedule | None,
     **fields: Any,
 ) -> None:
     """Push PAYLOAD, which is JSON, to QUEUE.
 
     With - as PAYLOAD, or without one, each line of standard input is a payload. With --envelope a line is an object
-    that may name its own queue, partition, transaction_id, trace_id, kind, reference, headers, encoding, and holds
-    payload or payload_base64; what it leaves out is as the options say. Empty lines are skipped. A line that is not
-    valid ends the command; the batches before it are stored then, and the error says how many messages that are.
+    that may name its own queue, partition, transaction_id, trace_id, kind, reference, headers, encoding, expires_at or
+    expire_seconds, deliver_at or delay_seconds, schedule_key, and holds payload or payload_base64; what it leaves out
+    is as the options say. Empty lines are skipped. A line that is not valid ends the command; the batches before it are
+    stored then, and the error says how many messages that are.
     """
+    if when is not None:
+        fields |= {"deliver_at": when.deliver_at, "delay_seconds": when.delay_seconds}
     defaults = NewMessage(queue=queue, payload=b"", headers=dict(headers) or None, **fields)
     if text and (envelope or defaults.encoding):
         raise click.UsageError("--text excludes --envelope and --encoding.")
@@ -90,6 +105,8 @@ def push(
         raise click.UsageError("Give a PAYLOAD, or - and lines on standard input.")
     if defaults.transaction_id is not None:
         raise click.UsageError("--transaction-id is for one message; lines have theirs with --envelope.")
+    if defaults.schedule_key is not None:
+        raise click.UsageError("--key is for one message; lines have theirs with --envelope.")
     with session.client() as client:
         _push_lines(client, _batches(reader, sys.stdin.buffer, batch), session.output)
 

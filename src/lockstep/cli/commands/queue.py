@@ -8,13 +8,15 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 import click
 import msgspec
 
-from lockstep.cli.arguments import confirm, yes_option
+from lockstep.cli.arguments import confirm, limit_option, paged, yes_option
 from lockstep.cli.connection import Session, on_session
 from lockstep.core.policy import QueueOptions
-from lockstep.core.records import ClearScope
+from lockstep.core.records import ClearScope, PartitionStats
 from lockstep.errors import QueueNotFound
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+_STATS = PartitionStats.__struct_fields__
 
 
 def _queue_options(command: F) -> F:
@@ -30,8 +32,15 @@ def _option(name: str, hint: Any) -> Callable[[F], F]:
     help_text = f"Default {msgspec.json.encode(default).decode()}."
     if hint is bool:
         return click.option(f"--{flag}/--no-{flag}", name, default=None, help=help_text)
+    if hint == str | None:
+        return click.option(f"--{flag}", name, type=str, help="Default none; an empty name is none again.")
     kind = click.Choice(get_args(hint)) if get_origin(hint) is not None else hint
     return click.option(f"--{flag}", name, type=kind, help=help_text)
+
+
+def _changes(options: dict[str, Any]) -> dict[str, Any]:
+    """The options that were given. A name that is empty takes away what the option names."""
+    return {name: None if value == "" else value for name, value in options.items() if value is not None}
 
 
 @click.group()
@@ -59,13 +68,55 @@ def configure(
     session: Session, queue: str, namespace: str | None, task: str | None, reset: bool, **options: Any
 ) -> None:
     """Create QUEUE, or change its options: those given; the others stay."""
-    changes = {name: value for name, value in options.items() if value is not None}
+    changes = _changes(options)
     with session.client() as client:
         try:
             present = None if reset else client.queue(queue).options
         except QueueNotFound:
             present = None
         session.output.record(client.configure(queue, present, namespace=namespace, task=task, **changes))
+
+
+@queue.command()
+@click.argument("queue")
+@on_session()
+@click.option("--namespace", help="Default: stays.")
+@click.option("--task", help="Default: stays.")
+@_queue_options
+def update(session: Session, queue: str, namespace: str | None, task: str | None, **options: Any) -> None:
+    """Change options of QUEUE, which must exist: those given; the others stay, whoever else changes some meanwhile."""
+    changes = _changes(options)
+    if not changes and namespace is None and task is None:
+        raise click.UsageError("Name at least one option.")
+    with session.client() as client:
+        session.output.record(client.update_queue(queue, namespace=namespace, task=task, **changes))
+
+
+@queue.command()
+@click.argument("queue")
+@on_session()
+@limit_option
+def stats(session: Session, queue: str, limit: int) -> None:
+    """What lies in the partitions of QUEUE now: how much, what of it is leased or waits for its time, and how old."""
+    with session.client() as client:
+
+        def fetch(last: PartitionStats | None, size: int) -> list[PartitionStats]:
+            return client.stats(queue, after=None if last is None else last.partition, limit=size)
+
+        session.output.rows(paged(fetch, limit), _STATS, empty="there is no partition")
+
+
+@queue.command()
+@click.argument("queue")
+@on_session()
+@click.option("--limit", type=click.IntRange(min=1), default=1000, show_default=True, help="Most messages.")
+@yes_option
+def redrive(session: Session, queue: str, limit: int, yes: bool) -> None:
+    """Send messages of QUEUE, a dead queue, back to where they came from."""
+    with session.client() as client:
+        confirm(f"Send up to {limit} messages of {queue} back?", yes=yes)
+        redriven = client.redrive_queue(queue, limit=limit)
+    session.output.done(f"{redriven} messages of {queue} sent back", queue=queue, redriven=redriven)
 
 
 @queue.command()
@@ -91,16 +142,18 @@ def delete(session: Session, queue: str, yes: bool) -> None:
     type=click.Choice(get_args(ClearScope)),
     default="all",
     show_default=True,
-    help="unleased leaves what is under a live lease.",
+    help="unleased leaves what is under a live lease; scheduled takes only what waits for its time.",
 )
 @yes_option
 def clear(session: Session, queue: str, partition: str | None, scope: ClearScope, yes: bool) -> None:
     """Remove stored messages of QUEUE, whether consumed or not. The queue and its groups stay."""
     with session.client() as client:
-        where = client.queue(queue) if partition is None else client.partition(queue, partition)
         what = queue if partition is None else f"{queue}/{partition}"
-        confirm(
-            f"Remove {'all' if scope == 'all' else 'the unleased'} of {where.messages} messages of {what}?", yes=yes
-        )
+        if scope == "scheduled":
+            confirm(f"Remove the scheduled messages of {what}?", yes=yes)
+        else:
+            where = client.queue(queue) if partition is None else client.partition(queue, partition)
+            kind = "all" if scope == "all" else "the unleased"
+            confirm(f"Remove {kind} of {where.messages} messages of {what}?", yes=yes)
         removed = client.clear(queue, partition=partition, scope=scope)
     session.output.done(f"{removed} messages of {what} removed", queue=queue, partition=partition, removed=removed)

@@ -25,13 +25,14 @@ _COLUMNS = (
 @on_session()
 @click.option("--namespace", help="Only those of a namespace.")
 @click.option("--task", help="Only those of a task.")
+@click.option("--from", "from_name", metavar="NAME", help="Only those from this name on.")
 @limit_option
-def queues(session: Session, namespace: str | None, task: str | None, limit: int) -> None:
+def queues(session: Session, namespace: str | None, task: str | None, from_name: str | None, limit: int) -> None:
     """List the queues by name."""
     with session.client() as client:
 
         def fetch(last: QueueInfo | None, size: int) -> list[QueueInfo]:
             after = None if last is None else last.name
-            return client.queues(namespace=namespace, task=task, after=after, limit=size)
+            return client.queues(namespace=namespace, task=task, after=after, from_name=from_name, limit=size)
 
         session.output.rows(paged(fetch, limit), _COLUMNS, empty="there is no queue")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from datetime import datetime
 from types import TracebackType
 from typing import Any
 from weakref import WeakSet
@@ -23,6 +24,7 @@ from lockstep.client._failures import OnError
 from lockstep.client._payloads import check_type, new_message
 from lockstep.core.messages import Batch, NewMessage, Receipt
 from lockstep.core.names import DEFAULT_PARTITION, QUEUE_MODE
+from lockstep.core.policy import GroupMode
 from lockstep.core.records import Ack, AckOutcome, PopRequest, Renewal, Renewed
 from lockstep.errors import InvalidRequest
 
@@ -84,6 +86,11 @@ class AsyncClient(AsyncVerbs):
         reference: str | None = None,
         encoding: str | None = None,
         headers: Mapping[str, str] | None = None,
+        expires_at: datetime | None = None,
+        expire_seconds: float | None = None,
+        deliver_at: datetime | None = None,
+        delay_seconds: float | None = None,
+        schedule_key: str | None = None,
     ) -> Receipt:
         """Push one message. The payload becomes JSON; bytes need an encoding that says what they are."""
         message = new_message(
@@ -96,6 +103,11 @@ class AsyncClient(AsyncVerbs):
             reference=reference,
             encoding=encoding,
             headers=headers,
+            expires_at=expires_at,
+            expire_seconds=expire_seconds,
+            deliver_at=deliver_at,
+            delay_seconds=delay_seconds,
+            schedule_key=schedule_key,
         )
         return (await self._transport.push([message]))[0]
 
@@ -154,12 +166,14 @@ class AsyncClient(AsyncVerbs):
         lease_seconds: float | None = None,
         auto_ack: bool = False,
         subscription: Begin = "all",
+        mode: GroupMode | None = None,
         as_type: Any = None,
     ) -> AsyncDelivery:
         """Lease and return messages of a queue, one partition of it, or all queues of a namespace and/or task.
 
         At most `batch` messages of at most `partitions` partitions. With `wait` it waits for them up to
         `timeout_seconds`. Payloads are decoded to `as_type`. What comes back is empty if there was nothing.
+        `mode` is how a new group is served: ordered, or shared, with leases on single messages.
         """
         check_type(as_type)
         _check_seconds(timeout_seconds, "timeout_seconds")
@@ -174,6 +188,7 @@ class AsyncClient(AsyncVerbs):
             lease_seconds=lease_seconds,
             auto_ack=auto_ack,
             subscription=subscription_of(subscription),
+            mode=mode,
         )
         if wait:
             delivered = await pop_until(self._transport, request, monotonic() + timeout_seconds, self._closing)
@@ -181,8 +196,13 @@ class AsyncClient(AsyncVerbs):
             delivered = await self._transport.pop(request, 0.0)
         return AsyncDelivery(self._transport, delivered, as_type)
 
-    async def ack(self, acks: Sequence[Ack]) -> list[AckOutcome]:
-        """End deliveries by what is known of them; one outcome per ack. (A delivery has methods for its own.)"""
+    async def ack(self, acks: Sequence[Ack], *, atomic: bool = False) -> list[AckOutcome]:
+        """End deliveries by what is known of them; one outcome per ack. (A delivery has methods for its own.)
+
+        With `atomic` all of them or none: raises TransactionRolledBack if one has no success.
+        """
+        if atomic and acks:
+            return (await self._transport.transaction(acks, [])).acks
         return await self._transport.ack(acks) if acks else []
 
     async def renew(self, renewals: Sequence[Renewal]) -> list[Renewed]:
@@ -208,6 +228,7 @@ class AsyncClient(AsyncVerbs):
         lease_seconds: float | None = None,
         auto_ack: bool = False,
         subscription: Begin = "all",
+        mode: GroupMode | None = None,
         as_type: Any = None,
         renew: bool = True,
         ack_interval_seconds: float = 1.0,
@@ -231,6 +252,7 @@ class AsyncClient(AsyncVerbs):
             lease_seconds=lease_seconds,
             auto_ack=auto_ack,
             subscription=subscription_of(subscription),
+            mode=mode,
         )
         stop = Event()
         consumer = AsyncConsumer(
@@ -259,6 +281,7 @@ class AsyncClient(AsyncVerbs):
         lease_seconds: float | None = None,
         auto_ack: bool = False,
         subscription: Begin = "all",
+        mode: GroupMode | None = None,
         as_type: Any = None,
         renew: bool = True,
         ack_interval_seconds: float = 1.0,
@@ -283,6 +306,7 @@ class AsyncClient(AsyncVerbs):
             lease_seconds=lease_seconds,
             auto_ack=auto_ack,
             subscription=subscription_of(subscription),
+            mode=mode,
         )
 
         def register(handler: Handler) -> Handler:

@@ -8,7 +8,7 @@ from typing import Any, overload
 
 from lockstep.client._async.concurrency import Lock, monotonic
 from lockstep.client._async.transport import AsyncTransport
-from lockstep.client._progress import Progress, refusal
+from lockstep.client._progress import progress_of, refusal
 from lockstep.client._received import Delivered, ReceivedMessage
 from lockstep.core.messages import Message
 from lockstep.core.records import Ack, Renewal
@@ -30,16 +30,16 @@ class AsyncDeliveredMessage(ReceivedMessage):
         return self._delivery
 
     async def ack(self) -> None:
-        """Done, with everything before it in its partition. Raises LeaseLost."""
+        """Done; in an ordered group with everything before it in its partition. Raises LeaseLost."""
         await self._delivery.ack_to(self)
 
-    async def nack(self, error: str | None = None) -> None:
-        """Failed: it comes again after the retry delay, or becomes a dead letter. Raises LeaseLost."""
-        await self._delivery.end_at(self, "failed", error)
+    async def nack(self, error: str | None = None, *, retry_at: datetime | None = None) -> None:
+        """Failed: it comes again after the retry delay, or at a time, or becomes a dead letter. Raises LeaseLost."""
+        await self._delivery.end_at(self, "failed", error, retry_at)
 
-    async def retry(self) -> None:
-        """Give it back at once, without charging an attempt. Raises LeaseLost."""
-        await self._delivery.end_at(self, "retry", None)
+    async def retry(self, at: datetime | None = None) -> None:
+        """Give it back, for now or for a time, without charging an attempt. Raises LeaseLost."""
+        await self._delivery.end_at(self, "retry", None, at)
 
     async def dead(self, error: str | None = None) -> None:
         """To the dead letters, whatever attempts are left. Raises LeaseLost."""
@@ -51,7 +51,7 @@ class AsyncDelivery:
 
     def __init__(self, transport: AsyncTransport, delivered: Delivered, as_type: Any = None) -> None:
         self._transport = transport
-        self._progress = Progress(delivered.lease_id, delivered.messages)
+        self._progress = progress_of(delivered)
         self._lock = Lock()
         self._committed_at = monotonic()
         self.group = delivered.group
@@ -86,7 +86,8 @@ class AsyncDelivery:
             await self._send(self._progress.whole())
 
     async def nack(self, error: str | None = None) -> None:
-        """The first message of each partition failed: all comes again after the retry delay. Raises LeaseLost."""
+        """The first message of each partition failed, in a shared group every one: all comes again after the retry
+        delay. Raises LeaseLost."""
         async with self._lock:
             await self._send(self._progress.ends("failed", error))
 
@@ -149,9 +150,11 @@ class AsyncDelivery:
             self._progress.finish(message.partition_id, message.seq)
             await self._send(self._progress.commits())
 
-    async def end_at(self, message: AsyncDeliveredMessage, status: Any, error: str | None) -> None:
+    async def end_at(
+        self, message: AsyncDeliveredMessage, status: Any, error: str | None, retry_at: datetime | None = None
+    ) -> None:
         async with self._lock:
-            await self._send(self._progress.ends_one(message.partition_id, message.seq, status, error))
+            await self._send(self._progress.ends_one(message.partition_id, message.seq, status, error, retry_at))
 
     async def commit(self, interval_seconds: float = 0.0) -> None:
         """Tell the store what is done; within the interval after the last time, leave it to the next."""

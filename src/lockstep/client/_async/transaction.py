@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from types import TracebackType
 from typing import Any
 
@@ -58,6 +59,11 @@ class AsyncTransaction:
         reference: str | None = None,
         encoding: str | None = None,
         headers: Mapping[str, str] | None = None,
+        expires_at: datetime | None = None,
+        expire_seconds: float | None = None,
+        deliver_at: datetime | None = None,
+        delay_seconds: float | None = None,
+        schedule_key: str | None = None,
     ) -> None:
         self._check_open()
         self._messages.append(
@@ -71,6 +77,11 @@ class AsyncTransaction:
                 reference=reference,
                 encoding=encoding,
                 headers=headers,
+                expires_at=expires_at,
+                expire_seconds=expire_seconds,
+                deliver_at=deliver_at,
+                delay_seconds=delay_seconds,
+                schedule_key=schedule_key,
             )
         )
 

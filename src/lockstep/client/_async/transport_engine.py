@@ -57,7 +57,7 @@ class AsyncEngineTransport:
             popped = await engine.wait_pop(request, min(wait_seconds, self._wait_seconds_max))
         else:
             popped = (await engine.pop([request]))[0]
-        return Delivered(popped.group, list(popped.messages()), popped.lease_id, popped.expires_at)
+        return Delivered(popped.group, list(popped.messages()), popped.lease_id, popped.expires_at, popped.mode)
 
     async def ack(self, acks: Sequence[Ack]) -> list[AckOutcome]:
         engine = self._engine or await self._opened()

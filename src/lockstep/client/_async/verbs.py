@@ -8,11 +8,11 @@ from typing import Any, Literal
 
 import msgspec
 
-from lockstep.client._async.operations import AsyncOperations
+from lockstep.client._async.schedules import AsyncSchedules
 from lockstep.core.messages import Message, Receipt
 from lockstep.core.names import QUEUE_MODE
 from lockstep.core.overview import LabelInfo
-from lockstep.core.policy import QueueOptions, queue_options
+from lockstep.core.policy import GroupMode, QueueOptions, queue_options
 from lockstep.core.records import (
     ClearScope,
     DeadLetter,
@@ -26,6 +26,7 @@ from lockstep.core.records import (
     MessageView,
     PartitionInfo,
     PartitionLag,
+    PartitionStats,
     PendingRequest,
     Position,
     QueueInfo,
@@ -39,7 +40,7 @@ Place = Position | Literal["start", "end", "current"] | datetime | int
 """Where a seek goes: a time is what was created at or before it counting as done, a number is the next seq."""
 
 
-class AsyncVerbs(AsyncOperations):
+class AsyncVerbs(AsyncSchedules):
     """What they do is said in `storage/base.py`."""
 
     # Queues and partitions
@@ -59,6 +60,15 @@ class AsyncVerbs(AsyncOperations):
         result: QueueInfo = await self._call("configure", queue=queue, options=chosen, namespace=namespace, task=task)
         return result
 
+    async def update_queue(
+        self, queue: str, *, namespace: str | None = None, task: str | None = None, **changes: Any
+    ) -> QueueInfo:
+        """Change the options that are given; the others stay, whoever else changes something at the same time."""
+        result: QueueInfo = await self._call(
+            "update_queue", queue=queue, changes=changes, namespace=namespace, task=task
+        )
+        return result
+
     async def delete_queue(self, queue: str) -> bool:
         """Remove the queue with all that belongs to it. False if there is none."""
         return bool(await self._call("delete_queue", queue=queue))
@@ -68,10 +78,18 @@ class AsyncVerbs(AsyncOperations):
         return int(await self._call("clear", queue=queue, partition=partition, scope=scope))
 
     async def queues(
-        self, *, namespace: str | None = None, task: str | None = None, after: str | None = None, limit: int = 100
+        self,
+        *,
+        namespace: str | None = None,
+        task: str | None = None,
+        after: str | None = None,
+        from_name: str | None = None,
+        limit: int = 100,
     ) -> list[QueueInfo]:
-        """Queues by name, those after the name `after`."""
-        result: list[QueueInfo] = await self._call("queues", namespace=namespace, task=task, after=after, limit=limit)
+        """Queues by name, those after the name `after`, and from `from_name` on, which itself is among them."""
+        result: list[QueueInfo] = await self._call(
+            "queues", namespace=namespace, task=task, after=after, from_name=from_name, limit=limit
+        )
         return result
 
     async def queue(self, queue: str) -> QueueInfo:
@@ -97,6 +115,11 @@ class AsyncVerbs(AsyncOperations):
         result: PartitionInfo = await self._call("partition", queue=queue, partition=partition)
         return result
 
+    async def stats(self, queue: str, *, after: str | None = None, limit: int = 100) -> list[PartitionStats]:
+        """What lies in a queue's partitions now, by name: how much, leased or waiting for its time, and how old."""
+        result: list[PartitionStats] = await self._call("stats", queue=queue, after=after, limit=limit)
+        return result
+
     async def has_pending(self, requests: Sequence[PendingRequest]) -> list[bool]:
         """Whether a pop now may find something."""
         result: list[bool] = await self._call("has_pending", requests=list(requests))
@@ -104,10 +127,12 @@ class AsyncVerbs(AsyncOperations):
 
     # Groups
 
-    async def subscribe(self, queue: str, group: str, subscription: Begin = "all") -> GroupInfo:
-        """Create the group on the queue, unless it is there."""
+    async def subscribe(
+        self, queue: str, group: str, subscription: Begin = "all", *, mode: GroupMode | None = None
+    ) -> GroupInfo:
+        """Create the group on the queue, unless it is there; ordered or shared, by default as the queue says."""
         result: GroupInfo = await self._call(
-            "subscribe", queue=queue, group=group, subscription=subscription_of(subscription)
+            "subscribe", queue=queue, group=group, subscription=subscription_of(subscription), mode=mode
         )
         return result
 
@@ -236,6 +261,10 @@ class AsyncVerbs(AsyncOperations):
         """Push the messages of matching dead letters again, oldest first; returns how many."""
         where = _dead_letters(queue, partition, group, ids, from_at, to_at)
         return int(await self._call("redrive", where=where, limit=limit))
+
+    async def redrive_queue(self, queue: str, *, limit: int = 1000) -> int:
+        """Send messages of a dead queue back to where they came from; returns how many."""
+        return int(await self._call("redrive_queue", queue=queue, limit=limit))
 
     async def purge(
         self,

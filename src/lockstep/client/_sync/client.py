@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from datetime import datetime
 from types import TracebackType
 from typing import Any
 from weakref import WeakSet
@@ -24,6 +25,7 @@ from lockstep.client._sync.verbs import Begin, Verbs, subscription_of
 from lockstep.client._sync.worker import Worker
 from lockstep.core.messages import Batch, NewMessage, Receipt
 from lockstep.core.names import DEFAULT_PARTITION, QUEUE_MODE
+from lockstep.core.policy import GroupMode
 from lockstep.core.records import Ack, AckOutcome, PopRequest, Renewal, Renewed
 from lockstep.errors import InvalidRequest
 
@@ -85,6 +87,11 @@ class Client(Verbs):
         reference: str | None = None,
         encoding: str | None = None,
         headers: Mapping[str, str] | None = None,
+        expires_at: datetime | None = None,
+        expire_seconds: float | None = None,
+        deliver_at: datetime | None = None,
+        delay_seconds: float | None = None,
+        schedule_key: str | None = None,
     ) -> Receipt:
         """Push one message. The payload becomes JSON; bytes need an encoding that says what they are."""
         message = new_message(
@@ -97,6 +104,11 @@ class Client(Verbs):
             reference=reference,
             encoding=encoding,
             headers=headers,
+            expires_at=expires_at,
+            expire_seconds=expire_seconds,
+            deliver_at=deliver_at,
+            delay_seconds=delay_seconds,
+            schedule_key=schedule_key,
         )
         return (self._transport.push([message]))[0]
 
@@ -155,12 +167,14 @@ class Client(Verbs):
         lease_seconds: float | None = None,
         auto_ack: bool = False,
         subscription: Begin = "all",
+        mode: GroupMode | None = None,
         as_type: Any = None,
     ) -> Delivery:
         """Lease and return messages of a queue, one partition of it, or all queues of a namespace and/or task.
 
         At most `batch` messages of at most `partitions` partitions. With `wait` it waits for them up to
         `timeout_seconds`. Payloads are decoded to `as_type`. What comes back is empty if there was nothing.
+        `mode` is how a new group is served: ordered, or shared, with leases on single messages.
         """
         check_type(as_type)
         _check_seconds(timeout_seconds, "timeout_seconds")
@@ -175,6 +189,7 @@ class Client(Verbs):
             lease_seconds=lease_seconds,
             auto_ack=auto_ack,
             subscription=subscription_of(subscription),
+            mode=mode,
         )
         if wait:
             delivered = pop_until(self._transport, request, monotonic() + timeout_seconds, self._closing)
@@ -182,8 +197,13 @@ class Client(Verbs):
             delivered = self._transport.pop(request, 0.0)
         return Delivery(self._transport, delivered, as_type)
 
-    def ack(self, acks: Sequence[Ack]) -> list[AckOutcome]:
-        """End deliveries by what is known of them; one outcome per ack. (A delivery has methods for its own.)"""
+    def ack(self, acks: Sequence[Ack], *, atomic: bool = False) -> list[AckOutcome]:
+        """End deliveries by what is known of them; one outcome per ack. (A delivery has methods for its own.)
+
+        With `atomic` all of them or none: raises TransactionRolledBack if one has no success.
+        """
+        if atomic and acks:
+            return (self._transport.transaction(acks, [])).acks
         return self._transport.ack(acks) if acks else []
 
     def renew(self, renewals: Sequence[Renewal]) -> list[Renewed]:
@@ -209,6 +229,7 @@ class Client(Verbs):
         lease_seconds: float | None = None,
         auto_ack: bool = False,
         subscription: Begin = "all",
+        mode: GroupMode | None = None,
         as_type: Any = None,
         renew: bool = True,
         ack_interval_seconds: float = 1.0,
@@ -232,6 +253,7 @@ class Client(Verbs):
             lease_seconds=lease_seconds,
             auto_ack=auto_ack,
             subscription=subscription_of(subscription),
+            mode=mode,
         )
         stop = Event()
         consumer = Consumer(
@@ -260,6 +282,7 @@ class Client(Verbs):
         lease_seconds: float | None = None,
         auto_ack: bool = False,
         subscription: Begin = "all",
+        mode: GroupMode | None = None,
         as_type: Any = None,
         renew: bool = True,
         ack_interval_seconds: float = 1.0,
@@ -284,6 +307,7 @@ class Client(Verbs):
             lease_seconds=lease_seconds,
             auto_ack=auto_ack,
             subscription=subscription_of(subscription),
+            mode=mode,
         )
 
         def register(handler: Handler) -> Handler:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any, overload
 
-from lockstep.client._progress import Progress, refusal
+from lockstep.client._progress import progress_of, refusal
 from lockstep.client._received import Delivered, ReceivedMessage
 from lockstep.client._sync.concurrency import Lock, monotonic
 from lockstep.client._sync.transport import Transport
@@ -31,16 +31,16 @@ class DeliveredMessage(ReceivedMessage):
         return self._delivery
 
     def ack(self) -> None:
-        """Done, with everything before it in its partition. Raises LeaseLost."""
+        """Done; in an ordered group with everything before it in its partition. Raises LeaseLost."""
         self._delivery.ack_to(self)
 
-    def nack(self, error: str | None = None) -> None:
-        """Failed: it comes again after the retry delay, or becomes a dead letter. Raises LeaseLost."""
-        self._delivery.end_at(self, "failed", error)
+    def nack(self, error: str | None = None, *, retry_at: datetime | None = None) -> None:
+        """Failed: it comes again after the retry delay, or at a time, or becomes a dead letter. Raises LeaseLost."""
+        self._delivery.end_at(self, "failed", error, retry_at)
 
-    def retry(self) -> None:
-        """Give it back at once, without charging an attempt. Raises LeaseLost."""
-        self._delivery.end_at(self, "retry", None)
+    def retry(self, at: datetime | None = None) -> None:
+        """Give it back, for now or for a time, without charging an attempt. Raises LeaseLost."""
+        self._delivery.end_at(self, "retry", None, at)
 
     def dead(self, error: str | None = None) -> None:
         """To the dead letters, whatever attempts are left. Raises LeaseLost."""
@@ -52,7 +52,7 @@ class Delivery:
 
     def __init__(self, transport: Transport, delivered: Delivered, as_type: Any = None) -> None:
         self._transport = transport
-        self._progress = Progress(delivered.lease_id, delivered.messages)
+        self._progress = progress_of(delivered)
         self._lock = Lock()
         self._committed_at = monotonic()
         self.group = delivered.group
@@ -87,7 +87,8 @@ class Delivery:
             self._send(self._progress.whole())
 
     def nack(self, error: str | None = None) -> None:
-        """The first message of each partition failed: all comes again after the retry delay. Raises LeaseLost."""
+        """The first message of each partition failed, in a shared group every one: all comes again after the retry
+        delay. Raises LeaseLost."""
         with self._lock:
             self._send(self._progress.ends("failed", error))
 
@@ -150,9 +151,11 @@ class Delivery:
             self._progress.finish(message.partition_id, message.seq)
             self._send(self._progress.commits())
 
-    def end_at(self, message: DeliveredMessage, status: Any, error: str | None) -> None:
+    def end_at(
+        self, message: DeliveredMessage, status: Any, error: str | None, retry_at: datetime | None = None
+    ) -> None:
         with self._lock:
-            self._send(self._progress.ends_one(message.partition_id, message.seq, status, error))
+            self._send(self._progress.ends_one(message.partition_id, message.seq, status, error, retry_at))
 
     def commit(self, interval_seconds: float = 0.0) -> None:
         """Tell the store what is done; within the interval after the last time, leave it to the next."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Mapping
+from datetime import datetime
 from types import TracebackType
 from typing import Any
 
@@ -81,6 +82,11 @@ class Producer:
         reference: str | None = None,
         encoding: str | None = None,
         headers: Mapping[str, str] | None = None,
+        expires_at: datetime | None = None,
+        expire_seconds: float | None = None,
+        deliver_at: datetime | None = None,
+        delay_seconds: float | None = None,
+        schedule_key: str | None = None,
     ) -> None:
         """Into the buffer; waits while it is full. Raises InvalidPayload and InvalidName at once."""
         message = new_message(
@@ -93,6 +99,11 @@ class Producer:
             reference=reference,
             encoding=encoding,
             headers=headers,
+            expires_at=expires_at,
+            expire_seconds=expire_seconds,
+            deliver_at=deliver_at,
+            delay_seconds=delay_seconds,
+            schedule_key=schedule_key,
         )
         with self._changed:
             while self._full(len(message.payload)) and not self._closed:

@@ -9,11 +9,11 @@ from typing import Any, Literal
 
 import msgspec
 
-from lockstep.client._sync.operations import Operations
+from lockstep.client._sync.schedules import Schedules
 from lockstep.core.messages import Message, Receipt
 from lockstep.core.names import QUEUE_MODE
 from lockstep.core.overview import LabelInfo
-from lockstep.core.policy import QueueOptions, queue_options
+from lockstep.core.policy import GroupMode, QueueOptions, queue_options
 from lockstep.core.records import (
     ClearScope,
     DeadLetter,
@@ -27,6 +27,7 @@ from lockstep.core.records import (
     MessageView,
     PartitionInfo,
     PartitionLag,
+    PartitionStats,
     PendingRequest,
     Position,
     QueueInfo,
@@ -40,7 +41,7 @@ Place = Position | Literal["start", "end", "current"] | datetime | int
 """Where a seek goes: a time is what was created at or before it counting as done, a number is the next seq."""
 
 
-class Verbs(Operations):
+class Verbs(Schedules):
     """What they do is said in `storage/base.py`."""
 
     # Queues and partitions
@@ -60,6 +61,13 @@ class Verbs(Operations):
         result: QueueInfo = self._call("configure", queue=queue, options=chosen, namespace=namespace, task=task)
         return result
 
+    def update_queue(
+        self, queue: str, *, namespace: str | None = None, task: str | None = None, **changes: Any
+    ) -> QueueInfo:
+        """Change the options that are given; the others stay, whoever else changes something at the same time."""
+        result: QueueInfo = self._call("update_queue", queue=queue, changes=changes, namespace=namespace, task=task)
+        return result
+
     def delete_queue(self, queue: str) -> bool:
         """Remove the queue with all that belongs to it. False if there is none."""
         return bool(self._call("delete_queue", queue=queue))
@@ -69,10 +77,18 @@ class Verbs(Operations):
         return int(self._call("clear", queue=queue, partition=partition, scope=scope))
 
     def queues(
-        self, *, namespace: str | None = None, task: str | None = None, after: str | None = None, limit: int = 100
+        self,
+        *,
+        namespace: str | None = None,
+        task: str | None = None,
+        after: str | None = None,
+        from_name: str | None = None,
+        limit: int = 100,
     ) -> list[QueueInfo]:
-        """Queues by name, those after the name `after`."""
-        result: list[QueueInfo] = self._call("queues", namespace=namespace, task=task, after=after, limit=limit)
+        """Queues by name, those after the name `after`, and from `from_name` on, which itself is among them."""
+        result: list[QueueInfo] = self._call(
+            "queues", namespace=namespace, task=task, after=after, from_name=from_name, limit=limit
+        )
         return result
 
     def queue(self, queue: str) -> QueueInfo:
@@ -98,6 +114,11 @@ class Verbs(Operations):
         result: PartitionInfo = self._call("partition", queue=queue, partition=partition)
         return result
 
+    def stats(self, queue: str, *, after: str | None = None, limit: int = 100) -> list[PartitionStats]:
+        """What lies in a queue's partitions now, by name: how much, leased or waiting for its time, and how old."""
+        result: list[PartitionStats] = self._call("stats", queue=queue, after=after, limit=limit)
+        return result
+
     def has_pending(self, requests: Sequence[PendingRequest]) -> list[bool]:
         """Whether a pop now may find something."""
         result: list[bool] = self._call("has_pending", requests=list(requests))
@@ -105,10 +126,12 @@ class Verbs(Operations):
 
     # Groups
 
-    def subscribe(self, queue: str, group: str, subscription: Begin = "all") -> GroupInfo:
-        """Create the group on the queue, unless it is there."""
+    def subscribe(
+        self, queue: str, group: str, subscription: Begin = "all", *, mode: GroupMode | None = None
+    ) -> GroupInfo:
+        """Create the group on the queue, unless it is there; ordered or shared, by default as the queue says."""
         result: GroupInfo = self._call(
-            "subscribe", queue=queue, group=group, subscription=subscription_of(subscription)
+            "subscribe", queue=queue, group=group, subscription=subscription_of(subscription), mode=mode
         )
         return result
 
@@ -233,6 +256,10 @@ class Verbs(Operations):
         """Push the messages of matching dead letters again, oldest first; returns how many."""
         where = _dead_letters(queue, partition, group, ids, from_at, to_at)
         return int(self._call("redrive", where=where, limit=limit))
+
+    def redrive_queue(self, queue: str, *, limit: int = 1000) -> int:
+        """Send messages of a dead queue back to where they came from; returns how many."""
+        return int(self._call("redrive_queue", queue=queue, limit=limit))
 
     def purge(
         self,

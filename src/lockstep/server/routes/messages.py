@@ -10,9 +10,10 @@ from msgspec import Struct
 
 from lockstep.core.ids import uuid7
 from lockstep.core.names import QUEUE_MODE
+from lockstep.core.policy import GroupMode
 from lockstep.core.records import Ack, AckOutcome, Popped, PopRequest, Renewal, Subscription, TransactionResult
 from lockstep.core.wire import messages as wire
-from lockstep.core.wire.times import parse_time
+from lockstep.core.wire.times import parse_time, parse_time_or_none
 from lockstep.errors import InvalidRequest, QueueFull, TransactionRolledBack
 from lockstep.server.exchange import NOTHING, Disconnected, Request, Response, answer
 from lockstep.server.node import Node
@@ -43,6 +44,8 @@ class PopQuery(Struct, rename="camel", frozen=True):
     autopilot: bool = False
     namespace: str | None = None
     task: str | None = None
+    mode: GroupMode | None = None
+    """How the group is served, if this makes it; an existing one must be of this mode."""
 
 
 async def push(node: Node, request: Request) -> Response:
@@ -83,6 +86,7 @@ def _pop_request(query: PopQuery, parameters: dict[str, str]) -> PopRequest:
         lease_seconds=query.lease_seconds,
         auto_ack=query.auto_ack,
         subscription=_subscription(query),
+        mode=query.mode,
     )
 
 
@@ -121,12 +125,12 @@ async def ack(node: Node, request: Request) -> Response:
 
 async def ack_batch(node: Node, request: Request) -> Response:
     body = await request.json(_ack_batch_body)
-    return await _ack(node, body.acknowledgments, body.consumer_group)
+    return await _ack(node, body.acknowledgments, body.consumer_group, atomic=body.atomic)
 
 
-async def _ack(node: Node, items: list[wire.AckItem], group: str | None) -> Response:
+async def _ack(node: Node, items: list[wire.AckItem], group: str | None, *, atomic: bool = False) -> Response:
     acks = [wire.ack_of(item, group=group) for item in items]
-    outcomes = await node.engine.ack(acks) if acks else []
+    outcomes = await node.engine.ack(acks, atomic=atomic) if acks else []
     _count_acked(node, outcomes)
     return answer([wire.ack_result(item, o, i) for i, (item, o) in enumerate(zip(items, outcomes, strict=True))])
 
@@ -145,6 +149,7 @@ async def lease_ack(node: Node, request: Request) -> Response:
         seq=body.seq,
         status=wire.ack_status(body.status),
         error=body.error,
+        retry_at=parse_time_or_none(body.retry_at, what="retryAt"),
     )
     outcomes = await node.engine.ack([acked])
     _count_acked(node, outcomes)

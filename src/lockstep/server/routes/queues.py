@@ -8,17 +8,38 @@ from msgspec import Struct
 from lockstep.core.names import DEFAULT_PARTITION
 from lockstep.core.records import ClearScope
 from lockstep.core.wire import queues as wire
+from lockstep.core.wire.pages import Limit
+from lockstep.core.wire.resources import QueuesAnswer, queue_row
 from lockstep.server.exchange import Request, Response, answer
 from lockstep.server.node import Node
 from lockstep.server.routing import Route
 
 _configure_body = msgspec.json.Decoder(wire.ConfigureBody)
+_update_body = msgspec.json.Decoder(wire.UpdateBody)
 
 
 class ClearQuery(Struct, frozen=True):
     partition: str | None = None
     scope: ClearScope = "all"
-    """`unleased` leaves what is under a live lease."""
+    """`unleased` leaves what is under a live lease; `scheduled` takes only messages that wait for their time."""
+
+
+class PageQuery(Struct, frozen=True):
+    namespace: str | None = None
+    task: str | None = None
+    from_name: str | None = msgspec.field(default=None, name="from")
+    """The first name of the page, which need not exist."""
+    limit: Limit = 100
+
+
+class StatsQuery(Struct, frozen=True):
+    after: str | None = None
+    """The last partition of the page before."""
+    limit: Limit = 100
+
+
+class RedriveQuery(Struct, frozen=True):
+    limit: Limit = 1000
 
 
 async def configure(node: Node, request: Request) -> Response:
@@ -27,6 +48,34 @@ async def configure(node: Node, request: Request) -> Response:
     info = await node.engine.configure(body.queue, wire.queue_options(asked), namespace=body.namespace, task=body.task)
     partition = await node.engine.partition(body.queue, DEFAULT_PARTITION)
     return answer(wire.configure_answer(info, partition.id, asked))
+
+
+async def update(node: Node, request: Request) -> Response:
+    body = await request.json(_update_body)
+    changes = wire.option_changes(body.options)
+    info = await node.engine.update_queue(
+        request.parameters["queue"], changes, namespace=body.namespace, task=body.task
+    )
+    shown = wire.shown_options(info.options)
+    return answer(wire.UpdateAnswer(True, info.name, info.namespace, info.task, shown))
+
+
+async def queues(node: Node, request: Request) -> Response:
+    query = request.query(PageQuery)
+    infos = await node.engine.queues(
+        namespace=query.namespace, task=query.task, from_name=query.from_name, limit=query.limit
+    )
+    return answer(QueuesAnswer([queue_row(info) for info in infos]))
+
+
+async def stats(node: Node, request: Request) -> Response:
+    queue, query = request.parameters["queue"], request.query(StatsQuery)
+    return answer(wire.stats_answer(queue, await node.engine.stats(queue, after=query.after, limit=query.limit)))
+
+
+async def redrive(node: Node, request: Request) -> Response:
+    queue, query = request.parameters["queue"], request.query(RedriveQuery)
+    return answer(wire.RedriveQueueAnswer(queue, await node.engine.redrive_queue(queue, limit=query.limit)))
 
 
 async def delete_queue(node: Node, request: Request) -> Response:
@@ -42,6 +91,42 @@ async def clear(node: Node, request: Request) -> Response:
 
 
 ROUTES = [
+    Route(
+        method="GET",
+        path="/api/v1/queues",
+        endpoint=queues,
+        summary="Queues by name, from a name on",
+        level="ro",
+        query=PageQuery,
+        answers=QueuesAnswer,
+    ),
+    Route(
+        method="PATCH",
+        path="/api/v1/queues/:queue",
+        endpoint=update,
+        summary="Change some options of a queue; the others stay",
+        level="rw",
+        body=wire.UpdateBody,
+        answers=wire.UpdateAnswer,
+    ),
+    Route(
+        method="GET",
+        path="/api/v1/queues/:queue/stats",
+        endpoint=stats,
+        summary="What lies in the partitions of a queue now",
+        level="ro",
+        query=StatsQuery,
+        answers=wire.StatsAnswer,
+    ),
+    Route(
+        method="POST",
+        path="/api/v1/queues/:queue/redrive",
+        endpoint=redrive,
+        summary="Send messages of a dead queue back to where they came from",
+        level="rw",
+        query=RedriveQuery,
+        answers=wire.RedriveQueueAnswer,
+    ),
     Route(
         method="POST",
         path="/api/v1/configure",
