@@ -37,10 +37,12 @@ from benchmarks.scenarios.http import (
     lone_push_scenario,
 )
 from benchmarks.scenarios.latency import pop_latency
+from benchmarks.scenarios.peers import peers
 from benchmarks.scenarios.pop import pop
 from benchmarks.scenarios.push import push_100, push_1000, push_more, push_small
 from benchmarks.scenarios.setting import Setting
 from benchmarks.scenarios.spending import spending
+from benchmarks.scenarios.work import work
 from benchmarks.servers import connected, running_server
 
 SCENARIOS: dict[str, Callable[[Setting], Awaitable[Outcome]]] = {
@@ -51,6 +53,8 @@ SCENARIOS: dict[str, Callable[[Setting], Awaitable[Outcome]]] = {
     "pop": pop,
     "pop-latency": pop_latency,
     "spending": spending,
+    "work": work,
+    "peers": peers,
     "http-push": http_push_scenario,
     "http-pop": http_pop_scenario,
     "http-lone": lone_push_scenario,
