@@ -409,8 +409,8 @@ class Store(Protocol):
     async def promote(self, *, limit: int) -> Promoted:
         """Push what is due, of waiting and of recurring messages; any number of processes may do so at once.
 
-        Waiting messages go queue by queue, in due order (then by id), at most `limit` of each queue in a call, each
-        queue a transaction of its own: a message is pushed exactly once, and those of a partition get their seqs in due
+        Waiting messages go queue by queue, the older queue first, in due order (then by id), at most `limit` of each in
+        a call, each queue a transaction of its own: a message is pushed exactly once, and those of a partition get their seqs in due
         order. One whose transaction id is stored already is dropped. Of a full queue those are pushed that fit; the
         others stay due, as does everything that cannot be read here. When nothing is due it costs a probe of an index.
         """

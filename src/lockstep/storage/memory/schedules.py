@@ -36,7 +36,7 @@ def promote(state: State, *, limit: int, now: datetime) -> Promoted:
     due_now, next_at = state.waitlist.due(now)
     for waiting in due_now:
         by_queue.setdefault(waiting.queue, []).append(waiting)
-    for queue, due in by_queue.items():
+    for queue, due in sorted(by_queue.items(), key=lambda item: state.queues[item[0]].id):
         _promote_queue(state, queue, due[:limit], promoted, now)
         promoted.more |= len(due) > limit and queue not in promoted.postponed
     crons_at = [one.next_at for one in state.waitlist.crons.values() if one.next_at is not None and one.next_at > now]
