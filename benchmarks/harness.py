@@ -232,7 +232,9 @@ _HIDDEN = {"ratios"}
 
 def render(table: Table) -> str:
     """The table as text: the first column to the left, numbers to the right, lists left out."""
-    columns = [key for key in table.rows[0] if key not in _HIDDEN] if table.rows else []
+    if not table.rows:
+        return table.title
+    columns = [key for key in table.rows[0] if key not in _HIDDEN]
     lines = [[_HEADINGS.get(key, key.replace("_", " ")) for key in columns]]
     lines += [[_shown(row.get(key)) for key in columns] for row in table.rows]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
