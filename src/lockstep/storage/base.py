@@ -411,9 +411,9 @@ class Store(Protocol):
 
         Waiting messages go queue by queue, the older queue first, in due order (then by id), at most `limit` of each in
         a call, each queue a transaction of its own: a message is pushed exactly once, and those of one partition get
-        their seqs in due order. One whose transaction id is stored already is dropped. Of a full queue those are pushed that
-        fit; the others stay due, as does everything that cannot be read here. When nothing is due it costs a probe of
-        an index.
+        their seqs in due order. One whose transaction id is stored already is dropped. Of a full queue those are pushed
+        that fit; the others stay due, as does everything that cannot be read here. When nothing is due it costs a probe
+        of an index.
         """
 
     async def set_cron(self, cron: NewCron) -> Cron:
