@@ -62,7 +62,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     pop_wait_seconds_max: Annotated[_Seconds, _help("Longest time that a pop may wait for messages.")] = 300.0
 
     batching: Annotated[bool, _help("Join requests of one kind that come together into one call of the store.")] = True
-    push_calls_max: Annotated[_Count, _help("Push calls that the batching keeps in flight at a time.")] = 4
+    push_calls_max: Annotated[
+        _Count, _help("Push calls that the batching keeps in flight at a time, unless they take long.")
+    ] = 2
     pop_calls_max: Annotated[_Count, _help("Pop calls that the batching keeps in flight at a time.")] = 2
     ack_calls_max: Annotated[_Count, _help("Ack and renew calls, each, that the batching keeps in flight.")] = 2
     call_requests_max: Annotated[_Count, _help("Most requests that the batching joins into one call.")] = 256
