@@ -53,6 +53,7 @@ from lockstep.core.statistics import DatabaseStats
 from lockstep.core.traces import NamedTracePage, TraceEvent, TraceNamePage
 from lockstep.core.wire import messages as wire
 from lockstep.core.wire.times import timestamp
+from lockstep.core.wire.transactions import TransactionAnswer, TransactionStep
 from lockstep.errors import InvalidPayload, InvalidRequest, LockstepError, TransactionRolledBack, Unavailable
 
 Messages = Sequence[NewMessage] | Sequence[Batch]
@@ -474,7 +475,7 @@ def renewed_of(answer: Answer) -> Renewed:
 
 # --- Transactions -------------------------------------------------------------------------------------------
 
-_transaction = msgspec.json.Decoder(wire.TransactionAnswer)
+_transaction = msgspec.json.Decoder(TransactionAnswer)
 
 
 def transaction(acks: Sequence[Ack], items: list[_PushItem]) -> Request:
@@ -487,7 +488,7 @@ def transaction(acks: Sequence[Ack], items: list[_PushItem]) -> Request:
 
 def committed_of(answer: Answer, acks: Sequence[Ack], items: list[_PushItem]) -> Committed:
     """What the transaction did. Raises TransactionRolledBack, or what rolled it back."""
-    result: wire.TransactionAnswer = _decoded(answer, _transaction)
+    result: TransactionAnswer = _decoded(answer, _transaction)
     steps = result.results
     outcomes = [
         AckOutcome(
@@ -508,7 +509,7 @@ def committed_of(answer: Answer, acks: Sequence[Ack], items: list[_PushItem]) ->
 _STEP_STATUSES: Mapping[str, Literal["duplicate", "scheduled"]] = {"duplicate": "duplicate", "scheduled": "scheduled"}
 
 
-def _step_receipt(index: int, step: wire.TransactionStep, item: _PushItem) -> Receipt:
+def _step_receipt(index: int, step: TransactionStep, item: _PushItem) -> Receipt:
     return Receipt(
         index=index,
         status=_STEP_STATUSES.get(str(step.status), "queued"),

@@ -1,4 +1,4 @@
-"""The hot routes on the wire: push, pop, ack, renew and transactions.
+"""The hot routes on the wire: push, pop, ack and renew.
 
 Payloads stay raw bytes on their way through: `msgspec.Raw` takes them out of a body, and puts them into an answer,
 without decoding them. Field names are those of the protocol.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from base64 import b64decode, b64encode
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal
 
@@ -26,7 +25,6 @@ from lockstep.core.records import (
     AckStatus,
     Popped,
     Renewed,
-    TransactionResult,
 )
 from lockstep.core.wire.numbers import number_of
 from lockstep.core.wire.times import Time, parse_time_or_none, timestamp, timestamp_or_none
@@ -35,8 +33,6 @@ from lockstep.errors import InvalidRequest
 Order = list[tuple[int, int]]
 _NULL = Raw(b"null")
 _NO_LEASE = "00000000-0000-0000-0000-000000000000"
-# Each may cost another attempt at the transaction.
-_REQUIRED_LEASES_MAX = 100
 
 
 class PushItem(Struct, rename="camel", gc=False):
@@ -186,46 +182,6 @@ class ExtendAnswer(Struct, rename="camel"):
     renewed: int
     new_expires_at: str | None
     expires_at: str | None
-
-
-class PushOperation(Struct, tag="push", tag_field="type"):
-    items: list[PushItem]
-
-
-class AckOperation(AckItem, tag="ack", tag_field="type", rename="camel"):
-    """An ack as a step of a transaction."""
-
-
-class TransactionBody(Struct, rename="camel"):
-    operations: list[PushOperation | AckOperation]
-    required_leases: list[str] = []
-    """Acks that name no lease must each be under one of these."""
-
-
-class TransactionStep(Struct, rename="camel", omit_defaults=True):
-    """The result of one pushed item or one ack."""
-
-    index: int
-    type: Literal["push", "ack"]
-    success: bool
-    transaction_id: str | None
-    error: str | UnsetType | None = UNSET
-    dlq: bool | UnsetType = UNSET
-    status: str | UnsetType = UNSET
-    message_id: str | UnsetType = UNSET
-    partition_id: str | UnsetType = UNSET
-    queue_name: str | UnsetType | None = UNSET
-    seq: int | UnsetType = UNSET
-    schedule_id: str | UnsetType = UNSET
-    due_at: str | UnsetType = UNSET
-
-
-class TransactionAnswer(Struct, rename="camel", omit_defaults=True):
-    success: bool
-    results: list[TransactionStep]
-    transaction_id: str | UnsetType = UNSET
-    error: str | UnsetType = UNSET
-    code: str | UnsetType = UNSET
 
 
 # --- Push ---------------------------------------------------------------------------------------------------
@@ -573,129 +529,4 @@ def extend_answer(lease_id: str, renewed: Renewed) -> ExtendAnswer:
         renewed=renewed.partitions,
         new_expires_at=expires_at,
         expires_at=expires_at,
-    )
-
-
-# --- Transactions -------------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class TransactionSteps:
-    """The operations of a transaction, taken apart into acks and pushes, and put together again for the answer."""
-
-    plan: list[tuple[Literal["push", "ack"], int]]
-    """For each step of the answer: what it is, and its place among the acks or the pushed items."""
-    items: list[PushItem]
-    ack_items: list[AckItem]
-    acks: list[Ack]
-    batches: list[Batch]
-    order: Order | None
-    untried: dict[int, list[str]]
-    """Of the acks that name no lease, by their place: the required leases under which they were not tried yet."""
-
-    @classmethod
-    def of(cls, body: TransactionBody) -> TransactionSteps:
-        plan: list[tuple[Literal["push", "ack"], int]] = []
-        items: list[PushItem] = []
-        ack_items: list[AckItem] = []
-        for operation in body.operations:
-            if isinstance(operation, PushOperation):
-                plan += [("push", len(items) + i) for i in range(len(operation.items))]
-                items += operation.items
-            else:
-                plan.append(("ack", len(ack_items)))
-                ack_items.append(operation)
-        acks = [ack_of(item) for item in ack_items]
-        batches, order = batches_of(items)
-        untried = _untried(acks, body.required_leases)
-        steps = cls(plan, items, ack_items, acks, batches, order, untried)
-        for place in untried:
-            steps._put_under_next_lease(place)
-        return steps
-
-    def put_under_other_leases(self, outcomes: Sequence[AckOutcome]) -> bool:
-        """Nothing was applied. Whether to try again, with each ack that lost its lease under the next required one.
-
-        An ack that names no lease is held to the required ones without saying to which; the store knows, and says so
-        by refusing it under all others.
-        """
-        failed = [outcome.index for outcome in outcomes if not outcome.success]
-        if not all([outcomes[place].error == "lease_lost" and self.untried.get(place) for place in failed]):
-            return False
-        for place in failed:
-            self._put_under_next_lease(place)
-        return True
-
-    def _put_under_next_lease(self, place: int) -> None:
-        self.acks[place] = msgspec.structs.replace(self.acks[place], lease_id=self.untried[place].pop(0))
-
-    def applied(self, transaction_id: str, result: TransactionResult) -> TransactionAnswer:
-        pushed = receipts(result.pushed, self.order)
-        steps = [
-            _pushed_step(index, pushed[place])
-            if kind == "push"
-            else self._ack_step(
-                index, place, result.acks[place].success, ack_error(result.acks[place]), result.acks[place]
-            )
-            for index, (kind, place) in enumerate(self.plan)
-        ]
-        return TransactionAnswer(success=True, transaction_id=transaction_id, results=steps)
-
-    def rolled_back(
-        self, reason: str, outcomes: Sequence[AckOutcome] | None, *, code: str | None = None
-    ) -> TransactionAnswer:
-        """Nothing was applied: every step failed, those at fault with their reason."""
-        steps = [
-            TransactionStep(
-                index=index,
-                type="push",
-                success=False,
-                transaction_id=self.items[place].transaction_id,
-                queue_name=self.items[place].queue,
-                error="rolled back",
-            )
-            if kind == "push"
-            else self._ack_step(
-                index, place, False, (ack_error(outcomes[place]) if outcomes else None) or "rolled back", None
-            )
-            for index, (kind, place) in enumerate(self.plan)
-        ]
-        error = reason if reason.startswith("transaction rolled back") else f"transaction rolled back: {reason}"
-        return TransactionAnswer(success=False, error=error, code=code or UNSET, results=steps)
-
-    def _ack_step(
-        self, index: int, place: int, success: bool, error: str | None, outcome: AckOutcome | None
-    ) -> TransactionStep:
-        return TransactionStep(
-            index=index,
-            type="ack",
-            success=success,
-            transaction_id=self.ack_items[place].transaction_id,
-            error=error,
-            dlq=outcome.dead if outcome else False,
-        )
-
-
-def _untried(acks: Sequence[Ack], required: Sequence[str]) -> dict[int, list[str]]:
-    leases = list(dict.fromkeys([lease for text in required if (lease := lease_of(text)) is not None]))
-    nameless = [place for place, ack in enumerate(acks) if ack.lease_id is None]
-    if nameless and len(leases) > _REQUIRED_LEASES_MAX:
-        limit = _REQUIRED_LEASES_MAX
-        raise InvalidRequest(f"with more than {limit} requiredLeases each ack needs its leaseId")
-    return {place: list(leases) for place in nameless if leases}
-
-
-def _pushed_step(index: int, receipt: PushReceipt) -> TransactionStep:
-    return TransactionStep(
-        index=index,
-        type="push",
-        success=True,
-        transaction_id=receipt.transaction_id,
-        status=receipt.status,
-        message_id=receipt.message_id,
-        partition_id=receipt.partition_id,
-        queue_name=receipt.queueName,
-        seq=receipt.seq,
-        schedule_id=receipt.scheduleId,
-        due_at=receipt.dueAt,
     )

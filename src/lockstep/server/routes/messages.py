@@ -14,6 +14,7 @@ from lockstep.core.policy import GroupMode
 from lockstep.core.records import Ack, AckOutcome, Popped, PopRequest, Renewal, Subscription, TransactionResult
 from lockstep.core.wire import messages as wire
 from lockstep.core.wire.times import parse_time, parse_time_or_none
+from lockstep.core.wire.transactions import TransactionAnswer, TransactionBody, TransactionSteps
 from lockstep.errors import InvalidRequest, QueueFull, TransactionRolledBack
 from lockstep.server.exchange import NOTHING, Disconnected, Request, Response, answer
 from lockstep.server.node import Node
@@ -27,7 +28,7 @@ _ack_body = msgspec.json.Decoder(wire.AckItem)
 _ack_batch_body = msgspec.json.Decoder(wire.AckBatchBody)
 _lease_ack_body = msgspec.json.Decoder(wire.LeaseAckBody)
 _extend_body = msgspec.json.Decoder(wire.ExtendBody)
-_transaction_body = msgspec.json.Decoder(wire.TransactionBody)
+_transaction_body = msgspec.json.Decoder(TransactionBody)
 
 
 class PopQuery(Struct, rename="camel", frozen=True):
@@ -169,7 +170,7 @@ async def transaction(node: Node, request: Request) -> Response:
     body = await request.json(_transaction_body)
     if not body.operations:
         raise InvalidRequest("operations must not be empty")
-    steps = wire.TransactionSteps.of(body)
+    steps = TransactionSteps.of(body)
     try:
         result = await _transact(node, steps)
     except TransactionRolledBack as error:
@@ -181,7 +182,7 @@ async def transaction(node: Node, request: Request) -> Response:
     return answer(steps.applied(str(uuid7(time.time_ns())), result))
 
 
-async def _transact(node: Node, steps: wire.TransactionSteps) -> TransactionResult:
+async def _transact(node: Node, steps: TransactionSteps) -> TransactionResult:
     while True:
         try:
             return await node.engine.transaction(steps.acks, steps.batches)
@@ -277,7 +278,7 @@ ROUTES = [
         endpoint=transaction,
         summary="Acks and pushes, all or nothing",
         level="rw",
-        body=wire.TransactionBody,
-        answers=wire.TransactionAnswer,
+        body=TransactionBody,
+        answers=TransactionAnswer,
     ),
 ]
