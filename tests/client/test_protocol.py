@@ -208,6 +208,7 @@ def test_verbs_that_must_not_be_applied_twice() -> None:
         "clear",
         "delete_group",
         "delete_queue",
+        "forget_spark_stream",
         "purge",
         "record_trace",
         "redrive",

@@ -74,6 +74,8 @@ BAD_NAMES: dict[str, Call] = {
     "seek partition": call("seek", "q", "g", Position("start"), partition="\n"),
     "delete_group": call("delete_group", ""),
     "groups": call("groups", group=""),
+    "spark_streams": call("spark_streams", queue=""),
+    "forget_spark_stream": call("forget_spark_stream", ""),
     "lag": call("lag", "q", group=5),
     "depth": call("depth", "q", ""),
     "messages": call("messages", MessageFilter(queue="")),

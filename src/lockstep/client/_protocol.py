@@ -46,6 +46,7 @@ from lockstep.core.records import (
     QueueInfo,
     Renewal,
     Renewed,
+    SparkStreamInfo,
     Utilisation,
 )
 from lockstep.core.schedules import Scheduled, SchedulePage
@@ -557,6 +558,8 @@ VERBS: Mapping[str, Verb] = {
     "delete_group": Verb(int, repeatable=False),
     "groups": Verb(list[GroupInfo]),
     "lag": Verb(list[PartitionLag]),
+    "spark_streams": Verb(list[SparkStreamInfo]),
+    "forget_spark_stream": Verb(int, repeatable=False),
     "depth": Verb(Depth),
     "messages": Verb(MessagePage),
     "message": Verb(MessageView),

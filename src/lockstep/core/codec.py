@@ -51,6 +51,25 @@ _TAG_BYTES = 16
 _UUID_BYTES = 16
 _BODY_BYTES_MAX = 2**31 - 1
 
+Buffer = bytes | memoryview
+
+STORED_COLUMNS = (
+    "payloads",
+    "transaction_uuids",
+    "transaction_texts",
+    "trace_ids",
+    "kinds",
+    "references",
+    "encodings",
+    "headers",
+    "producer_subs",
+    "expires_at",
+)
+"""What the columns of a layout hold, in their order."""
+
+HEADER_BYTES = _HEADER.size
+"""Where the first column begins."""
+
 # The order of these is the order of the mask's bits; it is part of the stored form.
 (
     _PAYLOADS,
@@ -131,11 +150,17 @@ def encode(columns: Columns) -> bytes:
         _texts_to_bytes(columns.producer_subs),
         _times_to_bytes(columns.expires_at),
     ]
-    mask = sum(1 << bit for bit, values in enumerate(stored) if values is not None)
-    parts = [_HEADER.pack(_MAGIC, len(columns), mask)]
-    for values in stored:
-        if values is not None:
-            parts += _encode_column(values)
+    return assemble(len(columns), [None if values is None else _encode_column(values) for values in stored])
+
+
+def assemble(count: int, stored: Sequence[Sequence[Buffer] | None]) -> bytes:
+    """The layout of columns that are in their stored form already, in the order of the mask's bits: of each the
+    lengths, and the values in any number of pieces."""
+    mask = sum(1 << bit for bit, column in enumerate(stored) if column is not None)
+    parts: list[Buffer] = [_HEADER.pack(_MAGIC, count, mask)]
+    for column in stored:
+        if column is not None:
+            parts += column
     return b"".join(parts)
 
 
@@ -197,10 +222,19 @@ def decode(layout: bytes) -> Columns:
         raise CorruptSegment("a segment's body has a text that is none") from error
 
 
-def _stored_columns(layout: bytes) -> list[list[bytes | None] | None]:
-    magic, count, mask = _HEADER.unpack_from(layout)
+def header(layout: bytes) -> tuple[int, int]:
+    """How many messages a layout has, and the mask of its columns. Raises CorruptSegment."""
+    try:
+        magic, count, mask = _HEADER.unpack_from(layout)
+    except struct.error as error:
+        raise CorruptSegment("a segment's body is cut short") from error
     if magic != _MAGIC or count < 0 or mask >> (_EXPIRES_AT + 1):
         raise CorruptSegment("a segment's body does not begin as one")
+    return count, mask
+
+
+def _stored_columns(layout: bytes) -> list[list[bytes | None] | None]:
+    count, mask = header(layout)
     position = _HEADER.size
     stored: list[list[bytes | None] | None] = []
     for bit in range(_EXPIRES_AT + 1):

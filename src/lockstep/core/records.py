@@ -215,6 +215,23 @@ class GroupInfo(msgspec.Struct, frozen=True, kw_only=True):
     mode: GroupMode = "ordered"
 
 
+class SparkStreamInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A Spark stream on one queue, as it last told of itself."""
+
+    id: str
+    name: str
+    queue: str
+    kind: Literal["spark"] = "spark"
+    lag: int
+    """Messages of the queue that it has still to read."""
+    oldest_at: datetime | None
+    """When the first of them was created."""
+    created_at: datetime
+    updated_at: datetime
+    held_until: datetime
+    """Until then retention leaves what it has not read, even if it is not heard of again."""
+
+
 class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
     id: int
     name: str

@@ -47,6 +47,7 @@ from lockstep.core.records import (
     QueueInfo,
     Renewal,
     Renewed,
+    SparkStreamInfo,
     Subscription,
     TransactionResult,
     Utilisation,
@@ -359,6 +360,14 @@ class Engine:
         return await self._store.lag(
             queue, group=group, partition=partition, after_partition_id=after_partition_id, limit=limit
         )
+
+    async def spark_streams(self, *, queue: str | None = None) -> list[SparkStreamInfo]:
+        checks.check_names(queue=queue)
+        return await self._store.spark_streams(queue=queue)
+
+    async def forget_spark_stream(self, stream_id: str) -> int:
+        check_name(stream_id, what="stream_id")
+        return await self._store.forget_spark_stream(stream_id)
 
     async def depth(self, queue: str, group: str) -> Depth:
         checks.check_queue(queue)

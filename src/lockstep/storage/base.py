@@ -57,6 +57,7 @@ from lockstep.core.records import (
     QueueInfo,
     Renewal,
     Renewed,
+    SparkStreamInfo,
     Subscription,
     TransactionResult,
     Utilisation,
@@ -298,6 +299,14 @@ class Store(Protocol):
         """Cursors with their exact lag, by partition id, then group name. Of a shared group: the lag is what is new and
         what is in flight, `acked` up to where all is done, `due_at` the next time at which a pop may find something,
         `attempts` those of the first message in flight. Raises QueueNotFound, GroupNotFound, PartitionNotFound."""
+
+    async def spark_streams(self, *, queue: str | None = None) -> list[SparkStreamInfo]:
+        """Spark's streams that told of their position, by queue, then name, with their lag. The memory store has none.
+        Raises QueueNotFound."""
+
+    async def forget_spark_stream(self, stream_id: str) -> int:
+        """Forget the position of a Spark stream, so that it holds back nothing from retention; returns on how many
+        queues. Raises SparkStreamNotFound."""
 
     async def depth(self, queue: str, group: str) -> Depth:
         """Exact sums of the lag. For queue mode that was never popped: all that is stored. Raises QueueNotFound,

@@ -15,6 +15,7 @@ from lockstep.errors import (
     MessageNotFound,
     PartitionNotFound,
     QueueNotFound,
+    SparkStreamNotFound,
 )
 from support.clock import SetClock
 
@@ -57,6 +58,13 @@ async def test_groups(client: AsyncClient, clock: SetClock) -> None:
     assert (await client.depth("orders", "g")).pending == 4
     assert [lag.lag for lag in await client.lag("orders", group="g")] == [4]
     assert await client.delete_group("g", queue="orders") == 1
+
+
+async def test_spark_streams(client: AsyncClient) -> None:
+    await client.push("orders", 1)
+    assert await client.spark_streams(queue="orders") == []
+    with pytest.raises(SparkStreamNotFound):
+        await client.forget_spark_stream("nobody")
 
 
 async def test_seek(client: AsyncClient, clock: SetClock) -> None:

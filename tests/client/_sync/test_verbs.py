@@ -16,6 +16,7 @@ from lockstep.errors import (
     MessageNotFound,
     PartitionNotFound,
     QueueNotFound,
+    SparkStreamNotFound,
 )
 from support.clock import SetClock
 
@@ -58,6 +59,13 @@ def test_groups(client: Client, clock: SetClock) -> None:
     assert (client.depth("orders", "g")).pending == 4
     assert [lag.lag for lag in client.lag("orders", group="g")] == [4]
     assert client.delete_group("g", queue="orders") == 1
+
+
+def test_spark_streams(client: Client) -> None:
+    client.push("orders", 1)
+    assert client.spark_streams(queue="orders") == []
+    with pytest.raises(SparkStreamNotFound):
+        client.forget_spark_stream("nobody")
 
 
 def test_seek(client: Client, clock: SetClock) -> None:

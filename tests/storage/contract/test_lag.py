@@ -6,7 +6,7 @@ import pytest
 
 from lockstep.core.names import QUEUE_MODE
 from lockstep.core.records import Depth, PartitionLag
-from lockstep.errors import GroupNotFound, PartitionNotFound, QueueNotFound
+from lockstep.errors import GroupNotFound, PartitionNotFound, QueueNotFound, SparkStreamNotFound
 from lockstep.storage.base import Store
 from support.builders import ack, batch, configure, lag_of, pop, pop_all, push_n
 from support.clock import START, SetClock
@@ -170,3 +170,12 @@ async def test_duplicates_do_not_count_as_lag(store: Store) -> None:
     await push_n(store, "q", 3, transaction_ids=["a", "b", "a"])
     await push_n(store, "q", 1, transaction_ids=["b"])
     assert (await store.depth("q", QUEUE_MODE)).pending == 2
+
+
+async def test_without_spark_there_are_no_streams(store: Store) -> None:
+    await push_n(store, "q")
+    assert await store.spark_streams() == await store.spark_streams(queue="q") == []
+    with pytest.raises(QueueNotFound):
+        await store.spark_streams(queue="other")
+    with pytest.raises(SparkStreamNotFound):
+        await store.forget_spark_stream("nobody")

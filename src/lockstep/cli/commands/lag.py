@@ -1,18 +1,28 @@
-"""`lockstep lag`: how far behind the groups of a queue are, partition by partition."""
+"""`lockstep lag`: how far behind the groups of a queue are, partition by partition, and Spark's streams."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
+from functools import partial
+from itertools import chain, islice
 
 import click
 
 from lockstep.cli.arguments import PAGE, limit_option
 from lockstep.cli.connection import Session, on_session
+from lockstep.cli.output import Column
 from lockstep.client import Client
-from lockstep.core.records import PartitionLag
+from lockstep.core.records import PartitionLag, SparkStreamInfo
 
-_COLUMNS = ("partition", "group", "lag", "acked", "last_seq", "oldest_at", "due_at", "leased", "attempts", "stopped")
+_ONLY_OF_GROUPS = ("acked", "last_seq", "due_at", "leased", "attempts", "stopped")
+_COLUMNS: tuple[Column, ...] = (
+    ("partition", lambda row: getattr(row, "partition", "all")),
+    ("group", lambda row: row.name if isinstance(row, SparkStreamInfo) else row.group),
+    ("kind", lambda row: getattr(row, "kind", "group")),
+    "lag",
+    "oldest_at",
+    *((name, partial(lambda name, row: getattr(row, name, None), name)) for name in _ONLY_OF_GROUPS),
+)
 
 
 @click.command()
@@ -25,11 +35,14 @@ _COLUMNS = ("partition", "group", "lag", "acked", "last_seq", "oldest_at", "due_
 def lag(session: Session, queue: str, group: str | None, partition: str | None, everything: bool, limit: int) -> None:
     """Show how far behind the groups are.
 
-    That is how many messages of QUEUE each group has before it in each partition.
+    That is how many messages of QUEUE each group has before it in each partition. Spark's streams, which have one place
+    for all partitions, come last.
     """
     with session.client() as client:
-        cursors = _cursors(client, queue, group, partition)
-        behind = (cursor for cursor in cursors if everything or cursor.lag)
+        rows: Iterator[PartitionLag | SparkStreamInfo] = _cursors(client, queue, group, partition)
+        if group is None and partition is None:
+            rows = chain(rows, client.spark_streams(queue=queue))
+        behind = (row for row in rows if everything or row.lag)
         session.output.rows(islice(behind, limit), _COLUMNS, empty="no group is behind")
 
 

@@ -31,6 +31,7 @@ from lockstep.core.records import (
     PendingRequest,
     Position,
     QueueInfo,
+    SparkStreamInfo,
     Subscription,
 )
 from lockstep.errors import InvalidRequest
@@ -166,6 +167,15 @@ class Verbs(Schedules):
             "lag", queue=queue, group=group, partition=partition, after_partition_id=after_partition_id, limit=limit
         )
         return result
+
+    def spark_streams(self, *, queue: str | None = None) -> list[SparkStreamInfo]:
+        """Spark's streams that told of their position, by queue, then name, with their lag."""
+        result: list[SparkStreamInfo] = self._call("spark_streams", queue=queue)
+        return result
+
+    def forget_spark_stream(self, stream_id: str) -> int:
+        """Forget the position of a Spark stream, so that it holds back nothing from retention."""
+        return int(self._call("forget_spark_stream", stream_id=stream_id))
 
     def depth(self, queue: str, group: str) -> Depth:
         """What the group has before it in the queue."""

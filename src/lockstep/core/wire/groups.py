@@ -8,7 +8,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from lockstep.core.records import GroupInfo, PartitionLag, Position
+from lockstep.core.records import GroupInfo, PartitionLag, Position, SparkStreamInfo
 from lockstep.core.wire.times import Time, parse_time, seconds_since, timestamp, timestamp_or_none
 from lockstep.errors import InvalidRequest
 
@@ -63,6 +63,22 @@ class LaggingRow(Struct):
     last_consumed_at: str | None
 
 
+class SparkStreamRow(Struct, rename="camel"):
+    """A Spark stream on one queue: it has a place in the whole queue, and none in each partition."""
+
+    id: str
+    name: str
+    kind: Literal["spark"]
+    queue_name: str
+    total_lag: int
+    max_time_lag: float
+    """Seconds: the age of the oldest message that it has not read."""
+    created_at: str
+    updated_at: str
+    held_until: str
+    """Until then retention leaves what it has not read, even if it is not heard of again."""
+
+
 class DeleteGroupAnswer(Struct, rename="camel", omit_defaults=True):
     success: bool
     consumer_group: str
@@ -110,6 +126,20 @@ def group_row(info: GroupInfo, now: datetime) -> GroupRow:
         subscription_mode=info.subscription.mode,
         subscription_timestamp=timestamp_or_none(info.subscription.from_at),
         subscription_created_at=timestamp(info.created_at),
+    )
+
+
+def spark_stream_row(info: SparkStreamInfo, now: datetime) -> SparkStreamRow:
+    return SparkStreamRow(
+        id=info.id,
+        name=info.name,
+        kind=info.kind,
+        queue_name=info.queue,
+        total_lag=info.lag,
+        max_time_lag=seconds_since(info.oldest_at, now),
+        created_at=timestamp(info.created_at),
+        updated_at=timestamp(info.updated_at),
+        held_until=timestamp(info.held_until),
     )
 
 

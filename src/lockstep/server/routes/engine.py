@@ -35,6 +35,8 @@ _LEVELS: dict[str, Level] = {
     "delete_group": "admin",
     "groups": "ro",
     "lag": "ro",
+    "spark_streams": "ro",
+    "forget_spark_stream": "admin",
     "depth": "ro",
     "messages": "ro",
     "message": "ro",

@@ -56,6 +56,11 @@ async def lagging(node: Node, request: Request) -> Response:
     return answer(rows)
 
 
+async def spark_streams(node: Node, _: Request) -> Response:
+    now = datetime.now(UTC)
+    return answer([wire.spark_stream_row(info, now) for info in await node.engine.spark_streams()])
+
+
 async def delete_group(node: Node, request: Request) -> Response:
     name, queue = request.parameters["group"], request.parameters.get("queue")
     forget = request.query(DeleteGroupQuery).delete_metadata
@@ -95,6 +100,14 @@ ROUTES = [
         level="ro",
         query=LaggingQuery,
         answers=list[wire.LaggingRow],
+    ),
+    Route(
+        method="GET",
+        path="/api/v1/spark-streams",
+        endpoint=spark_streams,
+        summary="Spark's streams and what they are behind with, one row for each queue",
+        level="ro",
+        answers=list[wire.SparkStreamRow],
     ),
     Route(
         method="GET",

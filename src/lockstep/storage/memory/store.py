@@ -51,6 +51,7 @@ from lockstep.core.records import (
     QueueInfo,
     Renewal,
     Renewed,
+    SparkStreamInfo,
     Subscription,
     TransactionResult,
     Utilisation,
@@ -66,6 +67,7 @@ from lockstep.core.streams import (
     StreamQuery,
 )
 from lockstep.core.traces import NamedTracePage, NewTraceEvent, TraceEvent, TraceNamePage
+from lockstep.errors import SparkStreamNotFound
 from lockstep.storage.memory import (
     ack,
     dead_letters,
@@ -245,6 +247,14 @@ class MemoryStore:
             limit=limit,
             now=self._now(),
         )
+
+    async def spark_streams(self, *, queue: str | None = None) -> list[SparkStreamInfo]:
+        if queue is not None:
+            self._state.queue(queue)
+        return []
+
+    async def forget_spark_stream(self, stream_id: str) -> int:
+        raise SparkStreamNotFound(f"there is no Spark stream {stream_id!r}")
 
     async def depth(self, queue: str, group: str) -> Depth:
         return groups.depth(self._state, queue, group, self._now())

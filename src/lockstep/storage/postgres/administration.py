@@ -7,7 +7,7 @@ from typing import Any
 from lockstep.core.names import QUEUE_MODE
 from lockstep.core.policy import OPTION_NAMES, GroupMode, QueueOptions
 from lockstep.core.records import ClearScope, GroupInfo, Position, Problem, QueueInfo, Subscription
-from lockstep.errors import GroupModeMismatch, GroupNotFound, QueueNotFound
+from lockstep.errors import GroupModeMismatch, GroupNotFound, QueueNotFound, SparkStreamNotFound
 from lockstep.storage.postgres.shared import Shared
 
 CONFIGURE = f"select lockstep.configure({', '.join(f'${i}' for i in range(1, len(OPTION_NAMES) + 5))})"
@@ -37,6 +37,7 @@ where ($1::int is null or q.id = $1) and (
 order by q.id
 """
 _DELETE_GROUP = "select lockstep.delete_group($1, $2, $3)"
+_FORGET_STREAM = "select lockstep.forget_stream($1)"
 _VERIFY = "select * from lockstep.verify($1::int, 0, null, $2::timestamptz)"
 _REMOVE_LOST_SEGMENTS = (
     "delete from lockstep.segment s where not exists (select 1 from lockstep.queue q where q.id = s.queue_id)"
@@ -134,6 +135,12 @@ class Administration(Shared):
         for row in found:
             self.names.forget(row[1])
         return deleted
+
+    async def forget_spark_stream(self, stream_id: str) -> int:
+        rows = await self.database.fetch("forget_stream", _FORGET_STREAM, stream_id)
+        if not rows[0][0]:
+            raise SparkStreamNotFound(f"there is no Spark stream {stream_id!r}")
+        return int(rows[0][0])
 
     async def groups(self, *, queue: str | None = None, group: str | None = None) -> list[GroupInfo]:
         queue_id = None if queue is None else await self._queue_id(queue)

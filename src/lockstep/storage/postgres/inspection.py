@@ -19,6 +19,7 @@ from lockstep.core.records import (
     PartitionInfo,
     PartitionLag,
     QueueInfo,
+    SparkStreamInfo,
     Utilisation,
     page_cursor,
     parse_page_cursor,
@@ -84,6 +85,10 @@ class Inspection(Shared):
         partition_id = None if partition is None else await self._partition_id(queue, queue_id, partition)
         rows = await self._query("cursor_lag", queue_id, group_id, partition_id, after_partition_id, limit, self.now())
         return [_partition_lag(queue, row) for row in rows]
+
+    async def spark_streams(self, *, queue: str | None = None) -> list[SparkStreamInfo]:
+        queue_id = None if queue is None else await self._queue_id(queue)
+        return [_spark_stream_info(row) for row in await self._query("spark_stream_list", queue_id)]
 
     async def depth(self, queue: str, group: str) -> Depth:
         queue_id = await self._queue_id(queue)
@@ -235,6 +240,19 @@ def _partition_info(queue: str, row: Any) -> PartitionInfo:
 def _due_at(value: datetime | None) -> datetime | None:
     """asyncpg gives infinity as the last datetime, without a time zone."""
     return STOPPED if value is not None and value.tzinfo is None else value
+
+
+def _spark_stream_info(row: Any) -> SparkStreamInfo:
+    return SparkStreamInfo(
+        id=row[0],
+        name=row[1],
+        queue=row[2],
+        lag=row[3],
+        oldest_at=row[4],
+        created_at=row[5],
+        updated_at=row[6],
+        held_until=row[7],
+    )
 
 
 def _partition_lag(queue: str, row: Any) -> PartitionLag:

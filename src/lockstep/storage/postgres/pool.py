@@ -30,7 +30,7 @@ QueryHook = Callable[[str, float, BaseException | None], None]
 ISOLATION_LEVELS = ("read_committed", "repeatable_read", "serializable")
 # Our statements have one right plan, through indexes, whatever the values are and however little the statistics know
 # of a new table. Planning a pop takes three times as long as running it. See docs/decisions/0006.
-_PLANNER = {
+PLANNER = {
     "jit": "off",
     "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",
@@ -176,7 +176,7 @@ async def connect(dsn: str, settings: PoolSettings, *, application_name: str = "
             "application_name": application_name,
             "statement_timeout": str(int(settings.statement_timeout_seconds * 1000)),
             "lock_timeout": str(int(settings.lock_timeout_seconds * 1000)),
-            **_PLANNER,
+            **PLANNER,
         },
     )
 

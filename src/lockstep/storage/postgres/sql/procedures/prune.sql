@@ -2,7 +2,8 @@
 --
 -- Kinds: `retention` takes whole runs older than retention_seconds; `completed_retention` whole runs older than
 -- completed_retention_seconds that every group is done with, and none while there is no group; `eviction` what is older
--- than max_wait_seconds and still waits for a group. Nothing under a live lease goes, nor anything after it.
+-- than max_wait_seconds and still waits for a group. Nothing under a live lease goes, nor anything after it. Retention
+-- leaves what a stream of Spark may still ask for; what goes before such a stream has read it is noted for it.
 --
 -- Finding: lockstep.segment (queue_id, id) has a queue's segments in the order of their age, so a pass reads those that
 -- are old enough and not one more. What is old enough and may not go (a group lags) is read once per round: the caller
@@ -26,7 +27,10 @@ create or replace function lockstep.prunable(_kind text, _segment_ids bigint[], 
 returns table (partition_id bigint, first_seq bigint, last_seq bigint) language sql stable as $$
     select r.partition_id, case when _kind = 'eviction' then greatest(r.first_seq, c.acked + 1) else r.first_seq end, r.last_seq
     from unnest(_segment_ids) t (id)
-    cross join lateral (select s.* from lockstep.segment s where s.id = t.id limit 1) s
+    cross join lateral (
+        select s.* from lockstep.segment s
+        where s.id = t.id and (_kind = 'eviction' or not lockstep.is_held(s.queue_id, s.txid, s.id)) limit 1
+    ) s
     cross join lateral unnest(s.partition_ids, s.first_seqs, s.counts) m (partition_id, first_seq, n)
     cross join lateral (
         select r.* from lockstep.run r
@@ -151,6 +155,7 @@ begin
     if _queue.max_size > 0 then
         perform lockstep.count_pruned(_queue_id, _partition_ids, _from, _to);
     end if;
+    perform lockstep.note_unread(_queue_id, _partition_ids, _from, _to);
     perform lockstep.remove_ranges(_partition_ids, _from, _to);
     perform lockstep.forget_ids(_uuid_partitions, _uuids, _text_partitions, _texts, _trace_partitions, _trace_seqs, _traces);
     if _unread <> '{}' then

@@ -67,6 +67,8 @@ begin
     perform lockstep.remove_scheduled(_queue_id);
     delete from lockstep.depth d where d.queue_id = _queue_id;
     delete from lockstep.subscription s where s.queue_id = _queue_id;
+    delete from lockstep.spark_position p where p.queue_id = _queue_id;
+    delete from lockstep.spark_removal r where r.queue_id = _queue_id;
     delete from lockstep.consumer_group g where g.queue_id = _queue_id;
     delete from lockstep.partition p where p.queue_id = _queue_id;
     delete from lockstep.queue q where q.id = _queue_id;
@@ -94,6 +96,8 @@ begin
     where p.queue_id = _queue_id and p.id = coalesce(_partition_id, p.id)
     order by c.partition_id, c.group_id for no key update of c;
     if _partition_id is null and not _unleased then
+        perform lockstep.note_unread(_queue_id, array_agg(p.id), array_agg(0::bigint), array_agg(lockstep.last_seq(p.id)))
+        from lockstep.partition p where p.queue_id = _queue_id and exists (select 1 from lockstep.spark_position s where s.queue_id = _queue_id);
         _removed := lockstep.remove_all(_queue_id);
     end if;
     for _id in
@@ -109,9 +113,11 @@ begin
             where d.partition_id = _id and d.lease_id is not null and d.due_at > _now and _unleased
             order by 1
         loop
+            perform lockstep.note_unread(_queue_id, array[_id], array[_from], array[_leased.first_seq - 1]);
             _removed := _removed + lockstep.remove(_id, _from, _leased.first_seq - 1);
             _from := greatest(_from, _leased.last_seq + 1);
         end loop;
+        perform lockstep.note_unread(_queue_id, array[_id], array[_from], array[lockstep.last_seq(_id)]);
         _removed := _removed + lockstep.remove(_id, _from, lockstep.last_seq(_id));
         perform lockstep.shared_pass_removed(array[_id], case when _unleased then _now end);
         -- A cursor whose head was removed starts anew with what is left.

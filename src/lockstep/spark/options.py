@@ -1,0 +1,276 @@
+"""The options of a read, parsed and validated once. The sink has its own."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
+
+from lockstep.core.ids import parse_uuid
+from lockstep.core.names import check_name
+from lockstep.errors import InvalidOption, InvalidRequest
+from lockstep.spark.database import Access
+from lockstep.spark.offsets import Place
+from lockstep.spark.schema import COLUMNS, DATA, PayloadType
+
+READ_OPTIONS = {
+    "dsn": "PostgreSQL to read from",
+    "dsnEnv": "environment variable that holds the DSN, on the driver and on every executor",
+    "encryptionKeyEnv": "environment variable that holds the key of encrypted queues",
+    "queue": "queue, or several: separated by commas, or as a JSON list",
+    "path": 'the same as `queue`, for `load("orders")`',
+    "partitions": "only these partitions, separated by commas or as a JSON list",
+    "traceId": "only messages of this trace",
+    "columns": "only these columns, in this order",
+    "payloadType": "`string`, or `binary` for the payload's bytes",
+    "payloadSchema": "schema (DDL) of the JSON payload, which is parsed into a column `data`",
+    "payloadMode": "a payload that does not fit the schema: `failfast` is an error, `permissive` a null in `data`",
+    "startingPosition": "`earliest`, `latest`, an ISO time, `-10m`, or an offset as JSON",
+    "endingPosition": "the same, for a batch read",
+    "maxMessagesPerTrigger": "most messages of a batch, in whole segments",
+    "maxBytesPerTrigger": "most stored bytes of a batch, in whole segments",
+    "minMessagesPerTrigger": "wait until there are so many messages",
+    "maxTriggerDelay": "and no longer than this (`30s`, `15m`)",
+    "parallelism": "most tasks of a batch",
+    "mode": "`snapshot`, or `lease` to share a consumer group",
+    "group": "the consumer group of mode `lease`",
+    "failOnDataLoss": "whether messages that were removed before they were read are an error",
+    "streamName": "under which the position of the stream is shown",
+}
+"""Every option of a read, and what it means."""
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
+_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400}
+_SIZE = re.compile(r"(\d+)\s*([kmg]?)b?", re.IGNORECASE)
+_FACTORS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
+_SECONDS_MAX = 100 * 366 * 86_400
+_NUMBER_MAX = 2**62
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a read begins or ends."""
+
+    kind: Literal["earliest", "latest", "time", "ago", "offset"]
+    at: datetime | None = None
+    ago: timedelta | None = None
+    place: Place | None = None
+    system: str | None = None
+    """Of an offset: the database that it is of, where it says so."""
+
+    def time(self, now: datetime) -> datetime:
+        """The time that it stands for, where it stands for one."""
+        if self.ago is not None:
+            return now - self.ago
+        assert self.at is not None
+        return self.at
+
+
+EVERYTHING = Position("earliest")
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """What a read was asked for."""
+
+    queues: tuple[str, ...]
+    access: Access = field(default_factory=Access)
+    partitions: tuple[str, ...] | None = None
+    trace_id: str | None = None
+    columns: tuple[str, ...] | None = None
+    payload_type: PayloadType = "string"
+    payload_schema: str | None = None
+    payload_mode: Literal["failfast", "permissive"] = "failfast"
+    starting: Position | None = None
+    ending: Position | None = None
+    messages_max: int | None = None
+    bytes_max: int | None = None
+    messages_min: int | None = None
+    delay_max: timedelta = timedelta(minutes=15)
+    parallelism: int | None = None
+    mode: Literal["snapshot", "lease"] = "snapshot"
+    group: str | None = None
+    fail_on_data_loss: bool = True
+    stream_name: str | None = None
+
+    @classmethod
+    def of(cls, options: Mapping[str, str], *, also: Iterable[str] = ()) -> ReadOptions:
+        """The options as Spark gives them; their names are in any case. `also` are names that others know.
+
+        Raises InvalidOption, which names the option.
+        """
+        return _read_options(Given(options, {*READ_OPTIONS, *also}))
+
+
+class Given:
+    """Options by name, and their values in a type."""
+
+    def __init__(self, options: Mapping[str, str], known: set[str]) -> None:
+        self._values = {name.lower(): value for name, value in options.items()}
+        unknown = sorted(self._values.keys() - {name.lower() for name in known})
+        if unknown:
+            raise InvalidOption(
+                f"unknown option{'s' if len(unknown) > 1 else ''} {', '.join(unknown)}; "
+                f"known are {', '.join(sorted(known))}",
+                unknown=unknown,
+            )
+
+    def get(self, name: str, parse: Callable[[str], Any], default: Any = None) -> Any:
+        value = self._values.get(name.lower())
+        if value is None:
+            return default
+        try:
+            return parse(value.strip())
+        except (InvalidRequest, ValueError, OverflowError) as error:
+            raise InvalidOption(f"the option {name} is not valid: {error}") from error
+
+
+def _read_options(given: Given) -> ReadOptions:
+    read = ReadOptions(
+        queues=_queues(given),
+        access=access(given.get),
+        partitions=given.get("partitions", _names("a partition")),
+        trace_id=given.get("traceId", lambda text: str(parse_uuid(text, what="it"))),
+        columns=given.get("columns", _columns),
+        payload_type=given.get("payloadType", parse_word("string", "binary"), "string"),
+        payload_schema=given.get("payloadSchema", _text),
+        payload_mode=given.get("payloadMode", parse_word("failfast", "permissive"), "failfast"),
+        starting=given.get("startingPosition", parse_position),
+        ending=given.get("endingPosition", parse_position),
+        messages_max=given.get("maxMessagesPerTrigger", parse_count),
+        bytes_max=given.get("maxBytesPerTrigger", parse_size),
+        messages_min=given.get("minMessagesPerTrigger", parse_count),
+        delay_max=given.get("maxTriggerDelay", parse_duration, timedelta(minutes=15)),
+        parallelism=given.get("parallelism", parse_count),
+        mode=given.get("mode", parse_word("snapshot", "lease"), "snapshot"),
+        group=given.get("group", lambda text: check_name(text, what="it")),
+        fail_on_data_loss=given.get("failOnDataLoss", parse_boolean, True),
+        stream_name=given.get("streamName", lambda text: check_name(text, what="it")),
+    )
+    _check_together(read)
+    return read
+
+
+def access(get: Callable[..., Any]) -> Access:
+    """How the options say to reach the database."""
+    return Access(
+        dsn=get("dsn", _text), dsn_env=get("dsnEnv", _text), encryption_key_env=get("encryptionKeyEnv", _text)
+    )
+
+
+def _check_together(read: ReadOptions) -> None:
+    if read.mode == "lease" and read.group is None:
+        raise InvalidOption("mode lease needs the option group")
+    if read.mode == "snapshot" and read.group is not None:
+        raise InvalidOption("the option group is for mode lease; mode snapshot has no consumer group")
+    if read.columns is not None and DATA in read.columns and read.payload_schema is None:
+        raise InvalidOption("the option columns names data, which needs the option payloadSchema")
+    if read.messages_min is not None and (read.messages_max or read.messages_min) < read.messages_min:
+        raise InvalidOption("minMessagesPerTrigger is more than maxMessagesPerTrigger")
+
+
+def _queues(given: Given) -> tuple[str, ...]:
+    queue, path = given.get("queue", _names("a queue")), given.get("path", _names("a queue"))
+    if queue is not None and path is not None:
+        raise InvalidOption("the queue is given twice: by the option queue, and as a path")
+    queues: tuple[str, ...] | None = queue or path
+    if not queues:
+        raise InvalidOption("the option queue is missing: which queue is to be read?")
+    return queues
+
+
+def _names(what: str) -> Callable[[str], tuple[str, ...]]:
+    def parse(text: str) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(check_name(name, what=what) for name in parse_list(text)))
+
+    return parse
+
+
+def parse_list(text: str) -> list[str]:
+    """Names separated by commas, or a JSON list for names that have commas."""
+    if not text.startswith("["):
+        return [name.strip() for name in text.split(",")]
+    names = json.loads(text)
+    if not names or not all(isinstance(name, str) for name in names):
+        raise ValueError("a JSON list of strings is expected")
+    return list(names)
+
+
+def _columns(text: str) -> tuple[str, ...]:
+    columns = tuple(dict.fromkeys(parse_list(text)))
+    unknown = [name for name in columns if name not in COLUMNS and name != DATA]
+    if unknown:
+        raise ValueError(f"there is no column {', '.join(unknown)}; a message has {', '.join([*COLUMNS, DATA])}")
+    return columns
+
+
+def parse_word(*values: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text.lower() not in values:
+            raise ValueError(f"{text!r} is none of {', '.join(values)}")
+        return text.lower()
+
+    return parse
+
+
+def _text(text: str) -> str:
+    if not text:
+        raise ValueError("it is empty")
+    return text
+
+
+def parse_count(text: str) -> int:
+    number = int(text) if text.isascii() and text.isdecimal() else 0
+    if not 0 < number < _NUMBER_MAX:
+        raise ValueError(f"a positive number is expected, not {text!r}")
+    return number
+
+
+def parse_size(text: str) -> int:
+    found = _SIZE.fullmatch(text)
+    size = int(found[1]) * _FACTORS[found[2].lower()] if found else 0
+    if not 0 < size < _NUMBER_MAX:
+        raise ValueError(f"a number of bytes is expected, such as 1000000 or 64m, not {text!r}")
+    return size
+
+
+def parse_boolean(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError(f"{text!r} is neither true nor false")
+    return text.lower() == "true"
+
+
+def parse_duration(text: str) -> timedelta:
+    """A span such as 30s, 15m or 1h30m."""
+    parts = _DURATION.findall(text)
+    if not parts or "".join(_DURATION.split(text)[::3]).strip():
+        raise ValueError(f"a span such as 30s, 10m or 1h30m is expected, not {text!r}")
+    seconds = sum(float(number) * _SECONDS[unit] for number, unit in parts)
+    if seconds > _SECONDS_MAX:
+        raise ValueError(f"{text!r} is too long")
+    return timedelta(seconds=seconds)
+
+
+def parse_position(text: str) -> Position:
+    if text.lower() == "earliest":
+        return Position("earliest")
+    if text.lower() == "latest":
+        return Position("latest")
+    if text.startswith("-"):
+        return Position("ago", ago=parse_duration(text[1:]))
+    if text.startswith("{"):
+        return _position_of_json(text)
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"{text[:100]!r} is neither earliest, latest, a time, a span such as -10m, nor JSON") from None
+    return Position("time", at=at if at.tzinfo is not None else at.replace(tzinfo=UTC))
+
+
+def _position_of_json(text: str) -> Position:
+    given = json.loads(text)
+    system = given.get("system")
+    return Position("offset", place=Place.of(given), system=None if system is None else str(system))

@@ -1,0 +1,227 @@
+"""What a stream asks of the database beside messages, and what it tells it: where the database is, and how far it is.
+
+A published position shows as lag beside the consumer groups', holds back retention, and lets whoever removes messages
+note which of them the stream had still to read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import psycopg
+
+from lockstep.errors import CheckpointMismatch, Conflict, InvalidOption, QueueNotFound, Unavailable
+from lockstep.spark.database import Access, explained
+from lockstep.spark.offsets import Place, Snapshot
+from lockstep.spark.reader import Scope
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+# Of one statement, so that the snapshot is the one that the look for foreign segments is made with.
+_LOOK = """
+select pg_current_snapshot()::text, clock_timestamp(), pg_is_in_recovery(),
+       (select c.system_identifier from pg_control_system() c) || '/'
+           || (select d.oid from pg_database d where d.datname = current_database()),
+       exists (
+           select 1 from lockstep.segment s
+           where s.queue_id = any (%(queue_ids)s) and s.txid >= pg_snapshot_xmax(pg_current_snapshot())
+       )
+"""
+_QUEUES = "select q.name, q.id from lockstep.queue q where q.name = any (%(names)s)"
+_PARTITIONS = """
+select p.id from lockstep.partition p
+where p.queue_id = any (%(queue_ids)s) and p.name = any (%(names)s) order by p.id
+"""
+_FIRST_SINCE = """
+select min(s.id) from lockstep.segment s where s.queue_id = any (%(queue_ids)s) and s.created_at >= %(at)s
+"""
+_PUBLISH = """
+select lockstep.publish_position(
+    %(stream)s, %(name)s, %(queue_ids)s, %(hold_seconds)s,
+    %(read_base)s::pg_snapshot, %(read_to)s::pg_snapshot, %(read_segment)s,
+    %(committed_base)s::pg_snapshot, %(committed_to)s::pg_snapshot, %(committed_segment)s
+)
+"""
+_NOTE_PLAN = """
+update lockstep.spark_position
+set planned_base = %(base)s::pg_snapshot, planned_upto = %(to)s::pg_snapshot, planned_segment = %(segment)s
+where stream_id = %(stream)s
+"""
+_BEGUN = "select min(p.created_at) from lockstep.spark_position p where p.stream_id = %(stream)s"
+_LOST = """
+select coalesce(sum(n.messages), 0)::bigint from lockstep.spark_removal n
+where n.queue_id = any (%(queue_ids)s) and n.removed_at >= %(since)s
+  and (%(partition_ids)s::bigint[] is null or n.partition_id = any (%(partition_ids)s))
+  and pg_visible_in_snapshot(n.txid, %(upto)s::pg_snapshot)
+  and not lockstep.is_read(%(base)s::pg_snapshot, %(to)s::pg_snapshot, %(segment)s, n.txid, n.segment_id)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The database at an instant."""
+
+    snapshot: Snapshot
+    now: datetime
+    system: str
+
+
+class Desk:
+    """One connection of the driver for all that it asks; opened anew when it was lost in between."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._open: ExitStack | None = None
+        self._connection: psycopg.Connection[Any] | None = None
+
+    def ask(
+        self, question: Callable[Concatenate[psycopg.Connection[Any], P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Call a function with the connection. What is asked must be safe to ask twice."""
+        if self._connection is not None:
+            try:
+                with explained():
+                    return question(self._connection, *args, **kwargs)
+            except Unavailable:
+                # It may have been closed while nobody used it.
+                self.close()
+        with explained():
+            return question(self._connect(), *args, **kwargs)
+
+    def _connect(self) -> psycopg.Connection[Any]:
+        self._open = ExitStack()
+        self._connection = self._open.enter_context(self._access.connect())
+        return self._connection
+
+    def close(self) -> None:
+        if self._open is not None:
+            self._open.close()
+        self._open = self._connection = None
+
+
+def look(connection: psycopg.Connection[Any], queue_ids: Sequence[int]) -> Look:
+    """Where the database is. Raises Conflict where positions mean nothing."""
+    [[snapshot, now, standby, system, foreign]] = connection.execute(_LOOK, {"queue_ids": list(queue_ids)}).fetchall()
+    if standby:
+        raise InvalidOption(
+            "the database is a hot standby, whose snapshots are not the primary's: read from the primary"
+        )
+    if foreign:
+        raise Conflict(
+            "the queue holds messages that were restored from another PostgreSQL, whose transactions are not known "
+            "here: while nothing is written, run select lockstep.adopt_segments()"
+        )
+    return Look(Snapshot.parse(snapshot), now, system)
+
+
+def find_queues(connection: psycopg.Connection[Any], names: Sequence[str]) -> dict[str, int]:
+    """The ids of queues. Raises QueueNotFound."""
+    found = dict(connection.execute(_QUEUES, {"names": list(names)}).fetchall())
+    missing = [name for name in names if name not in found]
+    if missing:
+        raise QueueNotFound(f"there is no queue {', '.join(map(repr, missing))}", queue=missing[0])
+    return {name: found[name] for name in names}
+
+
+def find_scope(
+    connection: psycopg.Connection[Any],
+    queues: Mapping[str, int],
+    partitions: Sequence[str] | None,
+    trace_id: str | None,
+) -> Scope:
+    """What is read of the queues. Of partitions that do not exist there is nothing to read."""
+    names = {id_: name for name, id_ in queues.items()}
+    if partitions is None:
+        return Scope(names, None, trace_id)
+    found = connection.execute(_PARTITIONS, {"queue_ids": list(names), "names": list(partitions)}).fetchall()
+    return Scope(names, tuple(id_ for (id_,) in found), trace_id)
+
+
+def first_since(connection: psycopg.Connection[Any], queue_ids: Sequence[int], at: datetime) -> int | None:
+    """The first segment that was created at or after a time. Looks at all of them."""
+    [[found]] = connection.execute(_FIRST_SINCE, {"queue_ids": list(queue_ids), "at": at}).fetchall()
+    first: int | None = found
+    return first
+
+
+def check_system(system: str, found: str) -> None:
+    """Raises CheckpointMismatch if an offset is of another database."""
+    if system != found:
+        raise CheckpointMismatch(
+            f"the checkpoint belongs to another database: it was made on {system}, and this is {found}. A stream on "
+            "another database, or on a restored one, needs a new checkpoint"
+        )
+
+
+def check_reached(place: Place, snapshot: Snapshot) -> None:
+    """Raises CheckpointMismatch if an offset is ahead of the database, which then lost what it had."""
+    if place.to.xmax > snapshot.xmax:
+        raise CheckpointMismatch(
+            "the checkpoint is ahead of the database, which was restored to an earlier state: what was pushed since "
+            "would be missed. The stream needs a new checkpoint"
+        )
+
+
+def publish(
+    connection: psycopg.Connection[Any],
+    *,
+    stream: str,
+    name: str,
+    queue_ids: Sequence[int],
+    hold_seconds: float,
+    read: Place,
+    committed: Place | None,
+) -> None:
+    """Tell how far the stream is."""
+    given: dict[str, Any] = {
+        "stream": stream,
+        "name": name,
+        "queue_ids": list(queue_ids),
+        "hold_seconds": float(hold_seconds),
+    }
+    for what, place in (("read", read), ("committed", committed)):
+        given[f"{what}_base"] = None if place is None else str(place.base)
+        given[f"{what}_to"] = None if place is None else str(place.to)
+        given[f"{what}_segment"] = None if place is None else place.segment
+    connection.execute(_PUBLISH, given)
+
+
+def note_plan(connection: psycopg.Connection[Any], *, stream: str, place: Place) -> None:
+    """Note where the batch ends that the stream runs now."""
+    given = {"stream": stream, "base": str(place.base), "to": str(place.to), "segment": place.segment}
+    connection.execute(_NOTE_PLAN, given)
+
+
+def begun_at(connection: psycopg.Connection[Any], stream: str) -> datetime | None:
+    """When the stream first published its position; None if nothing is known of it."""
+    [[found]] = connection.execute(_BEGUN, {"stream": stream}).fetchall()
+    begun: datetime | None = found
+    return begun
+
+
+def count_lost(
+    connection: psycopg.Connection[Any],
+    *,
+    queue_ids: Sequence[int],
+    partition_ids: Sequence[int] | None,
+    since: datetime,
+    place: Place,
+    upto: Snapshot,
+) -> int:
+    """How many messages after the place were removed before they could be read."""
+    given = {
+        "queue_ids": list(queue_ids),
+        "partition_ids": None if partition_ids is None else list(partition_ids),
+        "since": since,
+        "upto": str(upto),
+        "base": str(place.base),
+        "to": str(place.to),
+        "segment": place.segment,
+    }
+    [[lost]] = connection.execute(_LOST, given).fetchall()
+    return int(lost)

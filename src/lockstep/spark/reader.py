@@ -1,0 +1,371 @@
+"""Reading segments: which ones lie between two positions, which task reads which, and their messages as Arrow batches.
+
+The driver plans: it lists the segments with their sizes and deals them out in ranges. A task fetches its segments in
+chunks and yields a batch for each; it never holds more than a chunk.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from psycopg.rows import tuple_row
+
+from lockstep.errors import DataLost
+from lockstep.spark.columns import Ints, Rows, StoredSegment, texts_of
+from lockstep.spark.database import Access
+from lockstep.spark.offsets import BETWEEN, Place, Snapshot, between
+from lockstep.spark.payloads import PayloadMode, parse_payloads
+from lockstep.spark.schema import DATA
+
+if TYPE_CHECKING:
+    import psycopg
+
+    Cursor = psycopg.Cursor[tuple[Any, ...]]
+
+_log = logging.getLogger(__name__)
+
+CHUNK_BYTES_MAX = 4 * 1024**2
+"""Stored bytes that are fetched at a time; about four times as much when they are decompressed."""
+CHUNK_MESSAGES_MAX = 20_000
+"""Larger chunks fall out of the processor's cache, smaller ones cost more round trips."""
+CHUNK_SEGMENTS_MAX = 2_000
+BATCH_BYTES_MAX = 32 * 1024**2
+"""A batch that is larger is handed to Spark in slices."""
+
+TASK_MESSAGES_MIN = 5_000
+"""A task for fewer messages costs more than it gains; unless they are large."""
+TASK_BYTES_MIN = 1024**2
+
+_LIST = f"""
+select coalesce(string_agg(int8send(s.id), ''::bytea order by s.id), ''::bytea),
+       coalesce(string_agg(int4send(s.message_count), ''::bytea order by s.id), ''::bytea),
+       coalesce(string_agg(int4send(z.stored), ''::bytea order by s.id), ''::bytea),
+       coalesce(string_agg(xid8send(s.txid), ''::bytea order by s.id), ''::bytea)
+from lockstep.segment s
+cross join lateral (select coalesce(octet_length(s.body), pg_column_size(s.payloads)) as stored) z
+where s.queue_id = any (%(queue_ids)s) and s.id > %(after)s and {BETWEEN}
+"""
+# A filter stands in the query only if it is asked for, so that the plan is made for what is.
+_FILTERS = {
+    "partition_ids": "and s.partition_ids && %(partition_ids)s::bigint[]",
+    "from_at": "and s.created_at >= %(from_at)s",
+    "to_at": "and s.created_at < %(to_at)s",
+    "trace_id": """and s.id in (
+        select r.segment_id from lockstep.trace_index t
+        cross join lateral lockstep.runs_between(t.partition_id, t.seq - 1, t.seq) r
+        where t.trace_id = %(trace_id)s::uuid
+    )""",
+}
+
+_FETCH = """
+select s.id, s.queue_id, uuid_send(s.uuid), (extract(epoch from s.created_at) * 1000000)::bigint,
+       s.codec, s.message_count, s.body, s.partition_ids, s.first_seqs, s.counts,
+       s.payloads, s.transaction_ids, s.trace_ids::text[], s.kinds, s.refs, s.encodings, s.headers, s.producer_subs
+from lockstep.segment s
+where s.id = any (%(ids)s) order by s.id
+"""
+# A partition has all seqs from a run on that begins there or before, but for those of the runs that hold the place of
+# removed ones. So two probes for each partition tell whether something is missing from all its runs in the segments.
+_INCOMPLETE = """
+select t.id from unnest(%(ids)s::bigint[], %(firsts)s::bigint[], %(lasts)s::bigint[]) t (id, first_seq, last_seq)
+where not exists (select 1 from lockstep.run r where r.partition_id = t.id and r.first_seq <= t.first_seq)
+   or exists (
+       select 1 from lockstep.run r
+       where r.partition_id = t.id and r.segment_id is null and r.first_seq <= t.last_seq and r.last_seq >= t.first_seq
+   )
+"""
+# What is left of a segment is what its runs say; the manifest says where to look for them.
+_RUNS = """
+select s.id, array_agg(r.partition_id order by r.ordinal), array_agg(r.first_seq order by r.ordinal),
+       array_agg(r.last_seq - r.first_seq + 1 order by r.ordinal), array_agg(r.ordinal order by r.ordinal)
+from lockstep.segment s
+cross join lateral unnest(s.partition_ids, s.first_seqs, s.counts) m (partition_id, first_seq, n)
+join lockstep.run r on r.partition_id = m.partition_id and r.segment_id = s.id
+    and r.first_seq between m.first_seq and m.first_seq + m.n - 1
+where s.id = any (%(ids)s) group by s.id
+"""
+_PARTITION_NAMES = "select p.id, p.name from lockstep.partition p where p.id = any (%(ids)s)"
+_LOST = """
+select coalesce(sum(n.messages), 0)::bigint from lockstep.spark_removal n
+where n.queue_id = any (%(queue_ids)s) and n.segment_id = any (%(ids)s) and n.removed_at >= %(since)s
+  and (%(partition_ids)s::bigint[] is null or n.partition_id = any (%(partition_ids)s))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Segments:
+    """Segments in the order of their ids, with their messages, stored bytes and transactions, as columns."""
+
+    ids: Ints
+    messages: Ints
+    sizes: Ints
+    txids: Ints
+
+    @classmethod
+    def none(cls) -> Segments:
+        return cls(np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.int32), np.empty(0, np.int64))
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def slice(self, start: int, stop: int) -> Segments:
+        return Segments(self.ids[start:stop], self.messages[start:stop], self.sizes[start:stop], self.txids[start:stop])
+
+    def between(self, start: Place, end: Place) -> Segments:
+        """Those that the one place does not have, and the other has."""
+        chosen = ~self._in(start) & self._in(end)
+        return Segments(self.ids[chosen], self.messages[chosen], self.sizes[chosen], self.txids[chosen])
+
+    def _in(self, place: Place) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        return self._seen(place.base) | ((self.ids <= place.segment) & self._seen(place.to))
+
+    def _seen(self, snapshot: Snapshot) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        seen = self.txids < snapshot.xmax
+        return seen & ~np.isin(self.txids, snapshot.in_progress) if snapshot.in_progress else seen
+
+    def within(self, *, messages: int | None, size: int | None) -> Segments:
+        """As many, from the first on, as the limits allow; and always one."""
+        stop = len(self)
+        for limit, values in ((messages, self.messages), (size, self.sizes)):
+            if limit is not None:
+                stop = min(stop, int(np.searchsorted(np.cumsum(values, dtype=np.int64), limit, side="right")))
+        return self.slice(0, max(stop, 1))
+
+    def tasks(self, parallelism: int) -> list[Segments]:
+        """Ranges of about the same work, at most so many, and not more than are worth a task."""
+        if not len(self):
+            return []
+        # A message costs about as much as a hundred bytes.
+        work = np.cumsum(self.messages.astype(np.int64) * 100 + self.sizes)
+        worth = max(int(self.messages.sum()) // TASK_MESSAGES_MIN, int(self.sizes.sum()) // TASK_BYTES_MIN, 1)
+        count = min(parallelism, worth, len(self))
+        ends = np.searchsorted(work, work[-1] * np.arange(1, count) // count, side="left") + 1
+        cuts = [0, *ends.tolist(), len(self)]
+        return [self.slice(a, b) for a, b in pairwise(cuts) if a < b]
+
+    def chunks(self) -> Iterator[Segments]:
+        """Ranges that are fetched at a time."""
+        start = 0
+        while start < len(self):
+            rest = self.slice(start, start + CHUNK_SEGMENTS_MAX)
+            chunk = rest.within(messages=CHUNK_MESSAGES_MAX, size=CHUNK_BYTES_MAX)
+            yield chunk
+            start += len(chunk)
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What of the queues is read."""
+
+    queues: Mapping[int, str]
+    """Names by id."""
+    partition_ids: tuple[int, ...] | None = None
+    trace_id: str | None = None
+    from_at: datetime | None = None
+    to_at: datetime | None = None
+
+
+def list_segments(
+    connection: psycopg.Connection[Any], scope: Scope, base: Snapshot, to: Snapshot, *, after: int = 0
+) -> Segments:
+    """The segments that lie between two snapshots, after an id."""
+    if base == to:
+        return Segments.none()
+    given = {
+        **between(base, to),
+        "queue_ids": list(scope.queues),
+        "after": after,
+        "partition_ids": None if scope.partition_ids is None else list(scope.partition_ids),
+        "trace_id": scope.trace_id,
+        "from_at": scope.from_at,
+        "to_at": scope.to_at,
+    }
+    query = "\n".join([_LIST, *[sql for name, sql in _FILTERS.items() if given[name] is not None]])
+    with connection.cursor(binary=True, row_factory=tuple_row) as cursor:
+        [[ids, messages, sizes, txids]] = cursor.execute(query, given).fetchall()
+    return Segments(_int8s(ids), _int4s(messages), _int4s(sizes), _int8s(txids))
+
+
+def _int8s(packed: bytes | None) -> Ints:
+    return np.frombuffer(packed or b"", ">i8").astype(np.int64)
+
+
+def _int4s(packed: bytes | None) -> Ints:
+    return np.frombuffer(packed or b"", ">i4").astype(np.int32)
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """What a task of a stream does about messages that were removed after they were planned."""
+
+    since: datetime
+    """When the stream began; what was removed before it is none of its business."""
+    fail: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentReader:
+    """Reads segments into batches of one Arrow schema. Travels to the executors, and holds no connection."""
+
+    access: Access
+    scope: Scope
+    schema: pa.Schema
+    payload_mode: PayloadMode = "failfast"
+    watch: Watch | None = None
+    _names: dict[int, str] = field(default_factory=dict)
+
+    def read(self, segments: Segments) -> Iterator[pa.RecordBatch]:
+        """The messages that are left of the segments, in the order of their segments."""
+        key = self.access.config().encryption_key_bytes
+        with self.access.connect() as connection, connection.cursor(binary=True, row_factory=tuple_row) as cursor:
+            for chunk in segments.chunks():
+                found = self._fetch(cursor, chunk.ids.tolist())
+                if self.watch is not None:
+                    self._look_for_losses(cursor, chunk, found)
+                rows = Rows(found, self._names, key=key)
+                if rows.count:
+                    yield from _slices(self._batch(rows))
+
+    def _fetch(self, cursor: Cursor, ids: Sequence[int]) -> list[StoredSegment]:
+        found = [self._segment(row) for row in cursor.execute(_FETCH, {"ids": ids})]
+        spans = _spans(found)
+        self._find_names(cursor, spans)
+        incomplete = {id_ for (id_,) in cursor.execute(_INCOMPLETE, _columns(spans))} | (
+            spans.keys() - self._names.keys()
+        )
+        if incomplete:
+            self._leave_out_removed(cursor, [one for one in found if not incomplete.isdisjoint(one.partition_ids)])
+        if self.scope.partition_ids is not None:
+            for segment in found:
+                _keep(segment, set(self.scope.partition_ids))
+        return found
+
+    def _segment(self, row: tuple[Any, ...]) -> StoredSegment:
+        """A segment with all that was ever in it."""
+        (
+            segment_id,
+            queue_id,
+            uuid,
+            created_us,
+            codec,
+            message_count,
+            body,
+            partition_ids,
+            first_seqs,
+            counts,
+            *plain,
+        ) = row
+        return StoredSegment(
+            id=segment_id,
+            queue=self.scope.queues[queue_id],
+            uuid=uuid,
+            created_us=created_us,
+            codec=codec,
+            message_count=message_count,
+            body=body,
+            plain=plain,
+            partition_ids=partition_ids,
+            first_seqs=first_seqs,
+            counts=counts,
+            ordinals=list(accumulate(counts[:-1], initial=0)),
+        )
+
+    def _find_names(self, cursor: Cursor, ids: Iterable[int]) -> None:
+        """Look up the names of partitions, and remember them. One whose messages are all gone may be gone, too."""
+        missing = [id_ for id_ in ids if id_ not in self._names]
+        if missing:
+            self._names.update(cursor.execute(_PARTITION_NAMES, {"ids": missing}).fetchall())
+
+    def _leave_out_removed(self, cursor: Cursor, segments: Sequence[StoredSegment]) -> None:
+        runs = {row[0]: row[1:] for row in cursor.execute(_RUNS, {"ids": [segment.id for segment in segments]})}
+        for segment in segments:
+            left = runs.get(segment.id, ([], [], [], []))
+            segment.partition_ids, segment.first_seqs, segment.counts, segment.ordinals = left
+
+    def _look_for_losses(self, cursor: Cursor, planned: Segments, found: Sequence[StoredSegment]) -> None:
+        """Segments of which something is gone: was it removed before this stream had read it?"""
+        whole = {segment.id for segment in found if sum(segment.counts) == segment.message_count}
+        suspects = [int(id_) for id_ in planned.ids if int(id_) not in whole]
+        if not suspects:
+            return
+        assert self.watch is not None
+        partition_ids = None if self.scope.partition_ids is None else list(self.scope.partition_ids)
+        given = {
+            "queue_ids": list(self.scope.queues),
+            "ids": suspects,
+            "since": self.watch.since,
+            "partition_ids": partition_ids,
+        }
+        [[lost]] = cursor.execute(_LOST, given).fetchall()
+        report_loss(lost, self.scope.queues.values(), fail=self.watch.fail)
+
+    def _batch(self, rows: Rows) -> pa.RecordBatch:
+        batch = pa.RecordBatch.from_arrays([self._column(rows, name) for name in self.schema.names], schema=self.schema)
+        if self.scope.trace_id is None:
+            return batch
+        return batch.filter(pc.equal(rows.column("trace_id"), self.scope.trace_id))
+
+    def _column(self, rows: Rows, name: str) -> pa.Array:
+        if name == "payload" and pa.types.is_string(self.schema.field(name).type):
+            return texts_of(rows.column("payload"), rows.column("encoding"))
+        if name == DATA:
+            return parse_payloads(rows, self.schema.field(name).type, mode=self.payload_mode)
+        return rows.column(name)
+
+
+def _spans(segments: Iterable[StoredSegment]) -> dict[int, tuple[int, int]]:
+    """By partition: the first and the last seq that the segments have of it."""
+    spans: dict[int, tuple[int, int]] = {}
+    for segment in segments:
+        for partition_id, first_seq, count in zip(
+            segment.partition_ids, segment.first_seqs, segment.counts, strict=True
+        ):
+            # Segments come in the order of their ids, and a partition's seqs rise with them.
+            spans[partition_id] = (
+                spans[partition_id][0] if partition_id in spans else first_seq,
+                first_seq + count - 1,
+            )
+    return spans
+
+
+def _columns(spans: Mapping[int, tuple[int, int]]) -> dict[str, list[int]]:
+    return {
+        "ids": list(spans),
+        "firsts": [first for first, _ in spans.values()],
+        "lasts": [last for _, last in spans.values()],
+    }
+
+
+def _keep(segment: StoredSegment, partition_ids: set[int]) -> None:
+    """Leave out the runs of other partitions."""
+    kept = [place for place, id_ in enumerate(segment.partition_ids) if id_ in partition_ids]
+    for name in ("partition_ids", "first_seqs", "counts", "ordinals"):
+        column = getattr(segment, name)
+        setattr(segment, name, [column[place] for place in kept])
+
+
+def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    if not batch.num_rows:
+        return
+    count = max(min(batch.nbytes // BATCH_BYTES_MAX + 1, batch.num_rows), 1)
+    step = -(-batch.num_rows // count)
+    for start in range(0, batch.num_rows, step):
+        yield batch.slice(start, step)
+
+
+def report_loss(lost: int, queues: Any, *, fail: bool, report: Callable[[str], None] = _log.warning) -> None:
+    """Fail, or warn, if messages were removed before they were read. Raises DataLost."""
+    if not lost:
+        return
+    text = f"{lost} messages of {', '.join(sorted(queues))} were removed before the stream had read them"
+    if fail:
+        raise DataLost(f"{text}; with the option failOnDataLoss=false the stream goes on without them", lost=lost)
+    report(text)

@@ -1,0 +1,109 @@
+-- Positions of Spark's streams: what they hold back from retention, and what was removed before they had read it.
+--
+-- Locks: a stream's own rows. Whoever removes messages only looks, after the partition locks; a position that moves in this
+-- moment has, at worst, something noted that it has read. Indexes: spark_position_queue, segment_queue_txid, run_pkey.
+
+-- Whether a position contains a segment.
+create or replace function lockstep.is_read(_base pg_snapshot, _upto pg_snapshot, _segment bigint, _txid xid8, _segment_id bigint)
+returns boolean language sql immutable as $$
+    select pg_visible_in_snapshot(_txid, _base) or (_segment_id <= _segment and pg_visible_in_snapshot(_txid, _upto))
+$$;
+
+-- Whether a checkpoint may still ask for a segment. A stream that was not heard of for too long holds nothing.
+create or replace function lockstep.is_held(_queue_id int, _txid xid8, _segment_id bigint) returns boolean language sql stable as $$
+    select exists (
+        select 1 from lockstep.spark_position p
+        where p.queue_id = _queue_id and p.held_until > clock_timestamp()
+          and not lockstep.is_read(p.committed_base, p.committed_upto, p.committed_segment, _txid, _segment_id)
+    )
+$$;
+
+-- Notes what some stream has not read, of ranges that are about to be removed from locked partitions.
+create or replace function lockstep.note_unread(_queue_id int, _partition_ids bigint[], _from bigint[], _to bigint[]) returns void language plpgsql as $$
+begin
+    if not exists (select 1 from lockstep.spark_position p where p.queue_id = _queue_id) then
+        return;
+    end if;
+    insert into lockstep.spark_removal as n (queue_id, segment_id, partition_id, txid, messages, removed_at)
+    select _queue_id, s.id, t.partition_id, s.txid, sum(least(r.last_seq, t.last_seq) - greatest(r.first_seq, t.first_seq) + 1), clock_timestamp()
+    from unnest(_partition_ids, _from, _to) t (partition_id, first_seq, last_seq)
+    cross join lateral lockstep.runs_between(t.partition_id, t.first_seq - 1, t.last_seq) r
+    join lockstep.segment s on s.id = r.segment_id
+    where exists (
+        select 1 from lockstep.spark_position p
+        where p.queue_id = _queue_id
+          and not lockstep.is_read(p.committed_base, p.committed_upto, p.committed_segment, s.txid, s.id)
+    )
+    group by s.id, t.partition_id
+    on conflict (queue_id, segment_id, partition_id) do update
+    set messages = n.messages + excluded.messages, removed_at = excluded.removed_at;
+end $$;
+
+-- Tells how far a stream is in its queues. What it has committed stays where null is given, once there is something; what
+-- all streams of a queue have committed need not be noted any more.
+create or replace function lockstep.publish_position(
+    _stream_id text, _name text, _queue_ids int[], _hold_seconds double precision,
+    _read_base pg_snapshot, _read_upto pg_snapshot, _read_segment bigint,
+    _committed_base pg_snapshot, _committed_upto pg_snapshot, _committed_segment bigint
+) returns void language plpgsql as $$
+declare
+    _now timestamptz := clock_timestamp();
+begin
+    insert into lockstep.spark_position as p (
+        stream_id, queue_id, name, created_at, updated_at, held_until, read_base, read_upto, read_segment,
+        committed_base, committed_upto, committed_segment
+    )
+    select _stream_id, q.id, _name, _now, _now, _now + make_interval(secs => _hold_seconds), _read_base, _read_upto, _read_segment,
+           coalesce(_committed_base, _read_base), coalesce(_committed_upto, _read_upto), coalesce(_committed_segment, _read_segment)
+    from lockstep.queue q where q.id = any (_queue_ids) order by q.id
+    on conflict (stream_id, queue_id) do update
+    set name = excluded.name, updated_at = excluded.updated_at, held_until = excluded.held_until,
+        read_base = excluded.read_base, read_upto = excluded.read_upto, read_segment = excluded.read_segment,
+        committed_base = coalesce(_committed_base, p.committed_base), committed_upto = coalesce(_committed_upto, p.committed_upto),
+        committed_segment = coalesce(_committed_segment, p.committed_segment);
+    if _committed_base is not null then
+        perform lockstep.forget_unread(_queue_ids);
+    end if;
+end $$;
+
+-- Forgets what was noted for streams that have gone past it, or are gone.
+create or replace function lockstep.forget_unread(_queue_ids int[]) returns void language sql as $$
+    delete from lockstep.spark_removal n
+    where n.queue_id = any (_queue_ids) and not exists (
+        select 1 from lockstep.spark_position p
+        where p.queue_id = n.queue_id
+          and not lockstep.is_read(p.committed_base, p.committed_upto, p.committed_segment, n.txid, n.segment_id)
+    )
+$$;
+
+-- Removes a stream's positions; returns of how many queues.
+create or replace function lockstep.forget_stream(_stream_id text) returns int language plpgsql as $$
+declare
+    _queue_ids int[];
+begin
+    with gone as (delete from lockstep.spark_position p where p.stream_id = _stream_id returning p.queue_id)
+    select array_agg(g.queue_id) into _queue_ids from gone g;
+    perform lockstep.forget_unread(_queue_ids);
+    return coalesce(cardinality(_queue_ids), 0);
+end $$;
+
+-- Removes the positions of streams that were not heard of for too long.
+create or replace function lockstep.prune_positions() returns void language plpgsql as $$
+declare
+    _queue_ids int[];
+begin
+    with gone as (delete from lockstep.spark_position p where p.held_until <= clock_timestamp() returning p.queue_id)
+    select array_agg(distinct g.queue_id) into _queue_ids from gone g;
+    perform lockstep.forget_unread(_queue_ids);
+end $$;
+
+-- Makes segments that were restored from another server readable for streams: their transactions are not known here, and
+-- will be those of others. Returns how many. For the administrator, while nothing is written.
+create or replace function lockstep.adopt_segments() returns bigint language plpgsql as $$
+declare
+    _adopted bigint;
+begin
+    update lockstep.segment s set txid = pg_current_xact_id() where s.txid >= pg_snapshot_xmax(pg_current_snapshot());
+    get diagnostics _adopted = row_count;
+    return _adopted;
+end $$;
