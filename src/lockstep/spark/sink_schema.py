@@ -1,0 +1,49 @@
+"""The columns that a DataFrame must, and may, have to be written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lockstep.errors import InvalidRequest
+
+COLUMNS = {
+    "queue": ("string",),
+    "partition": ("string",),
+    "payload": ("string", "binary"),
+    "transaction_id": ("string",),
+    "trace_id": ("string",),
+    "kind": ("string",),
+    "reference": ("string",),
+    "encoding": ("string",),
+    "headers": ("string", "map<string,string>"),
+    "producer_sub": ("string",),
+}
+"""The columns that are written, and the types that each may have."""
+
+GIVEN_ANEW = ("seq", "message_id", "created_at")
+"""Columns that a read gives and that every message gets anew: they are left out without a word."""
+
+
+def check_schema(fields: Sequence[tuple[str, str]], *, queue: str | None, ignore_unknown: bool) -> None:
+    """Whether rows with these columns, of names and types, can be written. `queue` is the one that they all go to."""
+    names = {name.lower(): type_name for name, type_name in fields}
+    if "payload" not in names:
+        raise InvalidRequest(f"the sink needs a column 'payload'; the DataFrame has {', '.join(names) or 'none'}")
+    if queue is None and "queue" not in names:
+        raise InvalidRequest("the sink needs the option 'queue', or a column 'queue'")
+    unknown = [name for name in names if name not in COLUMNS and name not in GIVEN_ANEW]
+    if unknown and not ignore_unknown:
+        raise InvalidRequest(
+            f"the sink has no column {', '.join(map(repr, unknown))}: drop what should not be written, put it into the "
+            f"payload with to_json(...), or set ignoreUnknownColumns=true; the columns are {', '.join(COLUMNS)}"
+        )
+    for name, allowed in COLUMNS.items():
+        if name in names and not _is_allowed(names[name], allowed):
+            hint = ": make a string of it with to_json(...)" if name == "payload" else ""
+            raise InvalidRequest(f"column {name!r} is {names[name]}, and must be {' or '.join(allowed)}{hint}")
+
+
+def _is_allowed(type_name: str, allowed: Sequence[str]) -> bool:
+    # A column without any value has no type of its own; varchar and char are strings.
+    base = type_name.lower().partition("(")[0]
+    return base == "void" or {"varchar": "string", "char": "string"}.get(base, type_name.lower()) in allowed

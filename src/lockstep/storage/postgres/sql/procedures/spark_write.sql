@@ -1,0 +1,181 @@
+-- What Spark writes: tasks stage segments, and one commit numbers and pushes them.
+--
+-- Guarantees: a batch of a sink is written once, wholly or not at all; seqs are dense and in commit order as with every push;
+-- a transaction id is stored once; nothing of an attempt that the commit does not name is written.
+-- Locks: the sink's row, then queue rows by name (those with a max_size, and those that get new partitions), partition rows
+-- by id, cursor rows. What is read after the locks is read by later statements: hence READ COMMITTED only.
+-- Indexes: spark_stage_pkey, spark_stage_sink, spark_stage_age; those of a push.
+
+-- Whether a batch is still to be written. Whoever commits the same batch at the same time waits here for the other.
+create or replace function lockstep.spark_begin(_sink text, _batch_id bigint, _messages bigint, _at timestamptz) returns boolean language plpgsql as $$
+begin
+    perform lockstep.check_isolation();
+    insert into lockstep.spark_batch as b (sink, batch_id, messages, committed_at)
+    values (_sink, _batch_id, _messages, coalesce(_at, clock_timestamp()))
+    on conflict (sink) do update
+    set batch_id = excluded.batch_id, messages = excluded.messages, committed_at = excluded.committed_at
+    where b.batch_id < excluded.batch_id;
+    return found;
+end $$;
+
+-- Compares what is staged with what the tasks say that they staged, creates queues and partitions that are missing, and takes
+-- all locks that the push needs, with those of acking the given leases. Raises SQLSTATE LS007 where the stage is not complete.
+create or replace function lockstep.spark_open(_attempts uuid[], _parts int[], _messages bigint[], _lease_ids uuid[], _at timestamptz) returns void language plpgsql as $$
+declare
+    _wrong record;
+    _missing record;
+    _queue_ids int[];
+    _partition_ids bigint[];
+begin
+    perform lockstep.check_isolation();
+    select t.attempt, t.messages, s.messages as staged into _wrong
+    from unnest(_attempts, _parts, _messages) t (attempt, parts, messages)
+    cross join lateral (
+        select count(*) as parts, coalesce(sum(s.message_count), 0) as messages from lockstep.spark_stage s where s.attempt = t.attempt
+    ) s
+    where t.parts <> s.parts or t.messages <> s.messages limit 1;
+    if found then
+        raise exception 'a task has staged % messages, and % of them are there: the stage was removed meanwhile', _wrong.messages, _wrong.staged
+            using errcode = 'LS007';
+    end if;
+    for _missing in
+        select t.queue, array_agg(t.name) as partitions
+        from (
+            select distinct s.queue, n.name from lockstep.spark_stage s cross join lateral unnest(s.partitions) n (name)
+            where s.attempt = any (_attempts)
+        ) t
+        left join lateral (
+            select p.id from lockstep.queue q join lockstep.partition p on p.queue_id = q.id and p.name = t.name where q.name = t.queue limit 1
+        ) p on true
+        where p.id is null
+        group by t.queue order by t.queue
+    loop
+        perform 1 from lockstep.resolve(_missing.queue, _missing.partitions, _at);
+    end loop;
+    select array_agg(distinct q.id), array_agg(distinct p.id) into _queue_ids, _partition_ids
+    from (
+        select distinct s.queue, n.name from lockstep.spark_stage s cross join lateral unnest(s.partitions) n (name)
+        where s.attempt = any (_attempts)
+    ) t
+    cross join lateral (select q.id from lockstep.queue q where q.name = t.queue limit 1) q
+    cross join lateral (select p.id from lockstep.partition p where p.queue_id = q.id and p.name = t.name limit 1) p;
+    perform lockstep.lock_for_transaction(coalesce(_queue_ids, '{}'), coalesce(_partition_ids, '{}'), _lease_ids);
+end $$;
+
+-- Pushes what the attempts have staged, in the order of tasks and of their parts, and takes it off the stage. Stops at a part
+-- that cannot be pushed as it is, and says which: the caller packs it anew and goes on. Nothing is left to do if _trouble is null.
+-- _trouble: duplicates (which of its transaction ids are stored already) | plain (the queue is encrypted by now)
+-- Raises SQLSTATE LS003 if a queue is full, and LS001 if something is gone since spark_open.
+create or replace function lockstep.spark_push(
+    _attempts uuid[], _plain_allowed boolean, _at timestamptz,
+    out _trouble text, out _attempt uuid, out _part int, out _duplicate_uuids int[], out _duplicate_texts int[]
+) language plpgsql as $$
+declare
+    _stage lockstep.spark_stage;
+    _queue lockstep.queue;
+    _pushed record;
+begin
+    for _stage in
+        select s.* from lockstep.spark_stage s where s.attempt = any (_attempts) order by s.task, s.attempt, s.part
+    loop
+        select q.* into _queue from lockstep.queue q where q.name = _stage.queue;
+        if _queue.encryption and _stage.codec & 2 = 0 and not _plain_allowed then
+            _trouble := 'plain';
+        else
+            select * into _pushed from lockstep.spark_push_part(_stage, _queue, _plain_allowed, _at);
+            _duplicate_uuids := _pushed._duplicate_uuids;
+            _duplicate_texts := _pushed._duplicate_texts;
+            case _pushed._status
+                when 'ok' then
+                    delete from lockstep.spark_stage s where s.attempt = _stage.attempt and s.part = _stage.part;
+                    continue;
+                when 'duplicates' then
+                    _trouble := 'duplicates';
+                when 'full' then
+                    raise exception 'queue % holds % of at most % pending messages; % more do not fit',
+                        quote_literal(_stage.queue), _pushed._depth, _pushed._max_size, _stage.message_count using errcode = 'LS003';
+                else
+                    raise exception 'the queue or a partition is gone' using errcode = 'LS001';
+            end case;
+        end if;
+        _attempt := _stage.attempt;
+        _part := _stage.part;
+        return;
+    end loop;
+end $$;
+
+-- One part, as one segment; what push_segments says of it. That makes a segment without messages, in whose place the staged one
+-- is put: a row that is updated keeps its body where it is, so that it is written once.
+create or replace function lockstep.spark_push_part(
+    _stage lockstep.spark_stage, _queue lockstep.queue, _plain_allowed boolean, _at timestamptz,
+    out _status text, out _duplicate_uuids int[], out _duplicate_texts int[], out _depth bigint, out _max_size bigint
+) language plpgsql as $$
+declare
+    _partition_ids bigint[] := array(
+        select p.id from unnest(_stage.partitions) with ordinality t (name, o)
+        cross join lateral (select p.id from lockstep.partition p where p.queue_id = _queue.id and p.name = t.name limit 1) p
+        order by t.o);
+    _segment_id bigint;
+    _made lockstep.segment;
+    _ordinals int[] := array(select (sum(t.n) over (order by t.o) - t.n)::int from unnest(_stage.counts) with ordinality t (n, o) order by t.o);
+begin
+    if cardinality(_partition_ids) <> cardinality(_stage.partitions) then
+        _status := 'stale';
+        return;
+    end if;
+    select p._status, p._duplicate_uuids, p._duplicate_texts, p._depths[1], p._max_sizes[1], p._segment_ids[1]
+    into _status, _duplicate_uuids, _duplicate_texts, _depth, _max_size, _segment_id
+    from lockstep.push_segments(
+        array[_queue.id], case when _queue.max_size > 0 then array[_queue.id] end, array[_stage.codec | 1]::smallint[], array[''::bytea],
+        array[cardinality(_partition_ids)], _partition_ids, _stage.counts, _ordinals,
+        _stage.dedup_uuids, _stage.dedup_uuid_runs, _stage.dedup_uuid_offsets,
+        _stage.dedup_texts, _stage.dedup_text_runs, _stage.dedup_text_offsets,
+        _stage.traces, _stage.trace_runs, _stage.trace_offsets,
+        null, null, null, null, null, null, null, null, _plain_allowed, _at) p;
+    if _status = 'ok' then
+        delete from lockstep.segment s where s.id = _segment_id returning s.* into _made;
+        update lockstep.segment s
+        set id = _made.id, queue_id = _made.queue_id, uuid = _made.uuid, created_at = _made.created_at, txid = _made.txid,
+            partition_ids = _made.partition_ids, first_seqs = _made.first_seqs, counts = _made.counts
+        where s.id = _stage.segment_id;
+    end if;
+end $$;
+
+-- What leaves the stage without having been pushed takes its messages along.
+create or replace function lockstep.spark_unstage() returns trigger language plpgsql as $$
+begin
+    delete from lockstep.segment s where s.id = old.segment_id and s.queue_id = 0;
+    return null;
+end $$;
+create or replace trigger spark_unstage after delete on lockstep.spark_stage for each row execute function lockstep.spark_unstage();
+
+-- Says that a stream has read the batch that it runs. What is committed stays where it is: Spark may ask for the batch again
+-- until its own log has it.
+create or replace function lockstep.spark_read(_stream text, _at timestamptz) returns void language sql as $$
+    update lockstep.spark_position p
+    set read_base = p.planned_base, read_upto = p.planned_upto, read_segment = p.planned_segment,
+        updated_at = coalesce(_at, clock_timestamp()), planned_base = null, planned_upto = null, planned_segment = null
+    where p.name = _stream and p.planned_base is not null
+$$;
+
+-- Removes what dead attempts of a sink have left, up to a batch, and what anybody's have left for so long that nobody will
+-- commit it.
+create or replace function lockstep.spark_sweep(_sink text, _batch_id bigint, _seconds double precision, _at timestamptz) returns int language plpgsql as $$
+declare
+    _swept int;
+begin
+    delete from lockstep.spark_stage s where (s.attempt, s.part) in (
+        select d.attempt, d.part from lockstep.spark_stage d where d.sink = _sink and d.batch_id <= _batch_id
+        union
+        select d.attempt, d.part from lockstep.spark_stage d
+        where d.staged_at < coalesce(_at, clock_timestamp()) - make_interval(secs => _seconds)
+    );
+    get diagnostics _swept = row_count;
+    return _swept;
+end $$;
+
+-- Removes what was staged, or leased, before a time and is of no use to anybody any more.
+create or replace function lockstep.spark_prune(_before timestamptz) returns void language sql as $$
+    delete from lockstep.spark_stage s where s.staged_at < _before;
+    delete from lockstep.spark_lease l where l.leased_at < _before;
+$$;
