@@ -1,0 +1,414 @@
+"""`lockstep job`: jobs over more messages than a consumer should look at. They run on Spark.
+
+What needs PySpark is imported when a job runs, so that a command line without it starts, and says what is missing.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from lockstep.cli.arguments import confirm, time, yes_option
+from lockstep.cli.connection import Session, on_session
+from lockstep.cli.exits import INTERRUPTED
+from lockstep.cli.on_spark import handling, running, spark_options
+from lockstep.cli.output import Column, note
+from lockstep.errors import InvalidOption
+
+if TYPE_CHECKING:
+    from lockstep.spark.database import Access
+    from lockstep.spark.jobs.archive import QueueArchived
+    from lockstep.spark.jobs.traces import Trace
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_ARCHIVED = ("queue", "batches", "messages", "files", "bytes")
+_TRACES: tuple[Column, ...] = (
+    "trace_id",
+    "status",
+    ("steps", lambda trace: trace.steps_count),
+    "started_at",
+    "duration_seconds",
+    "longest_gap_seconds",
+    "longest_gap",
+    "stopped_at",
+    "path",
+    "error",
+)
+_STEPS = (
+    "step",
+    "created_at",
+    "elapsed_seconds",
+    "gap_seconds",
+    "queue",
+    "partition",
+    "seq",
+    "kind",
+    "status",
+    "group",
+    "error",
+)
+_CLASSES: tuple[Column, ...] = (
+    "fingerprint",
+    "count",
+    ("queues", lambda one: ", ".join(one.queues)),
+    ("groups", lambda one: ", ".join(one.groups)),
+    "partitions",
+    "attempts_max",
+    "first_at",
+    "last_at",
+    "pattern",
+)
+
+
+def _times(what: str) -> Callable[[F], F]:
+    def decorate(command: F) -> F:
+        command = click.option("--to", "to_at", type=time, metavar="TIME", help=f"{what} before this time.")(command)
+        return click.option("--from", "from_at", type=time, metavar="TIME", help=f"{what} at or after it.")(command)
+
+    return decorate
+
+
+_queues_option = click.option("--queue", "-q", "queues", multiple=True, help="Only this queue; repeatable.")
+_files_option = click.option(
+    "--files", "files_only", is_flag=True, help="Read all files that lie there, for a database that lost the manifest."
+)
+
+
+@contextmanager
+def _stopping(stop: threading.Event) -> Iterator[None]:
+    """The first Ctrl-C, or SIGTERM, asks for an end; the second one is not patient."""
+
+    def ask(*_: object) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+
+    with handling(signal.SIGINT, ask), handling(signal.SIGTERM, ask):
+        yield
+
+
+class _Line:
+    """A line on standard error that says how far a job is; on what is no terminal, a line for each word of it."""
+
+    def __init__(self) -> None:
+        self._terminal = sys.stderr.isatty()
+        self._shown = False
+
+    def say(self, text: str) -> None:
+        self._shown = True
+        click.echo(f"\r\x1b[2K{text}" if self._terminal else text, err=True, nl=not self._terminal)
+
+    def end(self) -> None:
+        if self._terminal and self._shown:
+            click.echo(err=True)
+
+
+@click.group()
+def job() -> None:
+    """Archive and replay messages, compute statistics, stitch traces, sort dead letters.
+
+    The jobs run on Spark (pip install 'lockstep[spark]', and Java 17 or newer), on this machine or with --master on a
+    cluster. They work directly on the database of --dsn, LOCKSTEP_DSN or --data-dir; without any, on that of the server
+    that runs on the default data directory.
+    """
+
+
+@job.command()
+@click.argument("queues", nargs=-1, required=True, metavar="QUEUE...")
+@click.option(
+    "--to", "location", required=True, metavar="LOCATION", help="The archive: a folder, or a URI of Hadoop's."
+)
+@click.option("--follow", is_flag=True, help="Go on with what is pushed, until Ctrl-C.")
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0.1),
+    default=30.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="With --follow: how often new messages become files.",
+)
+@click.option(
+    "--batch-messages",
+    type=click.IntRange(min=1),
+    default=500_000,
+    show_default=True,
+    help="Most messages that become files at a time, about.",
+)
+@on_session("dsn", "data_dir", "output")
+@spark_options
+@click.pass_context
+def archive(
+    ctx: click.Context,
+    session: Session,
+    queues: tuple[str, ...],
+    location: str,
+    follow: bool,
+    interval: float,
+    batch_messages: int,
+    master: str | None,
+    conf: Sequence[tuple[str, str]],
+) -> None:
+    """Write messages to Parquet files.
+
+    Of each QUEUE what was pushed since the last run, by queue and day; every message exactly once. Retention leaves
+    what is not archived yet.
+    """
+    with running(session, "archive", master, conf) as spark:
+        from lockstep.spark.jobs import archive as archiving
+
+        options = archiving.ArchiveOptions(
+            location=location,
+            queues=queues,
+            access=spark.access,
+            follow=follow,
+            interval_seconds=interval,
+            batch_messages_max=batch_messages,
+        )
+        line = _Line()
+        with _stopping(spark.stop):
+            done = archiving.job(spark.session, options, progress=lambda one: _tell(line, one), stop=spark.stop)
+        line.end()
+        session.output.rows(done, _ARCHIVED)
+        if spark.stop.is_set() and not follow:
+            ctx.exit(INTERRUPTED)
+
+
+def _tell(line: _Line, archived: QueueArchived) -> None:
+    line.say(f"{archived.queue}: {archived.messages:,} messages in {archived.batches:,} batches")
+
+
+@job.command()
+@click.argument("location")
+@_queues_option
+@click.option("--to-queue", help="To this queue; otherwise each message to the queue that it was in.")
+@click.option("--partition", "-p", "partitions", multiple=True, help="Only this partition; repeatable.")
+@click.option("--trace", "trace_ids", multiple=True, metavar="TRACE_ID", help="Only this trace; repeatable.")
+@_times("Created")
+@click.option(
+    "--keep-created-at", is_flag=True, help="Messages keep the time at which they were created; otherwise it is now."
+)
+@_files_option
+@click.option("--parallelism", type=click.IntRange(min=1), help="Tasks that write at a time; default Spark's cores.")
+@click.option("--dry-run", is_flag=True, help="Change nothing; count.")
+@on_session("dsn", "data_dir", "output")
+@spark_options
+def replay(session: Session, location: str, master: str | None, conf: Sequence[tuple[str, str]], **given: Any) -> None:
+    """Put messages of an archive back.
+
+    Those at LOCATION keep their ids, and come in their order after what is in the queue. What is stored already is left
+    out, so that a replay can be repeated.
+    """
+    with running(session, "replay", master, conf) as spark:
+        from lockstep.spark.jobs import replay as replaying
+
+        selected = {name: given[name] or None for name in ("queues", "partitions", "trace_ids")}
+        options = replaying.ReplayOptions(location=location, access=spark.access, **{**given, **selected})
+        done = replaying.job(spark.session, options)
+    if done.dry_run:
+        text = f"{done.messages:,} messages would be replayed, as far as they are not stored"
+    else:
+        text = f"{done.restored:,} messages replayed, {done.duplicates:,} were stored already"
+    session.output.done(text, messages=done.messages, restored=done.restored, duplicates=done.duplicates)
+
+
+@job.command()
+@_queues_option
+@_times("What happened")
+@click.option(
+    "--window",
+    "window_seconds",
+    type=click.IntRange(min=1),
+    default=300,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long a window is.",
+)
+@click.option("--keep-days", type=click.IntRange(min=1), default=90, show_default=True, help="Remove older windows.")
+@click.option(
+    "--report",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    help="Write a page of HTML with tables and plots.",
+)
+@on_session("dsn", "data_dir", "output")
+@spark_options
+def stats(
+    session: Session,
+    queues: tuple[str, ...],
+    report: Path | None,
+    master: str | None,
+    conf: Sequence[tuple[str, str]],
+    **given: Any,
+) -> None:
+    """Compute statistics by window, queue and group.
+
+    Throughput, latency, attempts, lag and dead letters of the last day, or of the time that is given. They go to the
+    table lockstep.stat_window, where a window never loses what it knew.
+    """
+    with running(session, "stats", master, conf) as spark:
+        from lockstep.spark.jobs import stats as computing
+
+        options = computing.StatsOptions(access=spark.access, queues=queues or None, **given)
+        done = computing.job(spark.session, options)
+        if report is not None:
+            span = (done.from_at, done.to_at, done.window_seconds)
+            _write_report(report, spark.access, span, options.queues)
+    where = "" if report is None else f"; the report is {report}"
+    text = f"{done.windows:,} windows of {done.queues:,} queues computed{where}"
+    session.output.done(text, computed=done, report=None if report is None else str(report))
+
+
+def _write_report(
+    path: Path, access: Access, span: tuple[datetime, datetime, int], queues: tuple[str, ...] | None
+) -> None:
+    from lockstep.spark.jobs import report as reporting
+
+    about = reporting.Span(*span)
+    with access.connect() as connection:
+        windows = reporting.read_windows(connection, about, queues)
+    try:
+        path.write_text(reporting.render(windows, about), encoding="utf-8")
+    except OSError as error:
+        raise InvalidOption(f"the report cannot be written: {error}") from error
+
+
+@job.command()
+@click.argument("trace_id", required=False)
+@_queues_option
+@_times("Messages created")
+@click.option("--stopped", is_flag=True, help="Only traces that are not completed.")
+@click.option("--slowest", is_flag=True, help="The slowest first; otherwise the newest.")
+@click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="Most traces that are shown.")
+@on_session("dsn", "data_dir", "output")
+@spark_options
+def traces(
+    session: Session,
+    trace_id: str | None,
+    queues: tuple[str, ...],
+    slowest: bool,
+    master: str | None,
+    conf: Sequence[tuple[str, str]],
+    **given: Any,
+) -> None:
+    """Show the way of messages through the queues.
+
+    The messages of TRACE_ID as a timeline: when each came, the gap before it, what became of it. Without one, all
+    traces of a time: how long they took, and where they stopped.
+    """
+    with running(session, "traces", master, conf) as spark:
+        from lockstep.spark.jobs import traces as stitching
+
+        options = stitching.TraceOptions(
+            access=spark.access,
+            trace_id=trace_id,
+            queues=queues or None,
+            order="slowest" if slowest else "newest",
+            **given,
+        )
+        found = stitching.job(spark.session, options)
+    _show_traces(session, found, alone=trace_id is not None)
+
+
+def _show_traces(session: Session, found: list[Trace], *, alone: bool) -> None:
+    if not alone or session.format != "table":
+        session.output.rows(found, _TRACES, empty="no trace found")
+        return
+    session.output.rows([step for trace in found for step in trace.steps], _STEPS, empty="no message has this trace id")
+    for trace in found:
+        stop = "" if trace.stopped_at is None else f"; it stopped in {trace.stopped_at}: {trace.error or trace.status}"
+        note(f"{trace.status} after {trace.duration_seconds:.3f} s over {trace.path}{stop}")
+
+
+@job.command("dead-letters")
+@click.option("--queue", "-q", help="Only those of a queue.")
+@click.option("--group", "-g", help="Only those of a group.")
+@_times("Failed")
+@click.option(
+    "--examples", type=click.IntRange(min=0), default=3, show_default=True, help="How many of each are shown."
+)
+@click.option(
+    "--limit", type=click.IntRange(min=1), default=100, show_default=True, help="Most classes that are shown."
+)
+@click.option("--redrive", "fingerprint", metavar="FINGERPRINT", help="Push the messages of this class again.")
+@yes_option
+@on_session("dsn", "data_dir", "output")
+@spark_options
+def dead_letters(
+    session: Session,
+    fingerprint: str | None,
+    yes: bool,
+    master: str | None,
+    conf: Sequence[tuple[str, str]],
+    **given: Any,
+) -> None:
+    """Sort dead letters by what went wrong.
+
+    Errors that differ only in numbers, ids and quoted words are of one class, which has a fingerprint. The examples are
+    in the JSON. With --redrive the messages of a class are pushed again, to the end of their partitions.
+    """
+    with running(session, "dead-letters", master, conf) as spark:
+        from lockstep.spark.jobs import dead_letters as sorting
+
+        options = sorting.DeadLetterOptions(access=spark.access, **given)
+        if fingerprint is None:
+            found = sorting.job(spark.session, options)
+            session.output.rows(found, _CLASSES, empty="there is no dead letter")
+            return
+        sorting.check_fingerprint(fingerprint)
+        confirm(f"Push the messages of all dead letters with the fingerprint {fingerprint} again?", yes=yes)
+        line = _Line()
+        moved = sorting.redrive(
+            spark.session,
+            options,
+            fingerprint,
+            progress=lambda done, total: line.say(f"{done:,} of {total:,} pushed again"),
+        )
+        line.end()
+    session.output.done(f"{moved:,} dead letters pushed again", redriven=moved)
+
+
+@job.command()
+@click.argument("location")
+@click.argument("to_location")
+@click.option("--key", default="partition", show_default=True, help="partition, or a JSON path such as $.customer.id.")
+@_queues_option
+@_files_option
+@on_session("dsn", "data_dir", "output")
+@spark_options
+def compact(
+    session: Session,
+    location: str,
+    to_location: str,
+    key: str,
+    queues: tuple[str, ...],
+    files_only: bool,
+    master: str | None,
+    conf: Sequence[tuple[str, str]],
+) -> None:
+    """Keep the latest message per key of an archive.
+
+    From the archive at LOCATION to one at TO_LOCATION, where it replaces what an earlier run wrote. The result is an
+    archive, too, and can be replayed.
+    """
+    with running(session, "compact", master, conf) as spark:
+        from lockstep.spark.jobs import compact as compacting
+
+        options = compacting.CompactOptions(
+            location=location,
+            to_location=to_location,
+            access=spark.access,
+            key=key,
+            queues=queues or None,
+            files_only=files_only,
+        )
+        done = compacting.job(spark.session, options)
+    missing = f"; {done.without_key:,} have no key and are left out" if done.without_key else ""
+    session.output.done(f"{done.kept:,} of {done.messages:,} messages kept{missing}", compacted=done)

@@ -1,0 +1,107 @@
+"""Commands that run on Spark: how it is started, and the database that it works on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from lockstep.cli.connection import Session, database_in
+from lockstep.cli.output import note
+from lockstep.spark.session import LOCAL, check_spark, spark_session
+from lockstep.storage.postgres.embedded import running_dsn
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from lockstep.spark.database import Access
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_EXECUTORS_NEED = ("LOCKSTEP_ENCRYPTION_KEY",)
+
+
+def _setting(value: str) -> tuple[str, str]:
+    """A setting of Spark as `key=value`."""
+    name, equals, text = value.partition("=")
+    if not (name.startswith("spark.") and equals):
+        raise click.BadParameter(f"{value!r} is no setting of Spark; give one as spark.executor.memory=4g")
+    return name, text
+
+
+def spark_options(command: F) -> F:
+    """How Spark is run."""
+    for option in (
+        click.option(
+            "--conf", type=_setting, multiple=True, metavar="KEY=VALUE", help="A setting of Spark; repeatable."
+        ),
+        click.option("--master", help=f"Where Spark runs; default $SPARK_MASTER, or else {LOCAL}."),
+    ):
+        command = option(command)
+    return command
+
+
+@dataclass
+class RunningSpark:
+    """A Spark that runs, and the database that it works on."""
+
+    session: SparkSession
+    access: Access
+    stop: threading.Event = field(default_factory=threading.Event)
+
+
+@contextmanager
+def running(session: Session, name: str, master: str | None, conf: Sequence[tuple[str, str]]) -> Iterator[RunningSpark]:
+    """Spark, for as long as the command lasts."""
+    check_spark()
+    from lockstep.spark.database import Access
+
+    with database_of(session) as dsn:
+        if sys.stderr.isatty():
+            note("starting Spark …")
+        environment = {name: os.environ[name] for name in _EXECUTORS_NEED if os.environ.get(name)}
+        made = spark_session(f"lockstep {name}", master=master, conf=dict(conf), environment=environment)
+        with made as spark, _terminating():
+            yield RunningSpark(spark, Access(dsn=dsn))
+
+
+@contextmanager
+def database_of(session: Session) -> Iterator[str]:
+    """The DSN of --dsn, --data-dir, LOCKSTEP_DSN, or of the server that runs on the default directory."""
+    config = session.settings()
+    with nullcontext(config.dsn) if session.data_dir is None else database_in(session.data_dir) as found:
+        dsn = found or running_dsn(config.data_dir)
+        if dsn is None:
+            text = "Name the database: --dsn, LOCKSTEP_DSN or --data-dir. No server runs on the default data directory."
+            raise click.UsageError(text)
+        yield dsn
+
+
+@contextmanager
+def _terminating() -> Iterator[None]:
+    """SIGTERM ends the command as Ctrl-C does: Spark is stopped, and its processes with it."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with handling(signal.SIGTERM, interrupt):
+        yield
+
+
+@contextmanager
+def handling(number: signal.Signals, handle: Callable[..., None]) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(number, handle)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)

@@ -1,0 +1,198 @@
+"""Archive: the messages of queues as Parquet files, by queue and day, each of them exactly once.
+
+A streaming query per queue reads what was pushed since the last run. Its position is published under the name of the
+archive, so that retention leaves what is not archived yet.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import msgspec
+
+from lockstep.spark.database import Access
+from lockstep.spark.failures import explain, explained_by_spark
+from lockstep.spark.jobs.archives import CHECKPOINTS, ArchiveWriter, Written, write_times_as_such
+from lockstep.spark.jobs.files import Files
+from lockstep.spark.jobs.manifest import Manifest
+from lockstep.spark.jobs.options import check_location, check_positive, check_queues, source_options
+from lockstep.spark.positions import find_queues
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+BATCH_MESSAGES = 500_000
+POLL_SECONDS = 0.2
+
+
+@dataclass(frozen=True)
+class ArchiveOptions:
+    """What is archived, and where to."""
+
+    location: str
+    queues: tuple[str, ...]
+    access: Access = field(default_factory=Access)
+    follow: bool = False
+    """Go on with what is pushed, until it is stopped; otherwise end with what is there."""
+    interval_seconds: float = 30.0
+    """With follow: how often new messages become files."""
+    batch_messages_max: int = BATCH_MESSAGES
+    """Most messages that become files at a time, about."""
+
+    def __post_init__(self) -> None:
+        check_location(self.location)
+        check_queues(self.queues)
+        check_positive("interval_seconds", self.interval_seconds)
+        check_positive("batch_messages_max", self.batch_messages_max)
+
+
+class QueueArchived(msgspec.Struct, frozen=True, kw_only=True):
+    """What of one queue was archived by this run."""
+
+    queue: str
+    batches: int = 0
+    messages: int = 0
+    files: int = 0
+    bytes: int = 0
+
+
+Progress = Callable[[QueueArchived], None]
+"""Told after every batch what this run has archived of its queue so far."""
+
+
+def job(
+    spark: SparkSession,
+    options: ArchiveOptions,
+    *,
+    progress: Progress | None = None,
+    stop: threading.Event | None = None,
+) -> list[QueueArchived]:
+    """Archive what is there, or, with follow, until `stop` is set. Raises QueueNotFound; Conflict if another run is at
+    it."""
+    stop = stop or threading.Event()
+    # The connection holds the lock of the archive: a batch can only be committed by who has it.
+    with explained_by_spark(), options.access.connect() as connection:
+        files = Files(spark, options.location)
+        manifest = Manifest(connection, files.location)
+        writer = ArchiveWriter(spark, files, manifest)
+        writer.open()
+        queues = find_queues(connection, list(dict.fromkeys(options.queues)))
+        streams = [_Stream(spark, options, name, id_, files, writer, progress) for name, id_ in queues.items()]
+        _run(streams, options, stop)
+        writer.close()
+    return [stream.archived for stream in streams]
+
+
+def _run(streams: list[_Stream], options: ArchiveOptions, stop: threading.Event) -> None:
+    """With follow all queues at once, otherwise one after the other."""
+    if options.follow:
+        with _running(streams) as queries:
+            while not stop.wait(POLL_SECONDS) and all(query.isActive for query in queries):
+                pass
+            _check(queries)
+        return
+    for stream in streams:
+        with _running([stream]) as queries:
+            while queries[0].isActive and not stop.wait(POLL_SECONDS):
+                pass
+            _check(queries)
+        if stop.is_set():
+            return
+
+
+def _check(queries: list[StreamingQuery]) -> None:
+    for query in queries:
+        error = query.exception()
+        if error is not None:
+            raise explain(error) from error
+
+
+@contextmanager
+def _running(streams: list[_Stream]) -> Iterator[list[StreamingQuery]]:
+    queries: list[StreamingQuery] = []
+    try:
+        queries.extend(stream.start() for stream in streams)
+        yield queries
+    finally:
+        for query in queries:
+            query.stop()
+
+
+class _Stream:
+    """The query that archives one queue."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        options: ArchiveOptions,
+        queue: str,
+        queue_id: int,
+        files: Files,
+        writer: ArchiveWriter,
+        progress: Progress | None,
+    ) -> None:
+        self._spark = spark
+        self._options = options
+        self._queue = queue
+        self._queue_id = queue_id
+        self._files = files
+        self._writer = writer
+        self._progress = progress
+        self._query_id: str | None = None
+        self._started = threading.Event()
+        self.archived = QueueArchived(queue=queue)
+
+    def start(self) -> StreamingQuery:
+        trigger: Mapping[str, Any] = {"availableNow": True}
+        if self._options.follow:
+            trigger = {"processingTime": f"{self._options.interval_seconds} seconds"}
+        reader = self._spark.readStream.format("lockstep").options(**self._source())
+        writer = reader.load().writeStream.foreachBatch(self._write).trigger(**trigger)
+        query = writer.option("checkpointLocation", self._checkpoint()).start()
+        self._query_id = str(query.id)
+        self._started.set()
+        return query
+
+    def _checkpoint(self) -> str:
+        # A queue that was deleted and made again is another one, and is archived from its beginning.
+        return self._files.full(f"{CHECKPOINTS}/{quote(self._queue, safe='')}-{self._queue_id}")
+
+    def _source(self) -> dict[str, str]:
+        return {
+            **source_options(self._options.access),
+            "queue": msgspec.json.encode([self._queue]).decode(),
+            "payloadType": "binary",
+            "startingPosition": "earliest",
+            "maxMessagesPerTrigger": str(self._options.batch_messages_max),
+            "streamName": stream_name(self._files.location, self._queue),
+        }
+
+    def _write(self, messages: DataFrame, batch: int) -> None:
+        # The first batch may come before start() has returned; the id, which is that of the checkpoint, is known after.
+        self._started.wait()
+        assert self._query_id is not None
+        write_times_as_such(messages.sparkSession)
+        written = self._writer.write(messages, self._query_id, batch)
+        self._count(written)
+
+    def _count(self, written: Written) -> None:
+        self.archived = QueueArchived(
+            queue=self._queue,
+            batches=self.archived.batches + 1,
+            messages=self.archived.messages + written.messages,
+            files=self.archived.files + written.files,
+            bytes=self.archived.bytes + written.bytes,
+        )
+        if self._progress is not None:
+            self._progress(self.archived)
+
+
+def stream_name(location: str, queue: str) -> str:
+    """Under which the position of an archive in a queue is shown. A name has at most 255 characters."""
+    return f"archive of {queue} in {location}"[:255]

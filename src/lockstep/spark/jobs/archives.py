@@ -1,0 +1,186 @@
+"""An archive as Parquet: how messages lie in it, how a batch of them gets there exactly once, and how they are read.
+
+A batch is written to a folder of its own, its files are noted in the manifest, moved to where they belong, and then the
+batch is committed. Whatever dies in between leaves files that the manifest knows of and no reader takes; the next run
+removes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from pyspark.sql import functions as sf
+
+from lockstep.errors import ArchiveNotFound
+from lockstep.spark import schema
+from lockstep.spark.jobs.files import Files, StoredFile
+from lockstep.spark.jobs.manifest import Manifest, NewFile
+from lockstep.spark.jobs.tables import instant
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+BATCH = "archive_batch"
+"""The column that says with which batch a message came: within a partition, batch and seq are its order, also if the
+queue was deleted meanwhile and counts from 1 again."""
+STAGING = "_staging"
+CHECKPOINTS = "_checkpoints"
+
+DDL = f"{schema.ddl(payload_type='binary')}, `day` string, `{BATCH}` bigint"
+"""The columns of an archive: payloads as they are, whatever they are."""
+
+_TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a batch has become."""
+
+    messages: int = 0
+    files: int = 0
+    bytes: int = 0
+
+    def __add__(self, other: Written) -> Written:
+        return Written(self.messages + other.messages, self.files + other.files, self.bytes + other.bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which messages of an archive; what is None selects nothing away."""
+
+    queues: tuple[str, ...] | None = None
+    partitions: tuple[str, ...] | None = None
+    trace_ids: tuple[str, ...] | None = None
+    from_at: datetime | None = None
+    """Created at or after."""
+    to_at: datetime | None = None
+    """Created before."""
+
+
+def as_archived(messages: DataFrame, batch_id: int) -> DataFrame:
+    """Messages as they are written: with their day, in UTC; and sorted, so that files are small and soon searched."""
+    in_utc = sf.to_utc_timestamp("created_at", sf.current_timezone())
+    return (
+        messages.withColumn("payload", sf.col("payload").cast("binary"))
+        .withColumn("day", sf.date_format(in_utc, "yyyy-MM-dd"))
+        .withColumn(BATCH, sf.lit(batch_id).cast("bigint"))
+        .sortWithinPartitions("queue", "day", "partition", "seq")
+    )
+
+
+def selected(messages: DataFrame, where: Selection) -> DataFrame:
+    """The messages that a selection names."""
+    conditions: list[Column] = []
+    for name, values in (("queue", where.queues), ("partition", where.partitions), ("trace_id", where.trace_ids)):
+        if values is not None:
+            conditions.append(sf.col(name).isin(list(values)))
+    if where.from_at is not None:
+        conditions.append(sf.col("created_at") >= sf.lit(where.from_at))
+    if where.to_at is not None:
+        conditions.append(sf.col("created_at") < sf.lit(where.to_at))
+    return reduce(lambda found, condition: found.where(condition), conditions, messages)
+
+
+class ArchiveWriter:
+    """Writes batches to one archive, which nobody else may write to meanwhile."""
+
+    def __init__(self, spark: SparkSession, files: Files, manifest: Manifest) -> None:
+        self._spark = spark
+        self._files = files
+        self._manifest = manifest
+
+    def open(self) -> None:
+        """Be the only writer, and remove what dead runs left. Raises Conflict."""
+        self._manifest.lock()
+        # Under the lock, so that what is removed is nobody's.
+        for path in self._manifest.left_over():
+            self._files.remove(path)
+        self._manifest.discard()
+        self._files.remove(STAGING)
+
+    def close(self) -> None:
+        self._manifest.unlock()
+
+    def write(self, messages: DataFrame, query: str, batch: int, *, alone: bool = False) -> Written:
+        """Make a batch part of the archive, unless it is; with `alone` it replaces all that is there."""
+        batch_id, committed = self._manifest.begin(query, batch)
+        if committed:
+            return Written()
+        staging = f"{STAGING}/{batch_id}"
+        self._stage(as_archived(messages, batch_id), staging)
+        staged = list(self._files.parquet(staging)) if self._files.exists(staging) else []
+        files = self._described(staging, staged, batch_id)
+        self._manifest.stage(batch_id, files)
+        for source, file in zip(staged, files, strict=True):
+            self._files.move(source.path, file.path)
+        for path in self._manifest.commit(batch_id, alone=alone):
+            self._files.remove(path)
+        self._files.remove(staging)
+        return Written(sum(f.messages for f in files), len(files), sum(f.bytes for f in files))
+
+    def _stage(self, messages: DataFrame, staging: str) -> None:
+        writer = messages.write.partitionBy("queue", "day").option("compression", "zstd").mode("overwrite")
+        writer.parquet(self._files.full(staging))
+
+    def _described(self, staging: str, staged: Sequence[StoredFile], batch_id: int) -> list[NewFile]:
+        """The files as they are going to be, with what is in each."""
+        if not staged:
+            return []
+        contents = self._contents(staging)
+        described = []
+        for file in staged:
+            queue, day, name = _place(file.path)
+            messages, first_at, last_at = contents[queue, day, name]
+            path = f"{'/'.join(file.path.split('/')[-3:-1])}/{batch_id:012d}-{name}"
+            described.append(NewFile(path, queue, date.fromisoformat(day), messages, file.bytes, first_at, last_at))
+        return described
+
+    def _contents(self, staging: str) -> dict[tuple[str, str, str], tuple[int, datetime, datetime]]:
+        """By queue, day and name of a file: how many messages it has, and from when to when. Reads one column."""
+        # As microseconds, because a timestamp is collected in the time zone of this process.
+        micros = sf.unix_micros("created_at")
+        rows = (
+            self._spark.read.schema(DDL)
+            .parquet(self._files.full(staging))
+            .groupBy("queue", "day", sf.col("_metadata.file_name").alias("name"))
+            .agg(sf.count("*").alias("n"), sf.min(micros).alias("first"), sf.max(micros).alias("last"))
+            .collect()
+        )
+        return {(r["queue"], r["day"], r["name"]): (r["n"], instant(r["first"]), instant(r["last"])) for r in rows}
+
+
+def write_times_as_such(spark: SparkSession) -> None:
+    """Times in the files are those of the Parquet standard, by which readers skip what they do not need."""
+    spark.conf.set(_TIMESTAMPS, "TIMESTAMP_MICROS")
+
+
+def _place(path: str) -> tuple[str, str, str]:
+    """Queue, day and name of a file. Spark escapes what a folder's name cannot have."""
+    queue, day, name = path.split("/")[-3:]
+    return unquote(queue.removeprefix("queue=")), unquote(day.removeprefix("day=")), name
+
+
+def read_archive(spark: SparkSession, files: Files, manifest: Manifest | None, where: Selection) -> DataFrame:
+    """The messages of an archive that a selection names. Without a manifest: of all files that lie there, which may be
+    more than the archive if a run died. Raises ArchiveNotFound."""
+    if manifest is not None:
+        named = manifest.files(queues=where.queues, from_at=where.from_at, to_at=where.to_at)
+        if not named and not manifest.files():
+            raise ArchiveNotFound(f"the database knows of no archive {manifest.archive}", archive=manifest.archive)
+        paths = [files.full(file.path) for file in named]
+        return selected(_read(spark, files, paths), where)
+    if not files.exists(""):
+        raise ArchiveNotFound(f"there is nothing at {files.location}", archive=files.location)
+    return selected(_read(spark, files, [files.location]), where)
+
+
+def _read(spark: SparkSession, files: Files, paths: Iterable[str]) -> DataFrame:
+    found: list[Any] = list(paths)
+    if not found:
+        return spark.createDataFrame([], DDL)
+    return spark.read.schema(DDL).option("basePath", files.location).parquet(*found)

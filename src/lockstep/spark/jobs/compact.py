@@ -1,0 +1,108 @@
+"""Compact: the latest message per key of an archive, as an archive of its own."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import msgspec
+from pyspark.sql import functions as sf
+
+from lockstep.errors import InvalidOption
+from lockstep.spark.database import Access
+from lockstep.spark.failures import explained_by_spark
+from lockstep.spark.jobs.archives import BATCH, ArchiveWriter, Selection, read_archive, write_times_as_such
+from lockstep.spark.jobs.files import Files
+from lockstep.spark.jobs.manifest import Manifest
+from lockstep.spark.jobs.options import check_location, check_queues
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+PARTITION = "partition"
+KEY = "compact_key"
+
+_JSON_PATH = re.compile(r"""\$(\.[^.\[\]'"\s]+|\[[0-9]+\]|\['[^']+'\])+""")
+
+
+@dataclass(frozen=True)
+class CompactOptions:
+    """What is compacted, and where to."""
+
+    location: str
+    to_location: str
+    """What an earlier run wrote there is replaced."""
+    access: Access = field(default_factory=Access)
+    key: str = PARTITION
+    """`partition`, or the path of a value in the JSON of the payload, such as `$.customer.id`."""
+    queues: tuple[str, ...] | None = None
+    files_only: bool = False
+    """Read all files that lie in the archive, whatever its manifest says."""
+
+    def __post_init__(self) -> None:
+        check_location(self.location)
+        check_location(self.to_location, "the location of the compacted archive")
+        if self.queues is not None:
+            check_queues(self.queues)
+        if self.key != PARTITION and not _JSON_PATH.fullmatch(self.key):
+            raise InvalidOption(f"the key {self.key!r} is neither partition nor a JSON path such as $.customer.id")
+
+
+class Compacted(msgspec.Struct, frozen=True, kw_only=True):
+    """What a compaction did."""
+
+    messages: int
+    """In the archive."""
+    kept: int
+    without_key: int
+    """Whose payload has no value under the path: they are left out."""
+    files: int
+    bytes: int
+
+
+def job(spark: SparkSession, options: CompactOptions) -> Compacted:
+    """Write the latest message per key. Raises ArchiveNotFound, Conflict if another run writes to the target."""
+    spark = spark.newSession()  # for a setting of its own
+    write_times_as_such(spark)
+    with explained_by_spark(), options.access.connect() as connection:
+        source, target = Files(spark, options.location), Files(spark, options.to_location)
+        if source.location == target.location:
+            raise InvalidOption("an archive is not compacted in place: name another location")
+        manifest = None if options.files_only else Manifest(connection, source.location)
+        messages = with_key(read_archive(spark, source, manifest, Selection(queues=options.queues)), options.key)
+        counted = messages.agg(sf.count("*").alias("all"), sf.count(KEY).alias("keyed")).head()
+        assert counted is not None
+        writer = ArchiveWriter(spark, target, Manifest(connection, target.location))
+        writer.open()
+        kept = latest(messages, by_partition=options.key == PARTITION)
+        written = writer.write(kept, f"compact {uuid4()}", 0, alone=True)
+        writer.close()
+    return Compacted(
+        messages=counted["all"],
+        kept=written.messages,
+        without_key=counted["all"] - counted["keyed"],
+        files=written.files,
+        bytes=written.bytes,
+    )
+
+
+def with_key(messages: DataFrame, key: str) -> DataFrame:
+    """Messages with what they are compacted by; null where the payload has none."""
+    value = sf.col(PARTITION) if key == PARTITION else sf.get_json_object(sf.col("payload").cast("string"), key)
+    return messages.withColumn(KEY, value)
+
+
+def latest(messages: DataFrame, *, by_partition: bool) -> DataFrame:
+    """The last message of each queue and key.
+
+    In one partition that is the one that came last. Partitions have no order among each other: between them it is the
+    one that was created last.
+    """
+    order: list[str | Column] = [BATCH, "seq"] if by_partition else ["created_at", BATCH, "seq", "message_id"]
+    columns = [name for name in messages.columns if name != KEY]
+    newest = sf.max_by(sf.struct(*columns), sf.struct(*order)).alias("newest")
+    return (
+        messages.where(sf.col(KEY).isNotNull()).groupBy("queue", KEY).agg(newest).select("newest.*").drop("day", BATCH)
+    )

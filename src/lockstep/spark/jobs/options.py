@@ -1,0 +1,49 @@
+"""What the options of several jobs have in common, and how they are checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from lockstep.core.ids import parse_uuid
+from lockstep.core.names import check_name
+from lockstep.errors import InvalidOption
+from lockstep.spark.database import Access
+
+
+def source_options(access: Access) -> dict[str, str]:
+    """How the data source finds the database that a job works on."""
+    given = {"dsn": access.dsn, "dsnEnv": access.dsn_env, "encryptionKeyEnv": access.encryption_key_env}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def check_queues(queues: Iterable[str]) -> None:
+    """Raises InvalidOption if there is none, InvalidName if one is no name."""
+    found = list(queues)
+    if not found:
+        raise InvalidOption("name at least one queue")
+    for queue in found:
+        check_name(queue, what="queue")
+
+
+def check_location(location: str, what: str = "the location of the archive") -> None:
+    if not location.strip():
+        raise InvalidOption(f"{what} is empty")
+
+
+def check_times(from_at: datetime | None, to_at: datetime | None) -> None:
+    for name, at in (("from", from_at), ("to", to_at)):
+        if at is not None and at.tzinfo is None:
+            raise InvalidOption(f"the time {name!r} has no zone: {at.isoformat()}")
+    if from_at is not None and to_at is not None and from_at >= to_at:
+        raise InvalidOption(f"the time range ends before it begins: {from_at.isoformat()} to {to_at.isoformat()}")
+
+
+def check_trace_ids(trace_ids: Sequence[str] | None) -> None:
+    for trace_id in trace_ids or ():
+        parse_uuid(trace_id, what="trace id")
+
+
+def check_positive(name: str, value: float | None) -> None:
+    if value is not None and not value > 0:
+        raise InvalidOption(f"{name} must be more than 0, not {value}")

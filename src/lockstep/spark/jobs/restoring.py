@@ -1,0 +1,313 @@
+"""Messages of an archive back into PostgreSQL, under the ids that they had. Runs in Spark's tasks, without a JVM.
+
+The messages come in an order in which those of one segment stand together. What one transaction restores is locked,
+then looked at (`sql/procedures/restore.sql`): what is stored already is left out, so that a task that is tried again,
+or a replay that is repeated, restores nothing twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import groupby
+from typing import Any
+from uuid import UUID
+
+import psycopg
+
+from lockstep.core.codec import Codec, encode, seal
+from lockstep.core.ids import is_canonical_uuid, split_message_id
+from lockstep.core.messages import Columns
+from lockstep.errors import Unavailable
+from lockstep.storage.postgres.failures import RETRYABLE
+from lockstep.storage.postgres.pushing import Encryption
+
+MESSAGES_MAX = 10_000
+"""Most messages that one transaction restores, about: their partitions are held meanwhile."""
+BYTES_MAX = 8 * 1024 * 1024
+_ATTEMPTS_MAX = 10
+_STALE = "LS001"
+"""What the procedures say when an id that was looked up before is gone."""
+
+_RESOLVE = "select * from lockstep.resolve(%s, %s)"
+_BEGIN = "select * from lockstep.restore_begin(%s::int[], %s::int[], %s::bigint[], %s::uuid[])"
+_DUPLICATES = (
+    "select _duplicate_uuids, _duplicate_texts from lockstep.find_duplicates"
+    "(%s::bigint[], %s::uuid[], %s::int[], %s::text[], %s::int[])"
+)
+_RESTORE = f"select lockstep.restore_segment({', '.join(['%s'] * 25)})"
+
+
+@dataclass(frozen=True, slots=True)
+class Archived:
+    """One message as the archive has it."""
+
+    queue: str
+    """To which it is restored."""
+    partition: str
+    message_id: str
+    created_at: datetime
+    payload: bytes
+    transaction_id: str | None = None
+    """None where it is the message id."""
+    trace_id: str | None = None
+    kind: str | None = None
+    reference: str | None = None
+    encoding: str | None = None
+    headers: bytes | None = None
+    producer_sub: str | None = None
+
+
+@dataclass(slots=True)
+class Restored:
+    """What was done so far."""
+
+    restored: int = 0
+    duplicates: int = 0
+    segments: int = 0
+
+
+@dataclass(slots=True)
+class _Queue:
+    id: int
+    compression: str
+    encryption: bool
+    limited: bool
+    partitions: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """The messages of one segment, by ordinal."""
+
+    queue: str
+    uuid: UUID
+    messages: Sequence[tuple[int, Archived]]
+
+
+class Restorer:
+    """Restores messages on a connection in autocommit mode, a transaction at a time."""
+
+    def __init__(
+        self, connection: psycopg.Connection[Any], *, encryption: Encryption, keep_created_at: bool = False
+    ) -> None:
+        self._connection = connection
+        self._encryption = encryption
+        self._keep_created_at = keep_created_at
+        self._queues: dict[str, _Queue] = {}
+        self.done = Restored()
+
+    def restore(self, messages: Iterable[Archived]) -> Restored:
+        """Restore all of them, in order. Raises QueueFull, EncryptionUnavailable, Unavailable; what was restored before
+        stays."""
+        for portion in _portions(messages):
+            self._with_retries(portion)
+        return self.done
+
+    def _with_retries(self, portion: Sequence[Archived]) -> None:
+        for attempt in range(_ATTEMPTS_MAX):
+            try:
+                restored = self._restore(portion)
+            except psycopg.Error as error:
+                if error.sqlstate not in (_STALE, *RETRYABLE):
+                    raise
+                if attempt == _ATTEMPTS_MAX - 1:
+                    raise Unavailable("the queue kept changing during the replay") from error
+                self._queues.clear()
+            else:
+                self.done.restored += restored.restored
+                self.done.duplicates += restored.duplicates
+                self.done.segments += restored.segments
+                return
+
+    def _restore(self, portion: Sequence[Archived]) -> Restored:
+        """One transaction."""
+        self._resolve(portion)
+        with self._connection.transaction():
+            stored = self._begin(portion)
+            wanted = self._without_stored(portion, stored)
+            pieces = list(_pieces(wanted))
+            with self._connection.pipeline():
+                for piece in pieces:
+                    self._connection.execute(_RESTORE, self._arguments(piece))
+        return Restored(len(wanted), len(portion) - len(wanted), len(pieces))
+
+    def _resolve(self, portion: Sequence[Archived]) -> None:
+        """The ids of what the messages go to; what is missing is created."""
+        names: dict[str, set[str]] = {}
+        for message in portion:
+            names.setdefault(message.queue, set()).add(message.partition)
+        for queue in sorted(names):
+            known = self._queues.get(queue)
+            missing = sorted(names[queue].difference(known.partitions if known else ()))
+            if missing:
+                row = self._connection.execute(_RESOLVE, (queue, missing)).fetchone()
+                assert row is not None
+                if known is None or known.id != row[0]:
+                    known = self._queues[queue] = _Queue(*row[:4])
+                known.partitions.update(zip(missing, row[4], strict=True))
+
+    def _partition_id(self, message: Archived) -> int:
+        return self._queues[message.queue].partitions[message.partition]
+
+    def _begin(self, portion: Sequence[Archived]) -> set[tuple[UUID, int, int]]:
+        """Lock what the messages go to; returns which are stored: segment, partition id and ordinal."""
+        queues = [self._queues[name] for name in {message.queue for message in portion}]
+        limited = [queue.id for queue in queues if queue.limited]
+        partition_ids = list({self._partition_id(message) for message in portion})
+        uuids = list({split_message_id(message.message_id)[0] for message in portion})
+        rows = self._connection.execute(_BEGIN, (limited, [queue.id for queue in queues], partition_ids, uuids))
+        return {
+            (uuid, partition_id, place)
+            for uuid, partition_id, ordinal, count in rows.fetchall()
+            for place in range(ordinal, ordinal + count)
+        }
+
+    def _without_stored(
+        self, portion: Sequence[Archived], stored: set[tuple[UUID, int, int]]
+    ) -> list[tuple[UUID, int, Archived]]:
+        """Those that are not stored, by id or by transaction id; the first of those that are twice among them."""
+        used = self._used_transaction_ids(portion)
+        wanted = []
+        for message in portion:
+            partition_id = self._partition_id(message)
+            uuid, ordinal = split_message_id(message.message_id)
+            if (uuid, partition_id, ordinal) in stored or (partition_id, message.transaction_id) in used:
+                continue
+            stored.add((uuid, partition_id, ordinal))
+            if message.transaction_id is not None:
+                used.add((partition_id, message.transaction_id))
+            wanted.append((uuid, ordinal, message))
+        return wanted
+
+    def _used_transaction_ids(self, portion: Sequence[Archived]) -> set[tuple[int, str | None]]:
+        """Which transaction ids of the messages their partitions have seen."""
+        given = [(self._partition_id(m), m.transaction_id) for m in portion if m.transaction_id is not None]
+        if not given:
+            return set()
+        uuids = [one for one in given if is_canonical_uuid(one[1])]
+        texts = [one for one in given if not is_canonical_uuid(one[1])]
+        lanes = list({partition_id for partition_id, _ in given})
+        places = {partition_id: place for place, partition_id in enumerate(lanes, start=1)}
+        arguments = [
+            lanes,
+            [identity for _, identity in uuids],
+            [places[partition_id] for partition_id, _ in uuids],
+            [identity for _, identity in texts] or None,
+            [places[partition_id] for partition_id, _ in texts] or None,
+        ]
+        row = self._connection.execute(_DUPLICATES, arguments).fetchone()
+        assert row is not None
+        return {uuids[i - 1] for i in row[0] or ()} | {texts[i - 1] for i in row[1] or ()}
+
+    def _arguments(self, piece: _Piece) -> list[Any]:
+        """The arguments of restore_segment, in its order."""
+        queue = self._queues[piece.queue]
+        manifest = _Manifest.of(piece, queue.partitions)
+        columns = _columns(piece)
+        codec, body = self._packed(piece.queue, queue, columns)
+        plain = columns.all()[:-1] if body is None else [None] * (len(columns.all()) - 1)
+        created_at = piece.messages[0][1].created_at if self._keep_created_at else None
+        return [
+            *(queue.id, piece.uuid, created_at, codec.value, body, manifest.partition_ids, manifest.counts),
+            *manifest.entries(piece, lambda m: m.transaction_id if _is_uuid(m.transaction_id) else None),
+            *manifest.entries(piece, lambda m: None if _is_uuid(m.transaction_id) else m.transaction_id),
+            *manifest.entries(piece, lambda m: m.trace_id),
+            *plain,
+            self._encryption.plain_allowed,
+        ]
+
+    def _packed(self, name: str, queue: _Queue, columns: Columns) -> tuple[Codec, bytes | None]:
+        """How the segment is stored: packed, unless its queue is to be read in SQL."""
+        key = self._encryption.key_for(name) if queue.encryption else None
+        if key is None and queue.compression == "none":
+            return Codec.PLAIN, None
+        codec = Codec.PACKED if key is None else Codec.PACKED | Codec.ENCRYPTED
+        return codec, seal(encode(columns), key=key)
+
+
+@dataclass(slots=True)
+class _Manifest:
+    """How many messages of a segment are whose, in the order of the ordinals; those of partition 0 are nobody's."""
+
+    partition_ids: list[int] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
+    places: list[tuple[int, int]] = field(default_factory=list)
+    """By message: its entry here, counted from 1, and its offset there."""
+
+    @classmethod
+    def of(cls, piece: _Piece, partitions: dict[str, int]) -> _Manifest:
+        manifest = cls()
+        after = 0
+        for ordinal, message in piece.messages:
+            if ordinal > after:
+                manifest.partition_ids.append(0)
+                manifest.counts.append(ordinal - after)
+            manifest._add(partitions[message.partition])
+            after = ordinal + 1
+        return manifest
+
+    def _add(self, partition_id: int) -> None:
+        if not self.partition_ids or self.partition_ids[-1] != partition_id:
+            self.partition_ids.append(partition_id)
+            self.counts.append(0)
+        self.places.append((len(self.counts), self.counts[-1]))
+        self.counts[-1] += 1
+
+    def entries(self, piece: _Piece, value: Any) -> tuple[list[str] | None, list[int] | None, list[int] | None]:
+        """The values that messages have, with the entry and the offset of each."""
+        found = [
+            (text, *place)
+            for (_, message), place in zip(piece.messages, self.places, strict=True)
+            if (text := value(message)) is not None
+        ]
+        if not found:
+            return None, None, None
+        return [one[0] for one in found], [one[1] for one in found], [one[2] for one in found]
+
+
+def _columns(piece: _Piece) -> Columns:
+    """The messages by ordinal; what is between them is empty."""
+    count = piece.messages[-1][0] + 1
+    columns = Columns([b""] * count)
+    for ordinal, message in piece.messages:
+        columns.payloads[ordinal] = message.payload
+    for name in ("transaction_id", "trace_id", "kind", "reference", "encoding", "producer_sub"):
+        _fill(columns, f"{name}s", name, piece)
+    _fill(columns, "headers", "headers", piece)
+    return columns
+
+
+def _fill(columns: Columns, name: str, attribute: str, piece: _Piece) -> None:
+    values = [(ordinal, getattr(message, attribute)) for ordinal, message in piece.messages]
+    if any(value is not None for _, value in values):
+        column: list[Any] = [None] * len(columns)
+        for ordinal, value in values:
+            column[ordinal] = value
+        setattr(columns, name, column)
+
+
+def _is_uuid(text: str | None) -> bool:
+    return text is not None and is_canonical_uuid(text)
+
+
+def _portions(messages: Iterable[Archived]) -> Iterator[list[Archived]]:
+    """What one transaction takes at a time."""
+    portion: list[Archived] = []
+    size = 0
+    for message in messages:
+        portion.append(message)
+        size += len(message.payload)
+        if len(portion) >= MESSAGES_MAX or size >= BYTES_MAX:
+            yield portion
+            portion, size = [], 0
+    if portion:
+        yield portion
+
+
+def _pieces(wanted: Iterable[tuple[UUID, int, Archived]]) -> Iterator[_Piece]:
+    """Messages that stand together and were in one segment."""
+    for (queue, uuid), group in groupby(wanted, key=lambda one: (one[2].queue, one[0])):
+        by_ordinal = sorted(((ordinal, message) for _, ordinal, message in group), key=lambda one: one[0])
+        yield _Piece(queue, uuid, by_ordinal)

@@ -1,0 +1,44 @@
+"""Tables of PostgreSQL that are no messages, as DataFrames: read on the driver in pages, and handed over as Arrow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+PAGE_ROWS = 10_000
+
+TIME = pa.timestamp("us", tz="UTC")
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def instant(micros: int) -> datetime:
+    """A time that was collected as microseconds: as itself it would come in the time zone of this process."""
+    return _EPOCH + timedelta(microseconds=micros)
+
+
+def read_table(
+    spark: SparkSession, connection: psycopg.Connection[Any], query: str, arguments: Sequence[Any], schema: pa.Schema
+) -> DataFrame:
+    """The rows of a query, whose columns are those of the schema, in order."""
+    return spark.createDataFrame(pa.Table.from_batches(_pages(connection, query, arguments, schema), schema))
+
+
+def _pages(
+    connection: psycopg.Connection[Any], query: str, arguments: Sequence[Any], schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    # A cursor on the server, so that the driver holds a page of rows at a time beside what it has made of them.
+    with connection.transaction(), connection.cursor(name="lockstep_job") as cursor:
+        cursor.execute(query, arguments)
+        while rows := cursor.fetchmany(PAGE_ROWS):
+            columns = [
+                pa.array(values, field.type) for values, field in zip(zip(*rows, strict=True), schema, strict=True)
+            ]
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)

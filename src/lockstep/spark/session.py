@@ -1,0 +1,176 @@
+"""A Spark for jobs and pipelines: the same on a laptop and on a cluster, quiet, and offline where it is local.
+
+What is missing (PySpark, Java, a Java that is new enough) is found out before Spark starts, and said in one sentence.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lockstep.errors import SparkUnavailable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+JAVA_VERSION_MIN = 17
+LOCAL = "local[*]"
+
+_JAVA_TIMEOUT_SECONDS = 60
+_VERSION = re.compile(r'version "(?:1\.)?([0-9]+)')
+_INSTALL_JAVA = f"install Java {JAVA_VERSION_MIN} or newer (Debian: openjdk-17-jre-headless), or set JAVA_HOME to one"
+
+# Errors alone, on standard error. The two names are those of the program that PySpark starts: without a level of their
+# own it announces the one that it sets.
+_LOGGING = """\
+status = error
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = error
+logger.repl.name = org.apache.spark.repl.Main
+logger.repl.level = error
+# A query that fails tells its error to whoever waits for it.
+logger.query.name = org.apache.spark.sql.execution.streaming
+logger.query.level = off
+logger.task.name = org.apache.spark.executor
+logger.task.level = off
+logger.stage.name = org.apache.spark.scheduler
+logger.stage.level = off
+logger.write.name = org.apache.spark.sql.execution.datasources
+logger.write.level = off
+"""
+
+_REDACTED = r"(?i)secret|password|passwd|token|access[.]?key|dsn|encryption_key"
+"""Settings that Spark shows nobody: its own pattern, and ours."""
+
+
+@contextmanager
+def spark_session(
+    name: str,
+    *,
+    master: str | None = None,
+    conf: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[SparkSession]:
+    """A Spark session; one that is there already, as under spark-submit, is used and left as it is.
+
+    The variables of `environment` are set for this process and for every executor; they may be secrets. Raises
+    SparkUnavailable.
+    """
+    check_spark()
+    from pyspark.sql import SparkSession
+
+    with _variables(environment or {}):
+        active = SparkSession.getActiveSession()
+        if active is not None:
+            yield active
+            return
+        check_java()
+        with tempfile.TemporaryDirectory(prefix="lockstep-spark-") as folder:
+            builder = SparkSession.builder.appName(name)
+            for key, value in _settings(master, Path(folder), environment or {}, conf or {}).items():
+                builder = builder.config(key, value)
+            session = builder.getOrCreate()
+            try:
+                yield session
+            finally:
+                session.stop()
+
+
+def check_spark() -> None:
+    """Raises SparkUnavailable if PySpark is not installed."""
+    if find_spec("pyspark") is None or find_spec("pyarrow") is None:
+        raise SparkUnavailable("PySpark is not installed: pip install 'lockstep[spark]'")
+
+
+def check_java() -> None:
+    """Raises SparkUnavailable if there is no Java, or one that is too old."""
+    java = find_java()
+    if java is None:
+        raise SparkUnavailable(f"Spark needs Java, and there is none: {_INSTALL_JAVA}")
+    version = java_version(java)
+    if version < JAVA_VERSION_MIN:
+        raise SparkUnavailable(f"{java} is Java {version}, which is too old for Spark: {_INSTALL_JAVA}")
+
+
+def find_java() -> str | None:
+    """The Java that Spark will use: that of JAVA_HOME, or else the first on the path."""
+    home = os.environ.get("JAVA_HOME")
+    return shutil.which("java", path=str(Path(home) / "bin")) if home else shutil.which("java")
+
+
+def java_version(java: str) -> int:
+    """The major version of a Java. Raises SparkUnavailable if it does not run."""
+    try:
+        said = subprocess.run(
+            [java, "-version"], capture_output=True, text=True, timeout=_JAVA_TIMEOUT_SECONDS, check=True
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise SparkUnavailable(f"{java} does not run: {error}; {_INSTALL_JAVA}") from error
+    found = _VERSION.search(said.stderr + said.stdout)
+    if found is None:
+        raise SparkUnavailable(f"{java} does not say which version it is; {_INSTALL_JAVA}")
+    return int(found[1])
+
+
+def _settings(
+    master: str | None, folder: Path, environment: Mapping[str, str], conf: Mapping[str, str]
+) -> dict[str, str]:
+    """What the session is started with; what is given wins."""
+    master = conf.get("spark.master") or master or os.environ.get("SPARK_MASTER") or LOCAL
+    logging = folder / "log4j2.properties"
+    logging.write_text(_LOGGING)
+    settings = {
+        "spark.master": master,
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={logging}",
+        "spark.redaction.regex": _REDACTED,
+        **(_local_settings(folder) if master.startswith("local") else {}),
+    }
+    settings.update({f"spark.executorEnv.{name}": value for name, value in environment.items()})
+    return {**settings, **conf}
+
+
+def _local_settings(folder: Path) -> dict[str, str]:
+    """One machine: nothing listens outside of it, and its temporary files go when it ends."""
+    # Spark's Python workers must be this Python, which has this package.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    return {
+        "spark.ui.enabled": "false",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.local.dir": str(folder),
+        "spark.sql.shuffle.partitions": str(max(os.cpu_count() or 1, 2)),
+    }
+
+
+@contextmanager
+def _variables(environment: Mapping[str, str]) -> Iterator[None]:
+    """Environment variables for as long as the context lasts: the JVM and its workers inherit them."""
+    before = {name: os.environ.get(name) for name in environment}
+    os.environ.update(environment)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
