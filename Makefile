@@ -1,21 +1,25 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup run test soak check bench clean
+.PHONY: help setup run demo test soak check bench bench-spark clean
 
 python := .venv/bin/python
 
 # Each pytest worker starts a PostgreSQL of its own, so many workers cost more than they gain.
-PYTEST_ARGS ?= -n 2
+# Tests of one group (those that share a Spark) stay on one worker.
+PYTEST_ARGS ?= -n 2 --dist loadgroup
 # More arguments for pytest, the benchmarks or the server: make test ARGS="-k pop", make run ARGS="--port 7000"
 ARGS ?=
 
 help: ## List these targets
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 10
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 14
 
 setup: ## Make .venv ready; the other targets do this first, and it costs nothing when nothing changed
 	@tools/setup
 
 run: setup ## Start the server with an embedded PostgreSQL; ARGS go to it (lockstep serve)
 	@$(python) -m lockstep serve $(ARGS)
+
+demo: setup ## Show a shop with a pipeline on Spark, and count in the end; ARGS go to it (lockstep demo)
+	@$(python) -m lockstep demo $(ARGS)
 
 test: setup ## Run the tests; ARGS go to pytest
 	$(python) -m pytest $(PYTEST_ARGS) $(ARGS)
@@ -31,6 +35,10 @@ check: setup ## Check format, lint, types and import contracts
 
 bench: setup ## Run the benchmarks; ARGS go to them
 	$(python) -m benchmarks.core $(ARGS)
+
+bench-spark: setup ## Run the Spark benchmark, against Spark's own JDBC source and sink; ARGS go to it
+	@tools/jdbc
+	$(python) -m benchmarks.spark $(ARGS)
 
 # Data that only the user can make again (.lockstep, benchmark results) stays.
 clean: ## Remove .venv, caches and build output

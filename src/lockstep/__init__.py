@@ -1,30 +1,35 @@
 """Ordered message queues on PostgreSQL."""
 
-from lockstep.client import AsyncClient, Client, new_message
-from lockstep.config import Config
-from lockstep.connecting import connect, connect_async
-from lockstep.core.crons import Cron, NewCron
-from lockstep.core.messages import Batch, Columns, Message, NewMessage, NewSchedule, PushResult, Receipt
-from lockstep.core.names import DEFAULT_PARTITION, QUEUE_MODE
-from lockstep.core.policy import QueueOptions, queue_options
-from lockstep.core.records import (
-    Ack,
-    AckOutcome,
-    DeadLetterFilter,
-    MessageFilter,
-    PendingRequest,
-    Popped,
-    PopRequest,
-    Position,
-    Renewal,
-    Subscription,
-)
-from lockstep.core.schedules import Scheduled, ScheduleFilter, ScheduleName
-from lockstep.engine.engine import Engine
-from lockstep.engine.within import push_within, push_within_async
-from lockstep.errors import LockstepError
-from lockstep.opening import open_engine
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from lockstep.version import VERSION
+
+if TYPE_CHECKING:
+    from lockstep.client import AsyncClient, Client, new_message
+    from lockstep.config import Config
+    from lockstep.connecting import connect, connect_async
+    from lockstep.core.crons import Cron, NewCron
+    from lockstep.core.messages import Batch, Columns, Message, NewMessage, NewSchedule, PushResult, Receipt
+    from lockstep.core.names import DEFAULT_PARTITION, QUEUE_MODE
+    from lockstep.core.policy import QueueOptions, queue_options
+    from lockstep.core.records import (
+        Ack,
+        AckOutcome,
+        DeadLetterFilter,
+        MessageFilter,
+        PendingRequest,
+        Popped,
+        PopRequest,
+        Position,
+        Renewal,
+        Subscription,
+    )
+    from lockstep.core.schedules import Scheduled, ScheduleFilter, ScheduleName
+    from lockstep.engine.engine import Engine
+    from lockstep.engine.within import push_within, push_within_async
+    from lockstep.errors import LockstepError
+    from lockstep.opening import open_engine
 
 __version__ = VERSION
 
@@ -68,3 +73,73 @@ __all__ = [
     "push_within_async",
     "queue_options",
 ]
+
+# On first use: Spark starts many short-lived processes, which import this package for its parts.
+_HOMES = {
+    "lockstep.client": (
+        "AsyncClient",
+        "Client",
+        "new_message",
+    ),
+    "lockstep.config": ("Config",),
+    "lockstep.connecting": (
+        "connect",
+        "connect_async",
+    ),
+    "lockstep.core.crons": (
+        "Cron",
+        "NewCron",
+    ),
+    "lockstep.core.messages": (
+        "Batch",
+        "Columns",
+        "Message",
+        "NewMessage",
+        "NewSchedule",
+        "PushResult",
+        "Receipt",
+    ),
+    "lockstep.core.names": (
+        "DEFAULT_PARTITION",
+        "QUEUE_MODE",
+    ),
+    "lockstep.core.policy": (
+        "QueueOptions",
+        "queue_options",
+    ),
+    "lockstep.core.records": (
+        "Ack",
+        "AckOutcome",
+        "DeadLetterFilter",
+        "MessageFilter",
+        "PendingRequest",
+        "Popped",
+        "PopRequest",
+        "Position",
+        "Renewal",
+        "Subscription",
+    ),
+    "lockstep.core.schedules": (
+        "Scheduled",
+        "ScheduleFilter",
+        "ScheduleName",
+    ),
+    "lockstep.engine.engine": ("Engine",),
+    "lockstep.engine.within": (
+        "push_within",
+        "push_within_async",
+    ),
+    "lockstep.errors": ("LockstepError",),
+    "lockstep.opening": ("open_engine",),
+}
+_HOME = {name: module for module, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

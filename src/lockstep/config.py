@@ -182,6 +182,22 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     history_seconds_max: Annotated[
         int, Meta(ge=60, le=_LIFETIME_SECONDS), _help("How long samples and the history of removals are kept.")
     ] = 30 * 86_400
+    spark_position_seconds_max: Annotated[
+        int,
+        Meta(ge=60, le=_LIFETIME_SECONDS),
+        _help("A Spark stream that was not heard of for this long no longer holds messages back from retention."),
+    ] = 7 * 86_400
+    spark_stage_seconds_max: Annotated[
+        int,
+        Meta(ge=60, le=_LIFETIME_SECONDS),
+        _help("What a Spark task has staged and nobody has committed for this long is removed."),
+    ] = 86_400
+    spark_statement_timeout_seconds: Annotated[
+        _Seconds, _help("Longest time that a statement of a Spark task may run.")
+    ] = 300.0
+    pipeline_stop_timeout_seconds: Annotated[
+        _Seconds, _help("Longest wait, when a pipeline is stopped, for the batches that it is working on.")
+    ] = 60.0
     duty_pass_seconds_max: Annotated[_Seconds, _help("A duty that takes longer goes on in another pass.")] = 10.0
     duty_hold_seconds: Annotated[
         float, Meta(ge=1, le=86_400), _help("After this, another server takes over the duty of one that is gone.")

@@ -13,14 +13,18 @@
     │   ├── QueueNotFound, PartitionNotFound, GroupNotFound
     │   ├── MessageNotFound, DeadLetterNotFound
     │   ├── ScheduleNotFound, CronNotFound
-    │   └── StreamQueryNotFound
+    │   ├── StreamQueryNotFound
+    │   ├── SparkStreamNotFound    the published position of a Spark stream
+    │   └── ArchiveNotFound        an archive of messages
     ├── MethodNotAllowed 405       the route is there, but not for this method
     ├── RequestTimeout 408         the client sent its request too slowly
     ├── Conflict 409
     │   ├── LeaseLost              the lease is not, or no longer, the live one
     │   ├── TransactionRolledBack  one step of a transaction failed, so none was applied
     │   ├── GroupModeMismatch      the group is ordered and was asked for as shared, or the other way round
-    │   └── StreamConfigMismatch   the stream query is known with another configuration
+    │   ├── StreamConfigMismatch   the stream query is known with another configuration
+    │   ├── CheckpointMismatch     the checkpoint of a Spark stream belongs to another database, or to other queues
+    │   └── DataLost               messages were removed before a Spark stream had read them
     ├── TooLarge 413
     ├── QueueFull 429              the queue's own limit (max_size)
     ├── Overloaded 429             the server's limit
@@ -28,6 +32,9 @@
     ├── Unavailable 503            the database cannot be reached, or not in time
     │   ├── LockTimeout            others held what the call needs for too long
     │   └── SchemaTooNew           the database belongs to a newer Lockstep
+    ├── SparkUnavailable 500       PySpark or Java is missing, or too old
+    ├── JobFailed 500              a Spark job failed
+    │   └── StepFailed             a step of a pipeline failed
     └── EmbeddedError 500          the embedded PostgreSQL cannot run
         ├── DataDirectoryInUse, DataDirectoryVersion, DataDirectoryUnusable
         └── ServerStartFailed
@@ -159,6 +166,18 @@ class StreamQueryNotFound(NotFound):
     code = "stream_query_not_found"
 
 
+class SparkStreamNotFound(NotFound):
+    """There is no such Spark stream."""
+
+    code = "spark_stream_not_found"
+
+
+class ArchiveNotFound(NotFound):
+    """There is no such archive."""
+
+    code = "archive_not_found"
+
+
 class MethodNotAllowed(LockstepError):
     """The route does not take this method."""
 
@@ -202,6 +221,18 @@ class StreamConfigMismatch(Conflict):
     """The stream query is known with another configuration."""
 
     code = "stream_config_mismatch"
+
+
+class CheckpointMismatch(Conflict):
+    """The checkpoint does not fit the database."""
+
+    code = "checkpoint_mismatch"
+
+
+class DataLost(Conflict):
+    """Messages were removed before they were read."""
+
+    code = "data_lost"
 
 
 class TooLarge(LockstepError):
@@ -248,6 +279,24 @@ class SchemaTooNew(Unavailable):
     """The database was migrated by a newer version of Lockstep."""
 
     code = "schema_too_new"
+
+
+class SparkUnavailable(LockstepError):
+    """Spark cannot run here."""
+
+    code = "spark_unavailable"
+
+
+class JobFailed(LockstepError):
+    """The Spark job failed."""
+
+    code = "job_failed"
+
+
+class StepFailed(JobFailed):
+    """A step of the pipeline failed."""
+
+    code = "step_failed"
 
 
 class EmbeddedError(LockstepError):

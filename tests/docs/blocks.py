@@ -14,7 +14,7 @@ from pathlib import Path
 from types import CodeType
 
 ROOT = Path(__file__).parents[2]
-GUIDES = sorted((ROOT / "docs/guides").glob("*.md"))
+GUIDES = sorted((ROOT / "docs/guides").rglob("*.md"))
 DOCUMENTS = [ROOT / f"{name}.md" for name in ("README", "ARCHITECTURE", "CONTRIBUTING", "CHANGELOG")] + sorted(
     (ROOT / "docs").rglob("*.md")
 )

@@ -10,15 +10,18 @@ from lockstep.cli.commands.ack import ack
 from lockstep.cli.commands.bench import bench
 from lockstep.cli.commands.completion import completion
 from lockstep.cli.commands.cron import cron
+from lockstep.cli.commands.demo import demo
 from lockstep.cli.commands.dlq import dlq
 from lockstep.cli.commands.doctor import doctor
 from lockstep.cli.commands.dsn import dsn
 from lockstep.cli.commands.groups import groups
+from lockstep.cli.commands.job import job
 from lockstep.cli.commands.lag import lag
 from lockstep.cli.commands.leases import leases
 from lockstep.cli.commands.messages import messages
 from lockstep.cli.commands.migrate import migrate
 from lockstep.cli.commands.partitions import partitions
+from lockstep.cli.commands.pipeline import pipeline
 from lockstep.cli.commands.pop import pop
 from lockstep.cli.commands.push import push
 from lockstep.cli.commands.queue import queue
@@ -26,6 +29,7 @@ from lockstep.cli.commands.queues import queues
 from lockstep.cli.commands.schedule import schedule
 from lockstep.cli.commands.seek import seek
 from lockstep.cli.commands.serve import serve
+from lockstep.cli.commands.streams import streams
 from lockstep.cli.commands.tail import tail
 from lockstep.cli.commands.trace import trace
 from lockstep.cli.commands.verify import verify
@@ -45,17 +49,21 @@ COMMANDS = (
     groups,
     seek,
     lag,
+    streams,
     schedule,
     cron,
     dlq,
     messages,
     trace,
     leases,
+    pipeline,
+    job,
     verify,
     migrate,
     doctor,
     dsn,
     bench,
+    demo,
     completion,
 )
 

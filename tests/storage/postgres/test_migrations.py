@@ -32,6 +32,10 @@ RELEASED = {
     "0004_shared.sql": "ec8860392df4b9cf56d1469fde89db920232864c16f5c45dfe15a8b35cbc5057",
     "0005_schedules.sql": "fe1fdbdc1c187009ee629a1313e59fb96175b0a24fc912110fdc8879a954e70a",
     "0006_work_queues.sql": "a1108edff8e1682a90731fe95a6f83082f811d167574d916f408a763d3011685",
+    "0007_spark_positions.sql": "69630d86b50cb2d79fabcb8ac51169a0ede500c4e9b3b2f1702ab68197ac5cb9",
+    "0008_spark_writes.sql": "320897009e26d5cceb28dced1cc5c01bf7fed1faa12c7e148ea761568edab9ff",
+    "0009_spark_jobs.sql": "49a4833c53a145ea4d3e5a516f9c80c3aa9796285838f4764e6b8a235bfeabf4",
+    "0010_pipelines.sql": "682e0efd651b64694e665ad843d5e2eff525fa624ab81b411f46a2154b97dd9f",
 }
 
 

@@ -66,6 +66,7 @@ Try:
   curl -X POST {url}/api/v1/push -d '{body}'
   curl '{url}/api/v1/pop/queue/hello?autoAck=true'
   lockstep queues --url {url}
+Or see a shop with a pipeline on Spark, which needs Java: make demo, or lockstep demo
 """
 
 

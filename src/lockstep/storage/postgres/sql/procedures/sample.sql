@@ -91,7 +91,8 @@ begin
     ) t;
 end $$;
 
--- Removes samples and removals from before a time, and sums of queues that are gone: at most _limit rows of each.
+-- Removes samples and removals from before a time, and sums of queues that are gone: at most _limit rows of each. And the
+-- positions of Spark's streams that are gone, and what their tasks have left.
 create or replace function lockstep.prune_history(_seconds double precision, _limit int, _at timestamptz) returns int language plpgsql as $$
 declare
     _before timestamptz := coalesce(_at, clock_timestamp()) - make_interval(secs => _seconds);
@@ -107,5 +108,7 @@ begin
     ) t where r.at = t.at and r.queue = t.queue and r.kind = t.kind;
     get diagnostics _removals = row_count;
     delete from lockstep.sample_sum s where not exists (select 1 from lockstep.queue q where q.id = s.queue_id);
+    perform lockstep.prune_positions();
+    perform lockstep.spark_prune(_before);
     return _samples + _removals;
 end $$;

@@ -25,7 +25,7 @@ language sql stable as $$
     union all
     select 'segment_orphaned', format('segment %s has no message that is still wanted', s.id), q.name, null, true
     from lockstep.segment s left join lockstep.queue q on q.id = s.queue_id
-    where _upto is null and s.queue_id = coalesce(_queue_id, s.queue_id) and not exists (
+    where _upto is null and s.queue_id = coalesce(_queue_id, s.queue_id) and s.queue_id <> 0 and not exists (
         select 1 from unnest(s.partition_ids, s.first_seqs, s.counts) m (partition_id, first_seq, n)
         join lockstep.run r on r.partition_id = m.partition_id and r.segment_id = s.id and r.first_seq between m.first_seq and m.first_seq + m.n - 1
     )

@@ -1,0 +1,307 @@
+"""`lockstep demo`: a shop that shows all of it running, and counts in the end."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from lockstep.cli.demo.checks import Counted, check
+from lockstep.cli.demo.server import DemoServer, prepare, running_server
+from lockstep.cli.demo.shop import CUSTOMERS, Customers, Order, Warehouse, make_orders
+from lockstep.cli.exits import FAILED, INTERRUPTED
+from lockstep.cli.on_spark import spark_options
+from lockstep.errors import LockstepError
+from lockstep.spark.session import check_java, check_spark, spark_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from lockstep.spark.database import Access
+    from lockstep.spark.pipelines.status import StepStatus
+
+DIRECTORY = ".lockstep/demo"
+_TELL_SECONDS = 5.0
+_PATIENCE_SECONDS = 300.0
+
+
+@click.command()
+@click.option(
+    "--orders", "count", type=click.IntRange(1, 1_000_000), default=2_000, show_default=True, help="How many."
+)
+@click.option("--seconds", type=click.FloatRange(0, 86_400), default=60.0, show_default=True, help="Over which time.")
+@click.option(
+    "--dir",
+    "directory",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path(DIRECTORY),
+    show_default=True,
+    help="The demo's own directory, which it empties first.",
+)
+@click.option(
+    "--port", type=click.IntRange(0, 65_535), default=0, help="Where its server listens; default any free one."
+)
+@spark_options
+@click.pass_context
+def demo(
+    ctx: click.Context,
+    count: int,
+    seconds: float,
+    directory: Path,
+    port: int,
+    master: str | None,
+    conf: Sequence[tuple[str, str]],
+) -> None:
+    """Run a shop, and see whether the numbers add up.
+
+    Customers push orders; a pipeline on Spark validates, charges and ships them from queue to queue; a warehouse takes
+    the parcels. Then the messages are archived, counted and traced. Needs Spark (pip install 'lockstep[spark]') and
+    Java 17 or newer. Ctrl-C ends it.
+    """
+    check_spark()
+    check_java()
+    directory = directory.expanduser().resolve()
+    prepare(directory)
+    show = Show(make_orders(count), seconds, directory)
+    show.introduce()
+    with running_server(directory, port=port) as server:
+        show.say_where(server)
+        with spark_session("lockstep demo", master=master, conf=dict(conf)) as spark:
+            if not show.run_pipeline(spark, server):
+                click.echo("\nStopped before the end.")
+                ctx.exit(INTERRUPTED)
+            holds = show.look_back(spark, server)
+    show.say_goodbye()
+    if not holds:
+        ctx.exit(FAILED)
+
+
+@dataclass
+class Show:
+    """The demo, act by act."""
+
+    orders: list[Order]
+    seconds: float
+    directory: Path
+    parcels: dict[str, list[tuple[int, str | None]]] = field(default_factory=dict)
+
+    def introduce(self) -> None:
+        bad = sum(order.fate != "shipped" for order in self.orders)
+        click.echo(
+            f"A shop with {CUSTOMERS} customers: {len(self.orders):,} orders come in over {self.seconds:g} seconds.\n"
+            "A pipeline on Spark validates, charges and ships them, from queue to queue. The orders of a customer\n"
+            f"stay in order, each has a trace, and {bad:,} of them are bad: those become dead letters. In the end we\n"
+            "count."
+        )
+
+    def say_where(self, server: DemoServer) -> None:
+        _head("The server")
+        click.echo(f"It listens on {server.url}, and has a PostgreSQL of its own in {self.directory / 'data'}.")
+        click.echo(f"Look at it meanwhile: lockstep queues --url {server.url}")
+
+    def run_pipeline(self, spark: SparkSession, server: DemoServer) -> bool:
+        """Whether it came to its end."""
+        from lockstep.cli.demo.orders import INTAKE, SHIPPED, orders
+        from lockstep.spark.database import Access
+        from lockstep.spark.pipelines.running import RunOptions, run
+
+        _head("The pipeline")
+        click.echo(orders.draw())
+        _head("Orders come in")
+        access = Access(dsn=server.dsn)
+        stop, shop_closes = threading.Event(), threading.Event()
+        customers = Customers(server.url, shop_closes, self.orders, seconds=self.seconds, queue=INTAKE)
+        warehouse = Warehouse(server.url, shop_closes, queue=SHIPPED)
+        watch = Watch(access, customers, warehouse, len(self.orders), stop)
+        _create(server, INTAKE)
+        with _running(customers, warehouse, watch, closing=shop_closes):
+            options = RunOptions(access=access, checkpoints=str(self.directory / "checkpoints"))
+            run(orders, options, spark=spark, stop=stop)
+        self.parcels = dict(warehouse.parcels)
+        for part in (customers, warehouse, watch):
+            if part.failure is not None:
+                raise part.failure
+        return watch.ended
+
+    def look_back(self, spark: SparkSession, server: DemoServer) -> bool:
+        """Archive, statistics, a trace, dead letters; and whether everything adds up."""
+        from lockstep.cli.demo.orders import INTAKE, PAYMENT, SHIPPED, SHIPPING
+        from lockstep.spark.database import Access
+
+        access = Access(dsn=server.dsn)
+        queues = (INTAKE, PAYMENT, SHIPPING, SHIPPED)
+        archived = self._archive(spark, access, queues)
+        self._report(spark, access)
+        self._trace(spark, access)
+        dead = self._dead_letters(server, queues)
+        stored = _stored(spark, access, queues)
+        _head("Do the numbers add up?")
+        checks = list(check(self.orders, Counted(stored, dead, archived, self.parcels), queues))
+        for one in checks:
+            click.echo(f"{click.style('yes', fg='green') if one.holds else click.style('NO ', fg='red')}  {one.text}")
+        return all(one.holds for one in checks)
+
+    def _archive(self, spark: SparkSession, access: Access, queues: Sequence[str]) -> dict[str, int]:
+        from lockstep.spark.jobs.archive import ArchiveOptions, job
+        from lockstep.spark.jobs.archives import Selection, read_archive
+        from lockstep.spark.jobs.files import Files
+        from lockstep.spark.jobs.manifest import Manifest
+
+        _head("The archive")
+        location = str(self.directory / "archive")
+        done = job(spark, ArchiveOptions(location=location, queues=tuple(queues), access=access))
+        size = sum(one.bytes for one in done)
+        files = sum(one.files for one in done)
+        messages = sum(one.messages for one in done)
+        click.echo(f"{messages:,} messages are in {files} Parquet files ({size / 1024:,.0f} KiB) under {location}.")
+        with access.connect() as connection:
+            archive = Files(spark, location)
+            rows = read_archive(spark, archive, Manifest(connection, archive.location), Selection())
+            return {row[0]: row[1] for row in rows.groupBy("queue").count().collect()}
+
+    def _report(self, spark: SparkSession, access: Access) -> None:
+        from lockstep.spark.jobs.report import Span, read_windows, render
+        from lockstep.spark.jobs.stats import StatsOptions, job
+
+        _head("Statistics")
+        done = job(spark, StatsOptions(access=access, window_seconds=10))
+        path = self.directory / "report.html"
+        span = Span(done.from_at, done.to_at, done.window_seconds)
+        with access.connect() as connection:
+            path.write_text(render(read_windows(connection, span), span, title="Lockstep demo"), encoding="utf-8")
+        click.echo(f"{done.windows:,} windows of {done.queues} queues were computed. The report with plots: {path}")
+
+    def _trace(self, spark: SparkSession, access: Access) -> None:
+        from lockstep.spark.jobs.traces import TraceOptions, job
+
+        _head("The way of one order")
+        order = next((order for order in reversed(self.orders) if order.fate == "shipped"), self.orders[-1])
+        for trace in job(spark, TraceOptions(access=access, trace_id=order.trace_id)):
+            click.echo(f"Trace {trace.trace_id}, order {order.number} of {order.customer}: {trace.status}")
+            for step in trace.steps:
+                click.echo(f"  +{step.elapsed_seconds:7.3f} s  {step.queue:<14} seq {step.seq:<6} {step.status}")
+
+    def _dead_letters(self, server: DemoServer, queues: Sequence[str]) -> dict[str, int]:
+        import lockstep
+
+        _head("Dead letters")
+        dead: dict[str, int] = {}
+        with lockstep.connect(server.url) as client:
+            for queue in queues:
+                page = client.dead_letters(queue=queue, limit=1)
+                dead[queue] = page.total
+                for letter in page.items:
+                    click.echo(f"{page.total:>6,} in {queue}, such as: {letter.error}")
+        return dead
+
+    def say_goodbye(self) -> None:
+        data = self.directory / "data"
+        click.echo(
+            f"\nAll of it is still there: lockstep serve --data-dir {data}, or lockstep queues --data-dir {data}"
+        )
+
+
+class Watch(threading.Thread):
+    """Tells how far the shop is, and stops the pipeline when all orders have come to their end."""
+
+    def __init__(
+        self, access: Access, customers: Customers, warehouse: Warehouse, total: int, stop: threading.Event
+    ) -> None:
+        super().__init__(daemon=True)
+        self._access = access
+        self._customers = customers
+        self._warehouse = warehouse
+        self._total = total
+        self._stop_event = stop
+        self._moved_at = time.monotonic()
+        self._last: tuple[int, ...] = ()
+        self.ended = False
+        self.failure: LockstepError | None = None
+
+    def run(self) -> None:
+        try:
+            with self._access.connect() as connection:
+                self._watch(connection)
+        except LockstepError as error:
+            self.failure = error
+        finally:
+            self._stop_event.set()
+
+    def _watch(self, connection: Any) -> None:
+        from lockstep.spark.pipelines.status import list_steps
+
+        told_at = 0.0
+        while not self._stop_event.wait(0.25):
+            steps = {one.step: one for one in list_steps(connection, "orders")}
+            if time.monotonic() - told_at > _TELL_SECONDS:
+                self._tell(steps)
+                told_at = time.monotonic()
+            if self._is_over(steps):
+                self._tell(steps)
+                self.ended = True
+                return
+            if self._customers.failure or self._warehouse.failure or self._hangs(steps):
+                return
+
+    def _is_over(self, steps: dict[str, StepStatus]) -> bool:
+        """Whether every order was passed on or rejected by each step that it came to."""
+        expected = self._total
+        for name in ("validate", "charge", "ship"):
+            if name not in steps or steps[name].pushed + steps[name].rejected < expected:
+                return False
+            expected = steps[name].pushed
+        return self._warehouse.received >= expected
+
+    def _hangs(self, steps: dict[str, StepStatus]) -> bool:
+        now = (*(one.pushed + one.rejected for one in steps.values()), self._warehouse.received, self._customers.pushed)
+        if now != self._last:
+            self._last, self._moved_at = now, time.monotonic()
+        self.ended = time.monotonic() - self._moved_at > _PATIENCE_SECONDS  # the count will say what is missing
+        return self.ended
+
+    def _tell(self, steps: dict[str, StepStatus]) -> None:
+        def said(name: str, verb: str) -> str:
+            step = steps.get(name)
+            if step is None:
+                return f"0 {verb}"
+            return f"{step.pushed:,} {verb}" + (f" ({step.rejected:,} rejected)" if step.rejected else "")
+
+        parts = [said("validate", "validated"), said("charge", "charged"), said("ship", "shipped")]
+        received = self._warehouse.received
+        click.echo(f"{self._customers.pushed:,} ordered · {' · '.join(parts)} · {received:,} received")
+        sys.stdout.flush()
+
+
+@contextmanager
+def _running(*parts: threading.Thread, closing: threading.Event) -> Iterator[None]:
+    for part in parts:
+        part.start()
+    try:
+        yield
+    finally:
+        closing.set()
+        for part in parts:
+            part.join(timeout=30)
+
+
+def _create(server: DemoServer, queue: str) -> None:
+    import lockstep
+
+    with lockstep.connect(server.url) as client:
+        client.configure(queue)
+
+
+def _stored(spark: SparkSession, access: Access, queues: Sequence[str]) -> dict[str, int]:
+    reader = spark.read.format("lockstep").options(dsn=access.dsn, queue=",".join(queues), columns="queue")
+    return {row[0]: row[1] for row in reader.load().groupBy("queue").count().collect()}
+
+
+def _head(text: str) -> None:
+    click.echo(f"\n{click.style(text, bold=True)}")

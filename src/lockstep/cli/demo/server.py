@@ -1,0 +1,67 @@
+"""The demo's own server, and the directory that it works in."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from lockstep.errors import InvalidOption, Unavailable
+from lockstep.storage.postgres.embedded import running_dsn
+
+MARK = "made-by-lockstep-demo"
+_LISTENS = "listens on "
+_STOP_SECONDS = 60
+
+
+@dataclass(frozen=True)
+class DemoServer:
+    url: str
+    dsn: str
+
+
+def prepare(directory: Path) -> None:
+    """An empty directory. What an earlier demo left there goes; what is somebody else's is left alone."""
+    if directory.exists() and any(directory.iterdir()):
+        if not (directory / MARK).exists():
+            raise InvalidOption(f"{directory} is not empty, and no demo made it: name another directory with --dir")
+        if running_dsn(str(directory / "data")) is not None:
+            raise InvalidOption(f"a demo runs in {directory}: wait for its end, or name another directory with --dir")
+        shutil.rmtree(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / MARK).touch()
+
+
+@contextmanager
+def running_server(directory: Path, *, port: int) -> Iterator[DemoServer]:
+    """A server with a PostgreSQL of its own, in a process that no Ctrl-C reaches; it is ended here."""
+    data = str(directory / "data")
+    program = [sys.executable, "-m", "lockstep", "serve", "--data-dir", data, "--port", str(port)]
+    with (directory / "server.log").open("w") as log:
+        process = subprocess.Popen(program, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True)
+    try:
+        yield DemoServer(_url(process, directory / "server.log"), running_dsn(data) or "")
+    finally:
+        _stop(process)
+
+
+def _url(process: subprocess.Popen[str], log: Path) -> str:
+    assert process.stdout is not None
+    for line in process.stdout:
+        if _LISTENS in line:
+            return line.partition(_LISTENS)[2].strip()
+    raise Unavailable(f"the server did not start: {log.read_text()[-500:].strip() or 'it said nothing'}")
+
+
+def _stop(process: subprocess.Popen[str]) -> None:
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.communicate(timeout=_STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()

@@ -1,0 +1,62 @@
+"""Pipelines from files: the one that a file defines, or the one of several that is named."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+from lockstep.errors import InvalidRequest, LockstepError, NotFound
+from lockstep.spark.pipelines.pipeline import Pipeline
+
+_NO_SPARK_YET = (
+    " While the file is loaded there is no Spark yet: give the types of UDFs as objects, as in udf(StringType()), and "
+    "use columns within the steps."
+)
+
+
+def load(place: str) -> Pipeline:
+    """The pipeline of `orders.py`, or of `orders.py:name`. Raises NotFound, or InvalidRequest with what is wrong."""
+    file, _, name = place.partition(":") if not Path(place).exists() else (place, "", "")
+    path = Path(file)
+    if not path.is_file():
+        raise NotFound(f"there is no file {file}", file=file)
+    found = {one.name: one for one in vars(_executed(path)).values() if isinstance(one, Pipeline)}
+    if name and name not in found:
+        raise NotFound(f"{file} defines no pipeline {name!r}; it has {', '.join(found) or 'none'}", pipeline=name)
+    if not found:
+        raise InvalidRequest(f'{file} defines no pipeline: orders = Pipeline("orders")')
+    if not name and len(found) > 1:
+        raise InvalidRequest(f"{file} defines several pipelines: say {file}:NAME, of {', '.join(found)}")
+    return found[name] if name else next(iter(found.values()))
+
+
+def _executed(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"lockstep_pipeline_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise InvalidRequest(f"{path} is no Python")
+    module = importlib.util.module_from_spec(spec)
+    # Dataclasses look their module up; and what stands beside the file may be imported by it.
+    sys.modules[spec.name] = module
+    sys.path.insert(0, str(path.resolve().parent))
+    try:
+        spec.loader.exec_module(module)
+    except LockstepError:
+        raise
+    except Exception as error:
+        hint = _NO_SPARK_YET if "SESSION_OR_CONTEXT_NOT_EXISTS" in str(error) else ""
+        raise InvalidRequest(f"{path} cannot be loaded: {type(error).__name__}: {error}{hint}") from error
+    finally:
+        sys.path.pop(0)
+    _travels_by_value(module)
+    return module
+
+
+def _travels_by_value(module: ModuleType) -> None:
+    """Spark's workers cannot import the file: what it defines is sent to them with the step."""
+    try:
+        from pyspark.cloudpickle import register_pickle_by_value
+    except ModuleNotFoundError:  # a plan can be drawn without Spark
+        return
+    register_pickle_by_value(module)  # type: ignore[no-untyped-call]

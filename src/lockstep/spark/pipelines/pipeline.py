@@ -1,0 +1,269 @@
+"""What a pipeline is made of: steps with their queues, checked where they are defined. Running them is another matter.
+
+Neither defining nor drawing a pipeline needs Spark.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from lockstep.core.names import check_name
+from lockstep.errors import Conflict, InvalidName, InvalidOption, InvalidRequest, NotFound
+from lockstep.spark.options import READ_OPTIONS, ReadOptions
+from lockstep.spark.pipelines.graph import find_cycle, in_order
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from lockstep.spark.pipelines.running import Progress, StepDone
+
+Function = Callable[..., Any]
+F = TypeVar("F", bound=Function)
+
+STEP_OPTIONS = tuple(
+    name
+    for name in READ_OPTIONS
+    if name
+    not in (
+        *("dsn", "dsnEnv", "encryptionKeyEnv", "queue", "path", "columns", "payloadSchema", "payloadMode"),
+        *("endingPosition", "mode", "group", "streamName"),
+    )
+)
+"""Options of the source that a step may have; a pipeline sees to the others."""
+
+BATCH_MESSAGES = 100_000
+REJECTS_MAX = 100
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """A function between queues."""
+
+    pipeline: str
+    name: str
+    function: Function
+    sources: tuple[str, ...]
+    sinks: tuple[str, ...] = ()
+    """Where its rows go; none: it has no sink."""
+    routed: bool = False
+    """A column `queue` says to which of the sinks a row goes."""
+    payload_schema: str | None = None
+    group: str | None = None
+    """The consumer group that it shares with ordinary consumers."""
+    order: bool = True
+    traces: bool = True
+    dedupe: bool = False
+    rejects_max: int = REJECTS_MAX
+    allow_cycle: bool = False
+    sink_dsn_env: str | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def full_name(self) -> str:
+        """The name of its stream."""
+        return f"{self.pipeline}.{self.name}"
+
+    @property
+    def dead_group(self) -> str:
+        """The group of its dead letters: the one that it shares, or else one of its own name."""
+        return self.group or self.full_name
+
+    def source_options(self) -> dict[str, str]:
+        """What its stream is read with, but for where the database is."""
+        import msgspec
+
+        given = {"maxMessagesPerTrigger": str(BATCH_MESSAGES), **self.options}
+        given["queue"] = msgspec.json.encode(self.sources).decode()
+        given["streamName"] = self.full_name
+        if self.group is not None:
+            given |= {"mode": "lease", "group": self.group}
+        if self.payload_schema is not None:
+            given |= {"payloadSchema": self.payload_schema, "payloadMode": "permissive"}
+        return given
+
+
+class Pipeline:
+    """Steps from queue to queue."""
+
+    def __init__(self, name: str) -> None:
+        self.name = _checked_name(name, "the name of a pipeline")
+        self._steps: dict[str, Step] = {}
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """In the order of their definition."""
+        return tuple(self._steps.values())
+
+    def __repr__(self) -> str:
+        return f"Pipeline({self.name!r}, steps: {', '.join(self._steps) or 'none'})"
+
+    def step(
+        self,
+        *,
+        source: str | Sequence[str],
+        sink: str | Sequence[str] | None,
+        name: str | None = None,
+        payload_schema: str | None = None,
+        group: str | None = None,
+        order: bool = True,
+        traces: bool = True,
+        dedupe: bool = False,
+        rejects_max: int = REJECTS_MAX,
+        allow_cycle: bool = False,
+        sink_dsn_env: str | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> Callable[[F], F]:
+        """Make a step of a function from DataFrame to DataFrame.
+
+        `sink` is a queue; or several, and a column `queue` says which; or None, and nothing is pushed. Raises
+        InvalidName, InvalidOption, Conflict if there is a step of this name.
+        """
+
+        def define(function: F) -> F:
+            self._add(
+                Step(
+                    pipeline=self.name,
+                    name=_checked_name(name or str(getattr(function, "__name__", "")), "the name of a step"),
+                    function=function,
+                    sources=_queues(source, "source"),
+                    sinks=() if sink is None else _queues(sink, "sink"),
+                    routed=sink is not None and not isinstance(sink, str),
+                    payload_schema=payload_schema,
+                    group=group,
+                    order=order,
+                    traces=traces,
+                    dedupe=dedupe,
+                    rejects_max=rejects_max,
+                    allow_cycle=allow_cycle,
+                    sink_dsn_env=sink_dsn_env,
+                    options={key: _text(value) for key, value in (options or {}).items()},
+                )
+            )
+            return function
+
+        return define
+
+    def _add(self, step: Step) -> None:
+        if step.name in self._steps:
+            raise Conflict(f"the pipeline {self.name!r} has a step {step.name!r} already")
+        _check_options(step)
+        if not step.allow_cycle:
+            cycle = find_cycle([*self._steps.values(), step], step)
+            if cycle is not None:
+                raise InvalidOption(
+                    f"step {step.name!r} closes a cycle, {' -> '.join(cycle)}: a message could go round for ever; if "
+                    "it is meant, say allow_cycle=True"
+                )
+        self._steps[step.name] = step
+
+    def chosen(self, names: Sequence[str] | None = None) -> list[Step]:
+        """The steps of these names, or all, those that write a queue before those that read it. Raises NotFound,
+        InvalidRequest if there is none."""
+        if not self._steps:
+            raise InvalidRequest(f"the pipeline {self.name!r} has no steps")
+        for name in names or ():
+            if name not in self._steps:
+                raise NotFound(
+                    f"the pipeline {self.name!r} has no step {name!r}; it has {', '.join(self._steps)}", step=name
+                )
+        return [step for step in in_order(self.steps) if not names or step.name in names]
+
+    def draw(self) -> str:
+        """The pipeline as text."""
+        from lockstep.spark.pipelines.graph import drawn
+
+        return drawn(self.name, self.chosen())
+
+    def run(
+        self,
+        spark: SparkSession | None = None,
+        *,
+        once: bool = False,
+        steps: Sequence[str] | None = None,
+        dsn: str | None = None,
+        dsn_env: str | None = None,
+        checkpoints: str | None = None,
+        trigger: str = "1s",
+        progress: Progress | None = None,
+        stop: threading.Event | None = None,
+    ) -> list[StepDone]:
+        """Run the steps until `stop` is set, or Ctrl-C or SIGTERM comes; with `once`, until what is there is done.
+
+        Without a session it takes the active one, or makes one: this is what `spark-submit` needs. Raises StepFailed.
+        """
+        from lockstep.spark.database import Access
+        from lockstep.spark.pipelines.running import RunOptions, run
+
+        options = RunOptions(
+            access=Access(dsn=dsn, dsn_env=dsn_env), once=once, checkpoints=checkpoints, trigger=trigger
+        )
+        return run(self, options, spark=spark, steps=steps, progress=progress, stop=stop)
+
+    def main(self, arguments: Sequence[str] | None = None) -> None:
+        """Run it as the arguments of the command line say: for a file that `spark-submit` starts."""
+        from lockstep.spark.pipelines.running import main
+
+        main(self, arguments)
+
+
+def _checked_name(name: str, what: str) -> str:
+    """Names of pipelines and steps are parts of paths, and of names of groups."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise InvalidName(
+            f"{what} must be 1 to 100 letters, digits, - and _, and begin with a letter or digit; not {name!r}"
+        )
+    return name
+
+
+def _queues(given: str | Sequence[str], what: str) -> tuple[str, ...]:
+    queues = (given,) if isinstance(given, str) else tuple(given)
+    if not queues:
+        raise InvalidOption(f"the {what} of a step is a queue, or several; none is named")
+    for queue in queues:
+        check_name(queue, what=f"the {what} of a step")
+    if len(set(queues)) < len(queues):
+        raise InvalidOption(f"the {what} of a step names a queue twice: {', '.join(queues)}")
+    return queues
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _check_options(step: Step) -> None:
+    known = {name.lower() for name in STEP_OPTIONS}
+    unknown = [name for name in step.options if name.lower() not in known]
+    if unknown:
+        raise InvalidOption(
+            f"step {step.name!r} has an unknown option {', '.join(unknown)}; known are {', '.join(STEP_OPTIONS)}",
+            unknown=unknown,
+        )
+    if not isinstance(step.rejects_max, int) or isinstance(step.rejects_max, bool) or step.rejects_max < 0:
+        raise InvalidOption(f"step {step.name!r}: rejects_max must be 0 or more, not {step.rejects_max!r}")
+    if not step.sinks and step.sink_dsn_env is not None:
+        raise InvalidOption(f"step {step.name!r} has no sink, so that sink_dsn_env means nothing")
+    if step.group is not None and step.sink_dsn_env is not None:
+        raise InvalidOption(
+            f"step {step.name!r}: a step with a group acks what it has read with what it writes, so that both are in "
+            "one database: it cannot have a sink_dsn_env"
+        )
+    try:
+        ReadOptions.of(step.source_options())
+    except InvalidRequest as error:
+        raise InvalidOption(f"step {step.name!r}: {error.message}") from error
+
+
+def frame_of(result: Any, step: Step) -> DataFrame | None:
+    """What a step's function has returned, if it is what it should be. Raises InvalidRequest."""
+    from pyspark.sql import DataFrame
+
+    if result is None and not step.sinks:
+        return None
+    if not isinstance(result, DataFrame):
+        raise InvalidRequest(f"its function returned {type(result).__name__}, and not a DataFrame")
+    return result

@@ -1,0 +1,179 @@
+"""Messages that a step cannot take: those that its function marks, and those on which it fails.
+
+A function that raises says nothing of the message, so that the batch is halved until it is found. Each part is cached
+before it is tried: otherwise Spark would mingle the choice of the part with the function's own expressions, and meet
+the bad message all the same.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from lockstep.errors import InvalidName, InvalidPayload, InvalidRequest, LockstepError, StepFailed, TooLarge
+from lockstep.spark.failures import explain
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+ERROR = "_error"
+"""The column of a row that is rejected: why."""
+
+WHOLLY_FAILED_MIN = 10
+"""In a batch of so many, some are tried alone: where all of those fail, it is the step that does."""
+
+_PROBES = (9, 0, 5, 2, 7)
+"""Those that are tried, in tenths of the batch."""
+_RAISED = re.compile(r"^(?:[\w]+\.)*(\w*(?:Error|Exception|Warning|Interrupt|Exit)|[A-Z]\w+): (.+)$", re.MULTILINE)
+_SPARKS = re.compile(r"^(?:[\w.$]+(?:Exception|Error): )?(\[[A-Z_.0-9]+\] .+)$", re.MULTILINE)
+_OF_ROWS = (InvalidRequest, InvalidName, InvalidPayload, TooLarge)
+"""What the sink says of rows that it does not take."""
+# Not the message's fault, whatever Spark was doing at the time.
+_NOT_OF_ROWS = re.compile(
+    r"ExecutorLostFailure|SparkContext was (?:shut|stopped)|SparkContext has been shut|OutOfMemoryError|"
+    r"Python worker exited unexpectedly|No space left|was cancelled|INTERRUPTED"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A message that goes to the dead letters."""
+
+    message_id: str
+    error: str
+
+
+def reject(frame: DataFrame, condition: Column | str, reason: Column | str) -> DataFrame:
+    """Mark the rows for which the condition holds: they go to the dead letters with the reason, and not to the sink.
+
+    A condition in SQL may be text. A row that was marked before keeps its first reason.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    test = F.expr(condition) if isinstance(condition, str) else condition
+    text = F.lit(reason) if isinstance(reason, str) else reason
+    marked = F.when(test, F.coalesce(text.cast("string"), F.lit("rejected")))
+    if ERROR in frame.columns:
+        marked = F.coalesce(F.col(ERROR), marked)
+    return frame.withColumn(ERROR, marked)
+
+
+def may_be_of_rows(error: BaseException) -> bool:
+    """Whether an error may come from what some row holds, rather than from the step's code or from the machines."""
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+    from pyspark.errors import AnalysisException, ParseException, PySparkException
+
+    if isinstance(error, LockstepError) or not isinstance(error, PySparkException | Py4JJavaError):
+        return False
+    if isinstance(error, AnalysisException | ParseException) or _NOT_OF_ROWS.search(str(error)):
+        return False
+    ours = explain(error)
+    return _is_by_spark(ours) or type(ours) in _OF_ROWS
+
+
+def _is_by_spark(error: LockstepError) -> bool:
+    return error.code == "job_failed"
+
+
+def cause_of(error: BaseException) -> str:
+    """In one line, what an error says that came up in a task."""
+    if isinstance(error, LockstepError):
+        return error.message
+    ours = explain(error)
+    if not _is_by_spark(ours):
+        return ours.message
+    text = str(error)
+    # A Python worker's traceback ends with what was raised; Spark's own errors begin with their class in brackets.
+    traceback = text.rpartition("Traceback (most recent call last)")[2] if "Traceback (most" in text else ""
+    raised = [f"{name}: {said}" for name, said in _RAISED.findall(traceback)]
+    if raised:
+        return raised[0]
+    sparks = _SPARKS.findall(text)
+    return str(sparks[0]) if sparks else ours.message.removeprefix("Spark says: ")
+
+
+@contextmanager
+def cached(frame: DataFrame) -> Iterator[DataFrame]:
+    """The frame, computed once; nothing after it is mingled with what came before."""
+    kept = frame.persist()
+    try:
+        yield kept
+    finally:
+        kept.unpersist()
+
+
+class Search:
+    """Finds the messages of a batch on which a step fails."""
+
+    def __init__(self, attempt: Callable[[DataFrame], Any], frame: DataFrame, *, rejects_max: int) -> None:
+        self._attempt = attempt
+        self._frame = frame
+        self._rejects_max = rejects_max
+        self._found: list[Rejected] = []
+
+    def find(self) -> Sequence[Rejected]:
+        """The messages that fail, in a frame that does. Raises StepFailed if it is not a matter of messages, or if they
+        are too many; and whatever else comes up."""
+        self._attempt_nothing()
+        ids = sorted({row[0] for row in self._frame.select("message_id").collect()})
+        if len(ids) >= WHOLLY_FAILED_MIN:
+            self._probe(ids)
+        self._look(ids, fails=True)
+        return self._found
+
+    def _attempt_nothing(self) -> None:
+        error = self._failure(self._frame.limit(0))
+        if error is not None:
+            raise StepFailed(f"it fails without any message, too: {cause_of(error)}") from error
+
+    def _probe(self, ids: Sequence[str]) -> None:
+        """Raises StepFailed if messages fail wherever in the batch they are."""
+        error = None
+        for tenth in _PROBES:
+            place = len(ids) * tenth // 10
+            error = self._failure_of(ids[place : place + 1])
+            if error is None:
+                return
+        assert error is not None
+        raise StepFailed(f"every message fails, one of them with: {cause_of(error)}") from error
+
+    def _look(self, ids: Sequence[str], *, fails: bool) -> bool:
+        """Look among some messages, in the order of their ids; whether all of them pass. `fails`: together they are
+        known not to."""
+        if not ids:
+            return True
+        if len(ids) == 1 or not fails:
+            error = self._failure_of(ids)
+            if error is None:
+                return True
+            if len(ids) == 1:
+                self._add(ids[0], error)
+                return False
+        half = len(ids) // 2
+        first_passes = self._look(ids[:half], fails=False)
+        self._look(ids[half:], fails=first_passes)
+        return False
+
+    def _failure_of(self, ids: Sequence[str]) -> BaseException | None:
+        """What comes up with these messages alone, if anything does."""
+        with cached(self._frame.where(self._frame["message_id"].between(ids[0], ids[-1]))) as part:
+            return self._failure(part)
+
+    def _failure(self, part: DataFrame) -> BaseException | None:
+        try:
+            self._attempt(part)
+        except Exception as error:
+            if not may_be_of_rows(error):
+                raise
+            return error
+        return None
+
+    def _add(self, message_id: str, error: BaseException) -> None:
+        self._found.append(Rejected(message_id, cause_of(error)))
+        if len(self._found) > self._rejects_max:
+            raise StepFailed(
+                f"more than {self._rejects_max} messages fail (rejects_max), the last one with: {cause_of(error)}"
+            ) from error

@@ -1,0 +1,118 @@
+-- Steps of Spark pipelines: the messages that a step rejects, and how it is doing.
+--
+-- Guarantees: a rejected message becomes a dead letter of its queue in the transaction that writes its batch, once, and only
+-- while it is stored.
+-- Locks: partition rows by id, those of the rejected messages together with those that the batch is pushed to, before the push
+-- takes its own; then dead letters.
+-- Indexes: segment_uuid, run_pkey, dead_letter_message, partition's name.
+
+-- The step that a session runs, so that no other does: until the session ends.
+create or replace function lockstep.pipeline_lock(_pipeline text, _step text) returns boolean language sql as $$
+    select pg_try_advisory_lock(hashtextextended(_pipeline || '.' || _step, 7017281905))
+$$;
+
+-- Where the messages with these ids are in some queues. What is not stored any more is left out.
+create or replace function lockstep.pipeline_find(_queue_ids int[], _segments uuid[], _ordinals int[])
+returns table (place int, queue_id int, partition_id bigint, seq bigint) language sql stable as $$
+    select t.o::int, s.queue_id, r.partition_id, r.first_seq + t.ordinal - r.ordinal
+    from unnest(_segments, _ordinals) with ordinality t (uuid, ordinal, o)
+    join lockstep.segment s on s.uuid = t.uuid and s.queue_id = any (_queue_ids)
+    cross join lateral unnest(s.partition_ids, s.first_seqs, s.counts) m (partition_id, first_seq, n)
+    join lockstep.run r on r.partition_id = m.partition_id and r.segment_id = s.id and r.first_seq between m.first_seq and m.first_seq + m.n - 1
+    where t.ordinal between r.ordinal and r.ordinal + (r.last_seq - r.first_seq)
+$$;
+
+-- Takes the locks of a batch: of the partitions that messages are rejected from, of those that the attempts push to as far as
+-- they exist, and of those under the leases. Who calls this pushes what dies (dead_queue.sql).
+create or replace function lockstep.pipeline_open(
+    _queue_ids int[], _segments uuid[], _ordinals int[], _attempts uuid[], _lease_ids uuid[]
+) returns void language plpgsql as $$
+begin
+    perform lockstep.check_isolation();
+    perform lockstep.lock_for_transaction(
+        array(select q.id from lockstep.queue q join lockstep.spark_stage s on s.queue = q.name where s.attempt = any (_attempts)),
+        array(select f.partition_id from lockstep.pipeline_find(_queue_ids, _segments, _ordinals) f)
+        || array(
+            select p.id from lockstep.spark_stage s cross join lateral unnest(s.partitions) n (name)
+            cross join lateral (select q.id from lockstep.queue q where q.name = s.queue limit 1) q
+            cross join lateral (select p.id from lockstep.partition p where p.queue_id = q.id and p.name = n.name limit 1) p
+            where s.attempt = any (_attempts)),
+        _lease_ids);
+end $$;
+
+-- Makes dead letters of messages in locked partitions; returns how many. One that is a dead letter of the group stays it.
+create or replace function lockstep.pipeline_reject(
+    _group text, _queue_ids int[], _segments uuid[], _ordinals int[], _errors text[], _at timestamptz
+) returns bigint language sql as $$
+    with dead as (
+        insert into lockstep.dead_letter (queue_id, partition_id, seq, group_name, attempts, error, failed_at)
+        select f.queue_id, f.partition_id, f.seq, _group, 1, _errors[f.place], coalesce(_at, clock_timestamp())
+        from lockstep.pipeline_find(_queue_ids, _segments, _ordinals) f
+        where not exists (
+            select 1 from lockstep.dead_letter d where d.partition_id = f.partition_id and d.seq = f.seq and d.group_name = _group
+        )
+        order by f.partition_id, f.seq
+        returning 1
+    )
+    select count(*) from dead
+$$;
+
+-- A step begins to run. What it has done under another query is another's.
+create or replace function lockstep.pipeline_begin(
+    _pipeline text, _step text, _sources text[], _sinks text[], _group text, _query_id text, _at timestamptz
+) returns void language sql as $$
+    insert into lockstep.pipeline_step as s (pipeline, step, sources, sinks, group_name, query_id, started_at, seen_at)
+    values (_pipeline, _step, _sources, _sinks, _group, _query_id, coalesce(_at, clock_timestamp()), coalesce(_at, clock_timestamp()))
+    on conflict (pipeline, step) do update
+    set sources = excluded.sources, sinks = excluded.sinks, group_name = excluded.group_name, query_id = excluded.query_id,
+        started_at = excluded.started_at, seen_at = excluded.seen_at, stopped_at = null, error = null, rows_per_second = null,
+        batch_id = case when s.query_id = excluded.query_id then s.batch_id end,
+        pushed = case when s.query_id = excluded.query_id then s.pushed else 0 end,
+        rejected = case when s.query_id = excluded.query_id then s.rejected else 0 end
+$$;
+
+-- A batch of a step is being committed.
+create or replace function lockstep.pipeline_batch(
+    _pipeline text, _step text, _batch_id bigint, _pushed bigint, _rejected bigint, _at timestamptz
+) returns void language sql as $$
+    update lockstep.pipeline_step s
+    set batch_id = _batch_id, committed_at = coalesce(_at, clock_timestamp()), seen_at = coalesce(_at, clock_timestamp()),
+        batch_pushed = _pushed, batch_rejected = _rejected, pushed = s.pushed + _pushed, rejected = s.rejected + _rejected
+    where s.pipeline = _pipeline and s.step = _step
+$$;
+
+-- A step that runs tells of itself.
+create or replace function lockstep.pipeline_seen(_pipeline text, _step text, _rows_per_second double precision, _at timestamptz) returns void language sql as $$
+    update lockstep.pipeline_step s
+    set seen_at = coalesce(_at, clock_timestamp()), rows_per_second = coalesce(_rows_per_second, s.rows_per_second)
+    where s.pipeline = _pipeline and s.step = _step
+$$;
+
+create or replace function lockstep.pipeline_end(_pipeline text, _step text, _error text, _at timestamptz) returns void language sql as $$
+    update lockstep.pipeline_step s
+    set stopped_at = coalesce(_at, clock_timestamp()), seen_at = coalesce(_at, clock_timestamp()), error = _error, rows_per_second = null
+    where s.pipeline = _pipeline and s.step = _step
+$$;
+
+-- Forgets a step with its stream: its positions, its batches and what it has leased. Returns whether anything was known of it.
+create or replace function lockstep.pipeline_forget(_pipeline text, _step text) returns boolean language plpgsql as $$
+declare
+    _name text := _pipeline || '.' || _step;
+    _known int := 0;
+    _rows int;
+begin
+    perform lockstep.forget_stream(p.stream_id)
+    from (select distinct p.stream_id from lockstep.spark_position p where p.name = _name) p;
+    get diagnostics _known = row_count;
+    perform lockstep.spark_sweep(b.sink, b.batch_id + 1, 3e9, null)
+    from lockstep.spark_batch b where starts_with(b.sink, _name || '/');
+    delete from lockstep.spark_batch b where starts_with(b.sink, _name || '/');
+    get diagnostics _rows = row_count;
+    _known := _known + _rows;
+    delete from lockstep.spark_lease l where l.stream = _name;
+    get diagnostics _rows = row_count;
+    _known := _known + _rows;
+    delete from lockstep.pipeline_step s where s.pipeline = _pipeline and s.step = _step;
+    get diagnostics _rows = row_count;
+    return _known + _rows > 0;
+end $$;

@@ -1,0 +1,70 @@
+"""`lockstep demo`: its count finds what is missing; that it adds up is shown by running it (tests/spark)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from command_lines import CommandLine
+
+from lockstep.cli.demo.checks import Counted, check
+from lockstep.cli.demo.server import MARK, prepare
+from lockstep.cli.demo.shop import make_orders
+from lockstep.errors import InvalidOption
+
+QUEUES = ("order-intake", "payment", "shipping", "shipped")
+ORDERS = make_orders(200)
+
+
+def counted() -> Counted:
+    """As it should be."""
+    fates = [order.fate for order in ORDERS]
+    shipped, declined = fates.count("shipped"), fates.count("declined")
+    stored = dict(zip(QUEUES, (200, shipped + declined, shipped, shipped), strict=True))
+    parcels: dict[str, list[tuple[int, str | None]]] = {}
+    for order in ORDERS:
+        if order.fate == "shipped":
+            parcels.setdefault(order.customer, []).append((order.number, order.trace_id))
+    dead = {"order-intake": fates.count("invalid"), "payment": declined}
+    return Counted(stored, dead, dict(stored), parcels)
+
+
+def wrong(found: Counted) -> list[str]:
+    return [one.text for one in check(ORDERS, found, QUEUES) if not one.holds]
+
+
+def test_numbers_that_add_up() -> None:
+    assert wrong(counted()) == []
+    assert min(counted().dead.values()) > 0
+
+
+def test_every_kind_of_fault_is_found() -> None:
+    found = counted()
+    assert len(wrong(replace(found, stored={**found.stored, "payment": 1}))) >= 2
+    assert len(wrong(replace(found, stored={**found.stored, "order-intake": 199}))) >= 1
+    assert len(wrong(replace(found, dead={**found.dead, "payment": 0}))) == 2
+    assert len(wrong(replace(found, archived={**found.archived, "shipped": 0}))) == 1
+    customer, parcels = next((name, list(some)) for name, some in found.parcels.items() if len(some) > 1)
+    swapped = [parcels[1], parcels[0], *parcels[2:]]
+    assert len(wrong(replace(found, parcels={**found.parcels, customer: swapped}))) == 1
+    assert len(wrong(replace(found, parcels={**found.parcels, customer: [*parcels, parcels[0]]}))) == 2
+    without_trace = [(number, None) for number, _ in parcels]
+    assert len(wrong(replace(found, parcels={**found.parcels, customer: without_trace}))) == 1
+
+
+def test_directory_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/thesis.txt").write_text("years of work")
+    with pytest.raises(InvalidOption, match="no demo made it"):
+        prepare(tmp_path / "mine")
+    result = CommandLine()("demo", "--dir", str(tmp_path / "mine"), code=2)
+    assert "name another directory with --dir" in result.output
+    assert (tmp_path / "mine/thesis.txt").exists()
+
+
+def test_directory_of_an_earlier_demo_is_emptied(tmp_path: Path) -> None:
+    prepare(tmp_path / "demo")
+    (tmp_path / "demo/report.html").write_text("old")
+    prepare(tmp_path / "demo")
+    assert [path.name for path in (tmp_path / "demo").iterdir()] == [MARK]

@@ -1,0 +1,175 @@
+"""`lockstep pipeline`: in this process, and as one of its own that is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from click.testing import CliRunner, Result
+
+from lockstep.cli.main import cli
+from support.builders import batch
+from support.spark_reads import Producer
+from support.spark_writes import numbers, problems, query, wait_for_waiter
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+FILE = """
+from pyspark.sql import functions as F
+from pyspark.sql.types import StringType
+from lockstep.spark import Pipeline, reject
+
+orders = Pipeline("orders")
+
+@F.udf(StringType())
+def stamped(payload):
+    return payload
+
+@orders.step(source="intake", sink="middle", options={"maxMessagesPerTrigger": 10})
+def first(df):
+    return reject(df, "seq = 5", "no fives").withColumn("payload", stamped("payload"))
+
+@orders.step(source="middle", sink="done")
+def second(df):
+    return df
+
+if __name__ == "__main__":
+    orders.main()
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    path = tmp_path / "orders.py"
+    path.write_text(FILE)
+    return str(path)
+
+
+class Commands:
+    def __init__(self, dsn: str, file: str, checkpoints: Path) -> None:
+        self.file = file
+        self.target = ["--dsn", dsn]
+        self.checkpoints = ["--checkpoints", str(checkpoints)]
+
+    def __call__(self, *arguments: str, code: int = 0) -> Result:
+        result = CliRunner().invoke(cli, ["pipeline", *arguments])
+        assert result.exit_code == code, result.output
+        return result
+
+    def run(self, *arguments: str, code: int = 0) -> Result:
+        return self("run", self.file, *self.target, *self.checkpoints, *arguments, code=code)
+
+    def status(self, *arguments: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads(self("status", *arguments, *self.target, "-o", "json").stdout)
+        return found
+
+
+@pytest.fixture
+def commands(database_dsn: str, file: str, tmp_path: Path) -> Commands:
+    return Commands(database_dsn, file, tmp_path / "checkpoints")
+
+
+@pytest.fixture
+def producer(database_dsn: str) -> Iterator[Producer]:
+    made = Producer(database_dsn)
+    yield made
+    made.close()
+
+
+def test_plan_needs_neither_database_nor_spark(commands: Commands) -> None:
+    drawn = commands("plan", commands.file).stdout
+    assert drawn.startswith("pipeline orders\n\n[intake]\n  └─ first  (maxMessagesPerTrigger=10)\n")
+    assert "there is no file" in commands("plan", "none.py", code=3).output
+
+
+def test_wrong_input_is_told_before_spark_starts(commands: Commands) -> None:
+    assert "has no step 'third'; it has first, second" in commands.run("--step", "third", code=3).output
+    assert "the trigger is not valid" in commands.run("--trigger", "soon", code=2).output
+    assert "is no setting of Spark" in commands.run("--conf", "x=y", code=2).output
+    assert "no pipeline has run" in commands("status", *commands.target).output
+    assert "say --yes" in commands("reset", commands.file, *commands.target, code=2).output
+
+
+@pytest.mark.usefixtures("spark")
+def test_run_status_and_reset(commands: Commands, producer: Producer, database_dsn: str) -> None:
+    assert "there is no queue 'intake' (queue_not_found)" in commands.run("--once", code=3).output
+    producer.pushed(batch("intake", 12))
+    ran = commands.run("--once")
+    assert "first: batch 0  in 12  out 11  rejected 1  " in ran.stderr
+    assert [line.split() for line in ran.stdout.splitlines()] == [
+        ["step", "batches", "rows", "in", "pushed", "rejected"],
+        ["first", "1", "12", "11", "1"],
+        ["second", "1", "11", "11", "0"],
+    ]
+    [first, second] = commands.status("orders")
+    assert commands.status(commands.file) == commands.status() == [first, second]
+    assert (first["state"], first["lag"], first["rejected"], first["dead_letters"]) == ("stopped", 0, 1, 1)
+    assert (second["step"], second["pushed"], second["error"]) == ("second", 11, None)
+    producer.pushed(batch("intake", 2, start=13))
+    assert {one["step"]: one["lag"] for one in commands.status()} == {"first": 2, "second": 0}
+    ran = commands.run("--once", "--step", "first", "-o", "ndjson")
+    assert [json.loads(line)["pushed"] for line in ran.stdout.splitlines()] == [2]
+    reset = ("reset", commands.file, *commands.target, *commands.checkpoints, "--yes")
+    assert commands(*reset, "--step", "second").stdout == "forgotten: second\n"
+    assert commands(*reset, "--step", "second").stdout == "forgotten: nothing was known\n"
+    assert [one["step"] for one in commands.status()] == ["first"]
+    commands.run("--once", "--step", "second")
+    assert numbers(database_dsn, "done")["Default"] == [*(n for n in range(1, 13) if n != 5)] * 2 + [13, 14]
+
+
+@contextmanager
+def process(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """A program in a session of its own, which is killed in the end with all that it started."""
+    started = subprocess.Popen(
+        [sys.executable, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        yield started
+    finally:
+        kill(started)
+
+
+def kill(started: subprocess.Popen[str]) -> None:
+    if started.poll() is None:
+        os.killpg(started.pid, signal.SIGKILL)
+    started.communicate()
+
+
+def test_kill_in_the_midst_of_a_commit_and_clean_end(commands: Commands, producer: Producer, database_dsn: str) -> None:
+    """kill -9 of the driver, then a run that is ended by SIGTERM: every message once, in order."""
+    producer.pushed(batch("intake", 8, partition="a"))
+    producer.pushed(batch("middle", 1, partition="a", start=0))
+    program = ("-m", "lockstep", "pipeline", "run", commands.file, *commands.target, *commands.checkpoints)
+    with psycopg.connect(database_dsn) as holder:
+        holder.execute("select 1 from lockstep.partition where name = 'a' order by id for update")
+        with process(*program, "--trigger", "100ms") as started:
+            wait_for_waiter(database_dsn, "pipeline_open", seconds=120)
+            kill(started)
+    assert query(database_dsn, "select count(*) from lockstep.dead_letter") == [(0,)]
+    producer.pushed(batch("intake", 30, partition="a", start=9))
+    with process(commands.file, "--dsn-env", "ORDERS_DSN", *commands.checkpoints) as wrong:
+        assert "ORDERS_DSN, which is not set here (invalid_option)" in wrong.communicate(timeout=120)[1]
+    with process(*program, "--trigger", "100ms") as started:
+        expected = [n for n in range(39) if n != 5]
+        deadline = time.monotonic() + 120
+        while len(numbers(database_dsn, "done").get("a", [])) < len(expected):
+            assert time.monotonic() < deadline, numbers(database_dsn, "done")
+            time.sleep(0.05)
+        os.kill(started.pid, signal.SIGTERM)
+        said, told = started.communicate(timeout=60)
+        assert started.returncode == 0, told
+    assert said.splitlines()[1].split()[0] == "first"
+    assert {one["state"] for one in commands.status()} == {"stopped"}
+    assert numbers(database_dsn, "done") == {"a": expected}
+    assert query(database_dsn, "select seq, error from lockstep.dead_letter") == [(5, "no fives")]
+    assert problems(database_dsn) == []
