@@ -12,7 +12,16 @@ import msgspec
 from lockstep import Engine, Message
 from lockstep.core.records import DeadLetterFilter
 from support.builders import listed
-from support.chaos_load import GROUPS, QUEUES, RELAYED, Content, ProducerPlan, relayed_partition, transaction_id
+from support.chaos_load import (
+    GROUPS,
+    JOBS_DONE,
+    QUEUES,
+    RELAYED,
+    Content,
+    ProducerPlan,
+    relayed_partition,
+    transaction_id,
+)
 from support.history import AnyEvent, Lane, Push, check, load
 
 PAGE = 1000
@@ -38,6 +47,7 @@ async def problems(engine: Engine, logs: Iterable[Path], producers: Sequence[Pro
         *_check_producers(lanes, producers),
         *_check_whole_pushes(stored, producers),
         *_check_relayed(lanes, _by_lane(relayed)),
+        *await _check_jobs(engine, stored),
     ]
 
 
@@ -78,6 +88,16 @@ def _check_whole_pushes(stored: Iterable[Message], producers: Sequence[ProducerP
     for (by, push, size), count in pushes.items():
         if count != size:
             yield f"push {push} of {by} is stored with {count} of its {size} messages"
+
+
+async def _check_jobs(engine: Engine, stored: Iterable[Message]) -> list[str]:
+    """Where a shared group was at work: it moved each message on exactly once, in whatever order, and holds nothing."""
+    if JOBS_DONE not in [queue.name for queue in await engine.queues()]:
+        return []
+    done = Counter(view.message.payload for view in await listed(engine, JOBS_DONE, limit=PAGE))
+    wanted = Counter(message.payload for message in stored)
+    missing, doubled = wanted - done, done - wanted
+    return [f"{sum(missing.values())} jobs were lost, {sum(doubled.values())} done twice"] if missing or doubled else []
 
 
 def _check_relayed(lanes: Lanes, relayed: Lanes) -> Iterator[str]:

@@ -17,7 +17,19 @@ import msgspec
 
 from lockstep import Engine, open_engine, queue_options
 from support import chaos_checks
-from support.chaos_load import AUDIT, GROUPS, QUEUES, RELAY, RELAYED, ConsumerPlan, Plan, ProducerPlan
+from support.chaos_load import (
+    AUDIT,
+    GROUPS,
+    JOBS,
+    JOBS_DONE,
+    QUEUES,
+    RELAY,
+    RELAYED,
+    ConsumerPlan,
+    JobsPlan,
+    Plan,
+    ProducerPlan,
+)
 from support.embedded_tools import (
     Host,
     can_connect,
@@ -218,6 +230,18 @@ class Fleet:
             self.add_consumer(f"relay-{name}", group=RELAY)
         self.wait_for_progress()
 
+    def launch_jobs(self) -> None:
+        """The same load, and a shared group with three consumers."""
+        self.prepare()
+        asyncio.run(_prepare_jobs(self.server.dsn))
+        self.add_producer("uuid", transaction_ids="uuid")
+        self.add_producer("plain")
+        for group in GROUPS:
+            self.add_consumer(group, group=group)
+        for name in ("1", "2", "3"):
+            self.add_jobs_consumer(f"jobs-{name}")
+        self.wait_for_progress()
+
     def prepare(self) -> None:
         asyncio.run(_prepare(self.server.dsn))
 
@@ -234,6 +258,13 @@ class Fleet:
     def add_consumer(self, name: str, *, group: str, **changes: object) -> Client:
         plan = ConsumerPlan(name=name, dsn=self.server.dsn, urls=self.urls, folder=str(self.folder), group=group)
         client = Client("chaos_consumer", msgspec.structs.replace(plan, **changes))
+        self.consumers.append(client)
+        client.start()
+        return client
+
+    def add_jobs_consumer(self, name: str) -> Client:
+        """One of a shared group; it does not go through servers."""
+        client = Client("chaos_jobs", JobsPlan(name=name, dsn=self.server.dsn, folder=str(self.folder)))
         self.consumers.append(client)
         client.start()
         return client
@@ -305,6 +336,14 @@ async def _prepare(dsn: str) -> None:
                 await engine.subscribe(queue, group)
 
 
+async def _prepare_jobs(dsn: str) -> None:
+    async with open_engine(dsn) as engine:
+        await engine.configure(JOBS_DONE)
+        for queue in QUEUES:
+            await engine.subscribe(queue, JOBS, mode="shared")
+
+
 async def _pending(engine: Engine) -> int:
-    depths = [await engine.depth(queue, group) for queue in QUEUES for group in GROUPS]
+    groups = [(queue, group.name) for queue in QUEUES for group in await engine.groups(queue=queue)]
+    depths = [await engine.depth(queue, group) for queue, group in groups]
     return sum(depth.pending for depth in depths)

@@ -17,6 +17,10 @@ RELAYED = "relayed"
 
 AUDIT, RELAY = "audit", "relay"
 GROUPS = (AUDIT, RELAY)
+JOBS = "jobs"
+"""A shared group."""
+JOBS_DONE = "jobs-done"
+"""Where the group `jobs` puts everything that it completes."""
 
 TransactionIds = Literal["uuid", "text"]
 
@@ -54,6 +58,15 @@ class ConsumerPlan(Plan, frozen=True, kw_only=True):
     work_seconds_max: float = 0.05
     holds: bool = False
     """It takes messages once and then does nothing more, under its lease."""
+
+
+class JobsPlan(Plan, frozen=True, kw_only=True):
+    lease_seconds: float = 1.0
+    work_seconds_max: float = 0.05
+
+    @property
+    def log(self) -> Path:
+        return Path(self.folder, f"{self.name}.{self.life}.log")
 
 
 class Content(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
+from functools import lru_cache
+from http import HTTPStatus
 from typing import Any
 
 from lockstep.errors import LockstepError, TooLarge
-from lockstep.server.exchange import Disconnected, Receive, Request, Response, Scope, Send
+from lockstep.server.exchange import ANSWER, Disconnected, Receive, Request, Response, Scope, Send
 from lockstep.server.failures import failure, unexpected
 from lockstep.server.node import Node
 from lockstep.server.routes import ROUTES
@@ -16,6 +18,7 @@ from lockstep.server.routing import Route, Routes
 logger = logging.getLogger("lockstep.server")
 
 _REQUEST_ID_LENGTH_MAX = 128
+_NO_EXTENSIONS: dict[str, Any] = {}
 _ANYWHERE = (b"access-control-allow-origin", b"*")
 _PREFLIGHT = Response(
     204,
@@ -59,15 +62,15 @@ class Application:
                 self._check_headers(scope)
                 route, request.parameters = self._routes.find(scope["method"], scope["raw_path"])
                 response = await route.endpoint(self._node, request)
-            await _send(send, response, request.id)
+            await _send(scope, send, response, request.id)
         except Disconnected:
             pass
         except LockstepError as error:
             response = failure(error, request)
-            await _send(send, response, request.id)
+            await _send(scope, send, response, request.id)
         except Exception as error:
             response = unexpected(error, request)
-            await _send(send, response, request.id)
+            await _send(scope, send, response, request.id)
         finally:
             counters.in_flight -= 1
             self._count(scope, route, response, time.perf_counter() - began, request)
@@ -101,17 +104,35 @@ class Application:
             )
 
 
-async def _send(send: Send, response: Response, request_id: str) -> None:
-    body = response.body
+async def _send(scope: Scope, send: Send, response: Response, request_id: str) -> None:
+    at_once = scope.get("extensions", _NO_EXTENSIONS).get(ANSWER)
+    if at_once is not None and at_once(_head(response, request_id), response.body):
+        return
     headers: list[tuple[bytes, bytes]] = [
         *response.headers,
         _ANYWHERE,
         (b"x-request-id", request_id.encode("latin-1", "replace")),
     ]
     if response.status != 204:
-        headers.append((b"content-length", str(len(body)).encode()))
+        headers.append((b"content-length", str(len(response.body)).encode()))
     await send({"type": "http.response.start", "status": response.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    await send({"type": "http.response.body", "body": response.body})
+
+
+def _head(response: Response, request_id: str) -> bytes:
+    """The head of an answer as it is sent, up to the empty line."""
+    begin = _begin(response.status, response.headers)
+    named = request_id.encode("latin-1", "replace")
+    if response.status == 204:
+        return b"%bx-request-id: %b\r\n" % (begin, named)
+    return b"%bx-request-id: %b\r\ncontent-length: %d\r\n" % (begin, named, len(response.body))
+
+
+@lru_cache(maxsize=256)
+def _begin(status: int, headers: tuple[tuple[bytes, bytes], ...]) -> bytes:
+    lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}".encode()]
+    lines += [b"%b: %b" % header for header in (*headers, _ANYWHERE)]
+    return b"".join([line + b"\r\n" for line in lines])
 
 
 async def _lifespan(receive: Receive, send: Send) -> None:

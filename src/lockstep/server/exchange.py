@@ -20,6 +20,8 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 T = TypeVar("T")
 
+ANSWER = "lockstep.answer"
+"""The ASGI extension by which a server takes a whole answer as bytes (protocol.py)."""
 _REMEMBERED_BYTES_MAX = 1024
 JSON = (b"content-type", b"application/json")
 _MISSING = re.compile(r"Object missing required field `(\w+)`(?: - at `(.+)`)?")

@@ -1,18 +1,23 @@
 """uvicorn's HTTP protocol, with what it lacks: limits on slow and endless requests, and answers in one piece.
 
 Without limits a client could send headers without end, or keep a connection busy by sending one byte at a time. The
-times are looked at by one timer per connection, so that a request costs no timer. uvicorn writes the head of an answer
-and its body one after the other, which is two system calls and two packets; held together they are one.
+times, also that of an idle connection, are looked at by one timer per connection, so that a request costs no timer.
+
+uvicorn takes an answer apart that the application has put together: it looks at each header, and writes head and body
+one after the other, which is two system calls and two packets. So the application is offered another way, the ASGI
+extension `lockstep.answer`: a whole answer as bytes. What is written without it is held together.
 """
 
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from lockstep.config import Config
+from lockstep.server.exchange import ANSWER
 
 _TOO_LARGE = (
     b"HTTP/1.1 413 Payload Too Large\r\ncontent-type: application/json\r\nconnection: close\r\n\r\n"
@@ -36,6 +41,8 @@ class GuardedProtocol(HttpToolsProtocol):
         """Bytes of the head that is arriving; None while none is."""
         self._since: float | None = None
         """When the head began to arrive, or the last part of the body came; None between requests."""
+        self._idle_since: float | None = None
+        """When the last answer was complete; None while there is a request."""
         self._watch: asyncio.TimerHandle | None = None
 
     @classmethod
@@ -52,7 +59,7 @@ class GuardedProtocol(HttpToolsProtocol):
         super().connection_made(_InOnePiece(transport, self.loop))  # type: ignore[arg-type]
         # The first head must come, too.
         self._since = self.loop.time()
-        self._watch = self.loop.call_later(self.timeout_seconds, self._look)
+        self._watch = self.loop.call_later(self._watch_seconds(), self._look)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._watch is not None:
@@ -69,6 +76,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self._since = self.loop.time()
 
     def on_message_begin(self) -> None:
+        self._idle_since = None
         self._head_bytes = 0
         self._since = self.loop.time()
         super().on_message_begin()
@@ -76,20 +84,57 @@ class GuardedProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._head_bytes = None
         super().on_headers_complete()
+        if self.cycle is not None:
+            # The application begins later, in a task.
+            self.scope["extensions"] = {ANSWER: partial(self._answer, self.cycle)}  # type: ignore[dict-item]
 
     def on_message_complete(self) -> None:
         self._since = None
         super().on_message_complete()
 
+    def on_response_complete(self) -> None:
+        """As uvicorn's, but for the timer of an idle connection."""
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
+        else:
+            self._idle_since = self.loop.time()
+
+    def _answer(self, cycle: RequestResponseCycle, head: bytes, body: bytes) -> bool:
+        """Send a whole answer, whose head lacks the empty line at its end. False if it must go the long way."""
+        if self.flow.write_paused or cycle.response_started or cycle.scope["method"] == "HEAD":
+            return False
+        if cycle.disconnected:
+            return True
+        cycle.response_started = cycle.response_complete = True
+        cycle.waiting_for_100_continue = False
+        self.transport.write_at_once(  # type: ignore[attr-defined]
+            b"%b%b%b" % (head, b"\r\n" if cycle.keep_alive else b"connection: close\r\n\r\n", body)
+        )
+        cycle.message_event.set()
+        if not cycle.keep_alive:
+            self.transport.close()
+        cycle.on_response()
+        return True
+
+    def _watch_seconds(self) -> float:
+        return min(self.timeout_seconds, self.timeout_keep_alive) / 2
+
     def _look(self) -> None:
         now = self.loop.time()
+        if self._idle_since is not None and now - self._idle_since >= self.timeout_keep_alive:
+            self.timeout_keep_alive_handler()
+            return
         if self.flow.read_paused and self._since is not None:
             # A body that the application does not take fast enough is not the client's fault.
             self._since = now
         if self._since is not None and now - self._since >= self.timeout_seconds:
             self._refuse(_TOO_SLOW)
             return
-        self._watch = self.loop.call_later(self.timeout_seconds / 2, self._look)
+        self._watch = self.loop.call_later(self._watch_seconds(), self._look)
 
     def _refuse(self, answer: bytes) -> None:
         if not self.transport.is_closing():
@@ -114,6 +159,10 @@ class _InOnePiece:
         if not self._pending:
             self._loop.call_soon(self._flush)
         self._pending.append(data)
+
+    def write_at_once(self, data: bytes) -> None:
+        self._flush()
+        self._transport.write(data)
 
     def close(self) -> None:
         self._flush()

@@ -17,8 +17,9 @@ import psycopg
 import pytest
 import pytest_asyncio
 
-from lockstep.core.messages import Batch
+from lockstep.core.messages import Batch, NewSchedule
 from lockstep.core.names import QUEUE_MODE
+from lockstep.core.policy import QueueOptions
 from lockstep.core.records import Ack, MessageFilter, PendingRequest, Renewal, Subscription
 from lockstep.storage.postgres import sql
 from support.builders import ack_of, batch, pop, push_n
@@ -77,6 +78,9 @@ with made as (
     select m.id, 't' || m.id, 2 from made m where m.id %% 10 = 0
 ), traces as (
     insert into lockstep.trace_index (trace_id, partition_id, seq) select gen_random_uuid(), m.id, 1 from made m
+), waiting as (
+    insert into lockstep.scheduled (queue_id, partition_name, due_at, created_at, codec, body)
+    select m.queue_id, 'waiting', clock_timestamp() + interval '1 day', clock_timestamp(), 1, '' from made m
 ), dead_letters as (
     insert into lockstep.dead_letter (queue_id, partition_id, seq, group_name, attempts, failed_at)
     select m.queue_id, m.id, 1, 'gone', 1, clock_timestamp() from made m where m.id %% 10 = 0
@@ -314,6 +318,40 @@ async def renewal_of_a_shared_lease(actor: Actor) -> Call:
     return lambda: actor.store.renew([Renewal(lease_id=popped.lease_id or "")])
 
 
+AGE = """
+update lockstep.segment s set created_at = s.created_at - interval '2 hours'
+from lockstep.queue q where q.id = s.queue_id and q.name = 'aging'
+"""
+
+
+async def pop_of_what_expired(actor: Actor) -> Call:
+    await actor.store.configure("aging", QueueOptions(expire_seconds=3600, lease_seconds=60))
+    await push_n(actor.store, "aging", 10)
+    await actor.sql(AGE)
+    return lambda: pop(actor.store, "aging", batch=100)
+
+
+async def death_with_a_dead_queue(actor: Actor) -> Call:
+    await actor.store.configure("grave", QueueOptions())
+    await actor.store.configure("dying", QueueOptions(dead_queue="grave"))
+    await push_n(actor.store, "dying", 10)
+    popped = await pop(actor.store, "dying", batch=10)
+    acks = [ack_of(message, lease_id=popped.lease_id, status="dlq") for message in popped.messages()]
+    return lambda: actor.store.ack(acks)
+
+
+async def look_for_what_is_due(actor: Actor) -> Call:
+    return lambda: actor.store.promote(limit=100)
+
+
+async def promotion_of_ten(actor: Actor) -> Call:
+    waiting = batch("q", 10, partition="p50")
+    waiting.schedule = NewSchedule(delay_seconds=3600)
+    await actor.store.push([waiting])
+    await actor.sql("update lockstep.scheduled set due_at = clock_timestamp() where partition_name = 'p50'")
+    return lambda: actor.store.promote(limit=100)
+
+
 async def first_page_of_messages(actor: Actor) -> Call:
     return lambda: actor.store.messages(MessageFilter(queue="q"), limit=20)
 
@@ -366,6 +404,10 @@ SCENARIOS = [
     Scenario("shared-ack", completion_of_a_lease, 220),
     Scenario("shared-ack-messages", completion_of_single_messages, 1900),
     Scenario("shared-renew", renewal_of_a_shared_lease, 520),
+    Scenario("pop-expired", pop_of_what_expired, 1500),
+    Scenario("ack-dead-queue", death_with_a_dead_queue, 3000),
+    Scenario("promote-nothing", look_for_what_is_due, 20),
+    Scenario("promote", promotion_of_ten, 600),
     Scenario("messages-first", first_page_of_messages, 150),
     Scenario("messages-middle", page_of_messages_from_the_middle, 250),
     Scenario("message-by-id", message_by_id, 60),

@@ -38,6 +38,7 @@ _POP = (
     "$8::boolean[], $9::timestamptz)"
 )
 _SHARED_POP = _POP.replace("lockstep.pop", "lockstep.shared_pop")
+_SHARED_POP_ALONE = _SHARED_POP.replace("$9::timestamptz", "$9::timestamptz, true")
 _SECOND_ARGUMENTS = (
     "$10::int[], $11::int[], $12::bigint[], $13::int[], $14::int[], $15::bigint[], $16::uuid[], $17::boolean[], "
     "$18::timestamptz"
@@ -345,7 +346,7 @@ def _pop_call(
     first = claims[0].shared
     same = [claim for claim in claims if claim.shared is first]
     if len(same) == len(claims):
-        return _SHARED_POP if first else _POP, *_pop_arguments(claims, requests, leases, at)
+        return _SHARED_POP_ALONE if first else _POP, *_pop_arguments(claims, requests, leases, at)
     others = [claim for claim in claims if claim.shared is not first]
     statement = _SHARED_THEN_ORDERED if first else _ORDERED_THEN_SHARED
     return statement, *_pop_arguments(same, requests, leases, at), *_pop_arguments(others, requests, leases, at)

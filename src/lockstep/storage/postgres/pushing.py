@@ -240,18 +240,20 @@ def join_columns(parts: Sequence[Columns]) -> Columns:
 def _resolve(lanes: _Lanes, names: NameCache, at: datetime | None) -> Conversation[dict[str, QueueNames]]:
     """The ids of all lanes, from memory or from the database, which creates what is missing."""
     resolved: dict[str, QueueNames] = {}
-    for queue in sorted(lanes.by_queue):  # in order, because what is created is locked
+    # What is created locks its queue, so then all queues are locked, in order: the push may lock any of them.
+    creates = len(lanes.by_queue) > 1 and not _all_known(lanes, names)
+    for queue in sorted(lanes.by_queue):
         members = lanes.by_queue[queue]
         wanted = [lanes.partitions[lane] for lane in members]
         known = names.get(queue)
         ids = {} if known is None else known.partitions
         missing = [name for name in wanted if name not in ids]
-        if missing:
+        if missing or creates:
             row = (yield Call("resolve", _RESOLVE, (queue, missing, at)))[0]
             if known is not None and row[0] != known.id:
                 # The queue is not the one that was known: what was known of its partitions is gone with it.
                 row, missing, ids = (yield Call("resolve", _RESOLVE, (queue, wanted, at)))[0], wanted, {}
-            found = dict(zip(missing, row[4], strict=True))
+            found = dict(zip(missing, row[4] or (), strict=True))
             ids = {**ids, **found}
             known = names.put(queue, QueueNames(row[0], row[1], row[2], row[3]))
             names.put_partitions(queue, found)
@@ -264,6 +266,14 @@ def _resolve(lanes: _Lanes, names: NameCache, at: datetime | None) -> Conversati
             lanes.ids[lane] = ids[name]
         resolved[queue] = known
     return resolved
+
+
+def _all_known(lanes: _Lanes, names: NameCache) -> bool:
+    for queue, members in lanes.by_queue.items():
+        known = names.get(queue)
+        if known is None or any([lanes.partitions[lane] not in known.partitions for lane in members]):
+            return False
+    return True
 
 
 def _occupancy(queues: Iterable[str], told: dict[str, Occupancy | None]) -> Conversation[dict[str, Occupancy]]:

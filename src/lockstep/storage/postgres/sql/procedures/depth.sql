@@ -33,15 +33,28 @@ begin
         delete from lockstep.depth d where d.queue_id = _queue_id;
         return;
     end if;
-    perform 1 from lockstep.partition p where p.queue_id = _queue_id order by p.id for no key update;
-    perform 1 from lockstep.cursor c join lockstep.partition p on p.id = c.partition_id
-    where p.queue_id = _queue_id order by c.partition_id, c.group_id for no key update of c;
-    -- What ends whole leases holds no cursor.
-    perform 1 from lockstep.delivery d join lockstep.partition p on p.id = d.partition_id
-    where p.queue_id = _queue_id order by d.partition_id, d.group_id, d.from_seq for no key update of d;
+    perform lockstep.lock_places(_queue_id, null);
     delete from lockstep.depth d where d.queue_id = _queue_id;
     insert into lockstep.depth (queue_id, group_id, slot, pending)
     select _queue_id, c.group_id, c.slot, c.pending from lockstep.counted(_queue_id) c;
+end $$;
+
+-- Locks partitions, cursors and what is in flight, in this order, of a queue whose row is locked: of one partition, or of all,
+-- which a queue with a max_size always needs, because its counts are computed anew (recount) afterwards.
+create or replace function lockstep.lock_places(_queue_id int, _partition_id bigint) returns void language plpgsql as $$
+begin
+    if exists (select 1 from lockstep.queue q where q.id = _queue_id and q.max_size > 0) then
+        _partition_id := null;
+    end if;
+    perform 1 from lockstep.partition p
+    where p.queue_id = _queue_id and p.id = coalesce(_partition_id, p.id) order by p.id for no key update;
+    perform 1 from lockstep.cursor c join lockstep.partition p on p.id = c.partition_id
+    where p.queue_id = _queue_id and p.id = coalesce(_partition_id, p.id)
+    order by c.partition_id, c.group_id for no key update of c;
+    -- What ends whole leases holds no cursor.
+    perform 1 from lockstep.delivery d join lockstep.partition p on p.id = d.partition_id
+    where p.queue_id = _queue_id and p.id = coalesce(_partition_id, p.id)
+    order by d.partition_id, d.group_id, d.from_seq for no key update of d;
 end $$;
 
 -- What the counts of a queue should be.

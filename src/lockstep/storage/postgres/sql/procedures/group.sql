@@ -63,11 +63,7 @@ begin
     if not found then
         raise exception 'the group is gone' using errcode = 'LS001';
     end if;
-    perform 1 from lockstep.partition p
-    where p.queue_id = _queue.id and p.id = coalesce(_partition_id, p.id) order by p.id for no key update;
-    perform 1 from lockstep.cursor c join lockstep.partition p on p.id = c.partition_id
-    where p.queue_id = _queue.id and p.id = coalesce(_partition_id, p.id) and c.group_id = _group_id
-    order by c.partition_id for no key update of c;
+    perform lockstep.lock_places(_queue.id, _partition_id);
     update lockstep.cursor c
     set acked = t.acked, attempts = 0, lease_id = null, lease_to = null, leased_at = null,
         due_at = lockstep.due_at(c.partition_id, t.acked, _queue.delay_seconds, _queue.window_seconds, _now)
@@ -95,7 +91,7 @@ declare
     _deleted int := 0;
 begin
     perform 1 from lockstep.queue q where q.id = _queue_id for no key update;
-    perform 1 from lockstep.partition p where p.queue_id = _queue_id order by p.id for no key update;
+    perform lockstep.lock_places(_queue_id, null);
     delete from lockstep.consumer_group g where g.queue_id = _queue_id and g.name = _group returning g.id into _group_id;
     if found then
         delete from lockstep.cursor c using lockstep.partition p

@@ -90,11 +90,7 @@ begin
     if not found then
         raise exception 'the queue is gone' using errcode = 'LS001';
     end if;
-    perform 1 from lockstep.partition p
-    where p.queue_id = _queue_id and p.id = coalesce(_partition_id, p.id) order by p.id for no key update;
-    perform 1 from lockstep.cursor c join lockstep.partition p on p.id = c.partition_id
-    where p.queue_id = _queue_id and p.id = coalesce(_partition_id, p.id)
-    order by c.partition_id, c.group_id for no key update of c;
+    perform lockstep.lock_places(_queue_id, _partition_id);
     if _partition_id is null and not _unleased then
         perform lockstep.note_unread(_queue_id, array_agg(p.id), array_agg(0::bigint), array_agg(lockstep.last_seq(p.id)))
         from lockstep.partition p where p.queue_id = _queue_id and exists (select 1 from lockstep.spark_position s where s.queue_id = _queue_id);

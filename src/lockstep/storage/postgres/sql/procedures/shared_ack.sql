@@ -300,9 +300,13 @@ returns table (lease_id uuid, partitions bigint, expires_at timestamptz) languag
 begin
     perform 1 from lockstep.partition p
     where p.id in (select d.partition_id from lockstep.delivery d where d.lease_id = any (_lease_ids)) order by p.id for no key update;
+    -- Also those that ordered groups have under these leases: they are renewed after this.
     perform 1 from lockstep.cursor c
-    join (select distinct d.partition_id, d.group_id from lockstep.delivery d where d.lease_id = any (_lease_ids)) d
-        on c.partition_id = d.partition_id and c.group_id = d.group_id
+    join (
+        select d.partition_id, d.group_id from lockstep.delivery d where d.lease_id = any (_lease_ids)
+        union
+        select k.partition_id, k.group_id from lockstep.cursor k where k.lease_id = any (_lease_ids)
+    ) t on c.partition_id = t.partition_id and c.group_id = t.group_id
     order by c.partition_id, c.group_id for no key update of c;
     return query
     with held as (

@@ -8,10 +8,11 @@
 -- something is due waits a moment for whoever holds it, and looks again.
 -- Indexes: delivery_due, cursor_due, cursor_pkey, run_pkey.
 
--- As lockstep.pop, for claims of shared groups.
+-- As lockstep.pop, for claims of shared groups. _alone: the transaction does nothing else. Then nobody waits until it is on
+-- disk: if a crash takes the lease with it, the messages are as if they had not been leased, and are delivered again.
 create or replace function lockstep.shared_pop(
     _requests int[], _group_ids int[], _partition_ids bigint[], _partition_limits int[], _batches int[], _lease_ms bigint[],
-    _lease_ids uuid[], _auto_acks boolean[], _at timestamptz
+    _lease_ids uuid[], _auto_acks boolean[], _at timestamptz, _alone boolean default false
 ) returns table (
     request int, queue_id int, partition_id bigint, partition_name text, attempt int,
     first_seq bigint, last_seq bigint, segment_id bigint, ordinal int, expires_at timestamptz, lease_id uuid
@@ -25,6 +26,9 @@ declare
     _last int;
     _served int[] := '{}';
 begin
+    if _alone and true <> all (_auto_acks) then
+        perform set_config('synchronous_commit', 'off', true);
+    end if;
     for _i in 1 .. cardinality(_group_ids) loop
         if _requests[_i] is distinct from _requests[_i - 1] then
             _taken := '{}';
@@ -37,7 +41,7 @@ begin
                   and _requests[_last + 1] <> _requests[_last] and _requests[_last + 2] is distinct from _requests[_last + 1] loop
                 _last := _last + 1;
             end loop;
-            if _last > _i then
+            if _last > _i or _partition_limits[_i] = 1 then
                 for _run in
                     select c.* from lockstep.shared_claim_joined(
                         _group_ids[_i], _requests[_i:_last], _batches[_i:_last], _lease_ms[_i:_last], _lease_ids[_i:_last], coalesce(_at, clock_timestamp())) c
@@ -78,16 +82,9 @@ begin
     end loop;
 end $$;
 
--- What may be claimed without a look at single messages: nothing of the group is due to be delivered again, and its queue has
--- no policy about them. Null if that is not so.
-create or replace function lockstep.shared_regular_queue(_group_id int, _now timestamptz, out _queue_id int, out _lease_seconds int) language sql stable as $$
-    select q.id, q.lease_seconds from lockstep.consumer_group g join lockstep.queue q on q.id = g.queue_id
-    where g.id = _group_id and q.delay_seconds + q.window_seconds + q.max_wait_seconds + q.expire_seconds + q.partitions = 0 and not q.expiring
-      and not exists (select 1 from lockstep.delivery d where d.group_id = _group_id and d.due_at <= _now)
-$$;
-
--- New messages for several requests of one group at once, if they would all come from one partition: each gets what comes after
--- those before it. If it is not like that nothing is claimed.
+-- New messages of one partition, the common case, for one request or for several of one group at once: each gets what comes
+-- after those before it. Several are served here only if no other partition is due. If it is not like that, or a message
+-- needs to be looked at, nothing is claimed, and the caller goes another way.
 create or replace function lockstep.shared_claim_joined(
     _group_id int, _requests int[], _batches int[], _lease_ms bigint[], _lease_ids uuid[], _now timestamptz
 ) returns table (
@@ -97,65 +94,70 @@ create or replace function lockstep.shared_claim_joined(
 #variable_conflict use_column
 declare
     _queue_id int;
-    _lease_seconds int;
+    _lease interval;
+    _partition_id bigint;
+    _partition_name text;
+    _acked bigint;
+    _last bigint;
+    _upto bigint;
 begin
-    select r._queue_id, r._lease_seconds into _queue_id, _lease_seconds from lockstep.shared_regular_queue(_group_id, _now) r;
-    if _queue_id is null then
+    select q.id, make_interval(secs => q.lease_seconds) into _queue_id, _lease
+    from lockstep.consumer_group g join lockstep.queue q on q.id = g.queue_id
+    where g.id = _group_id and q.delay_seconds + q.window_seconds + q.max_wait_seconds + q.expire_seconds + q.partitions = 0 and not q.expiring
+      and not exists (select 1 from lockstep.delivery d where d.group_id = _group_id and d.due_at <= _now);
+    if not found or (cardinality(_requests) > 1 and 1 < (
+        select count(*) from (select 1 from lockstep.cursor c where c.group_id = _group_id and c.due_at <= _now limit 2) c)) then
         return;
     end if;
+    select c.partition_id, c.acked into _partition_id, _acked from lockstep.cursor c
+    where c.group_id = _group_id and c.due_at <= _now order by c.due_at, c.partition_id limit 1 for no key update skip locked;
+    if not found then
+        return;
+    end if;
+    select p.name, l.last_seq into _partition_name, _last from lockstep.partition p
+    cross join lateral (
+        select r.last_seq from lockstep.run r where r.partition_id = p.id and r.segment_id is not null order by r.first_seq desc limit 1
+    ) l
+    where p.id = _partition_id and l.last_seq > _acked
+      and not exists (select 1 from lockstep.run r where r.partition_id = _partition_id and r.segment_id is null and r.last_seq > _acked);
+    if not found then
+        return;
+    end if;
+    _upto := least(_last, _acked + (select sum(b) from unnest(_batches) b));
+    -- One that is emptied may be drained, which is looked at below; if a push is in flight there, the next pop looks.
+    update lockstep.cursor c
+    set acked = _upto, consumed_at = _now, due_at = case when _upto < _last then _now else _now + interval '10 ms' end
+    where c.partition_id = _partition_id and c.group_id = _group_id;
     return query
-    with picked as materialized (
-        select c.partition_id, c.acked from lockstep.cursor c
-        where c.group_id = _group_id and c.due_at <= _now
-        order by c.due_at, c.partition_id limit 2 for no key update skip locked
-    ), reached as materialized (
-        select p.partition_id, p.acked, l.last_seq from picked p
-        cross join lateral (
-            select r.last_seq from lockstep.run r
-            where r.partition_id = p.partition_id and r.segment_id is not null order by r.first_seq desc limit 1
-        ) l
-        where l.last_seq > p.acked and 1 = (select count(*) from picked)
-          and not exists (select 1 from lockstep.run r where r.partition_id = p.partition_id and r.segment_id is null and r.last_seq > p.acked)
-    ), share as materialized (
-        select t.request, t.lease_id, r.partition_id, r.acked + t.upto - t.batch + 1 as from_seq, least(r.acked + t.upto, r.last_seq) as to_seq,
-               _now + coalesce(t.ms * interval '1 ms', make_interval(secs => _lease_seconds)) as until
-        from reached r
-        cross join (
-            select t.request, t.lease_id, t.ms, t.batch, sum(t.batch) over (order by t.o) as upto
+    with share as materialized (
+        select t.request, t.lease_id, _acked + t.upto - t.batch + 1 as from_seq, least(_acked + t.upto, _upto) as to_seq,
+               _now + coalesce(t.ms * interval '1 ms', _lease) as until
+        from (
+            select t.request, t.lease_id, t.ms, t.batch, sum(t.batch) over (order by t.o)::bigint as upto
             from unnest(_requests, _batches, _lease_ms, _lease_ids) with ordinality t (request, batch, ms, lease_id, o)
         ) t
-        where r.acked + t.upto - t.batch < r.last_seq
-    ), handed_out as (
-        update lockstep.cursor c
-        set acked = s.upto, consumed_at = _now, due_at = case when s.upto < r.last_seq then _now else _now + interval '10 ms' end
-        from reached r cross join (select max(s.to_seq) as upto from share s) s
-        where c.partition_id = r.partition_id and c.group_id = _group_id
+        where _acked + t.upto - t.batch < _upto
     ), kept as (
         insert into lockstep.delivery (partition_id, group_id, from_seq, to_seq, lease_id, leased_at, due_at, attempts)
-        select s.partition_id, _group_id, s.from_seq, s.to_seq, s.lease_id, _now, s.until, 0 from share s
+        select _partition_id, _group_id, s.from_seq, s.to_seq, s.lease_id, _now, s.until, 0 from share s
     )
-    select s.request, _queue_id, s.partition_id, p.name, 1, greatest(r.first_seq, s.from_seq), least(r.last_seq, s.to_seq),
+    select s.request, _queue_id, _partition_id, _partition_name, 1, greatest(r.first_seq, s.from_seq), least(r.last_seq, s.to_seq),
            r.segment_id, (r.ordinal + greatest(s.from_seq - r.first_seq, 0))::int, s.until, s.lease_id
     from share s
-    join lockstep.partition p on p.id = s.partition_id
-    cross join lateral lockstep.runs_between(s.partition_id, s.from_seq - 1, s.to_seq) r
+    cross join lateral lockstep.runs_between(_partition_id, s.from_seq - 1, s.to_seq) r
     order by s.from_seq, r.first_seq;
-    perform lockstep.shared_drain(_group_id, _lease_ids, _now);
+    if _upto = _last then
+        perform lockstep.shared_drain(_group_id, array[_partition_id], _now);
+    end if;
 end $$;
 
 -- Writes down which of the cursors whose last messages were just leased are drained: under the partition lock, which is only
 -- tried. What came in between is not to wait.
-create or replace function lockstep.shared_drain(_group_id int, _lease_ids uuid[], _now timestamptz) returns void language plpgsql as $$
+create or replace function lockstep.shared_drain(_group_id int, _partition_ids bigint[], _now timestamptz) returns void language plpgsql as $$
 declare
     _drained bigint[];
 begin
-    _drained := array(
-        select p.id from lockstep.partition p
-        where p.id in (
-            select d.partition_id from lockstep.delivery d
-            where d.lease_id = any (_lease_ids) and coalesce(lockstep.last_stored(d.partition_id), 0) <= d.to_seq
-        )
-        order by p.id for no key update skip locked);
+    _drained := array(select p.id from lockstep.partition p where p.id = any (_partition_ids) order by p.id for no key update skip locked);
     if _drained <> '{}' then
         update lockstep.cursor c
         set due_at = case when coalesce(lockstep.last_stored(c.partition_id), 0) > c.acked then _now end
@@ -346,9 +348,11 @@ declare
     _queue_id int;
     _until timestamptz;
 begin
-    select r._queue_id, _now + coalesce(_lease_ms * interval '1 ms', make_interval(secs => r._lease_seconds)) into _queue_id, _until
-    from lockstep.shared_regular_queue(_group_id, _now) r;
-    if _queue_id is null then
+    select q.id, _now + coalesce(_lease_ms * interval '1 ms', make_interval(secs => q.lease_seconds)) into _queue_id, _until
+    from lockstep.consumer_group g join lockstep.queue q on q.id = g.queue_id
+    where g.id = _group_id and q.delay_seconds + q.window_seconds + q.max_wait_seconds + q.expire_seconds + q.partitions = 0 and not q.expiring
+      and not exists (select 1 from lockstep.delivery d where d.group_id = _group_id and d.due_at <= _now);
+    if not found then
         return;
     end if;
     return query
@@ -386,7 +390,9 @@ begin
     join lockstep.partition p on p.id = h.partition_id
     cross join lateral lockstep.runs_between(h.partition_id, h.acked, h.upto) r
     order by h.due_at, h.partition_id, r.first_seq;
-    perform lockstep.shared_drain(_group_id, array[_lease_id], _now);
+    perform lockstep.shared_drain(_group_id, array(
+        select d.partition_id from lockstep.delivery d
+        where d.lease_id = _lease_id and coalesce(lockstep.last_stored(d.partition_id), 0) <= d.to_seq), _now);
 end $$;
 
 -- New messages, one cursor after the other, as lockstep.claim does it for ordered groups.
