@@ -16,8 +16,10 @@ from lockstep.cli.commands.dsn import dsn
 from lockstep.cli.commands.groups import groups
 from lockstep.cli.commands.lag import lag
 from lockstep.cli.commands.leases import leases
+from lockstep.cli.commands.maintenance import maintenance
 from lockstep.cli.commands.messages import messages
 from lockstep.cli.commands.migrate import migrate
+from lockstep.cli.commands.operations import operations
 from lockstep.cli.commands.partitions import partitions
 from lockstep.cli.commands.pop import pop
 from lockstep.cli.commands.push import push
@@ -51,7 +53,9 @@ COMMANDS = (
     messages,
     trace,
     leases,
+    operations,
     verify,
+    maintenance,
     migrate,
     doctor,
     dsn,

@@ -32,6 +32,8 @@ RELEASED = {
     "0004_shared.sql": "ec8860392df4b9cf56d1469fde89db920232864c16f5c45dfe15a8b35cbc5057",
     "0005_schedules.sql": "fe1fdbdc1c187009ee629a1313e59fb96175b0a24fc912110fdc8879a954e70a",
     "0006_work_queues.sql": "a1108edff8e1682a90731fe95a6f83082f811d167574d916f408a763d3011685",
+    "0007_operations.sql": "20df0122c0de075bc4085e2dab89342009a1fd3ce847fb4f28bcdcebbcf143e9",
+    "0008_spool.sql": "6be6b4e430fc3bf4455c63ea1b4b9c4b2c9f6cb68d36d13d8cc2ca86b537a163",
 }
 
 
