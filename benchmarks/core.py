@@ -37,6 +37,7 @@ from benchmarks.scenarios.http import (
     lone_push_scenario,
 )
 from benchmarks.scenarios.latency import pop_latency
+from benchmarks.scenarios.load import queueing, spike_scenario
 from benchmarks.scenarios.peers import peers
 from benchmarks.scenarios.pop import pop
 from benchmarks.scenarios.push import push_100, push_1000, push_more, push_small
@@ -59,6 +60,8 @@ SCENARIOS: dict[str, Callable[[Setting], Awaitable[Outcome]]] = {
     "http-pop": http_pop_scenario,
     "http-lone": lone_push_scenario,
     "http-idle": idle_polls_scenario,
+    "queueing": queueing,
+    "load": spike_scenario,
 }
 RUN_SECONDS_MAX = 1200
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import tempfile
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -61,19 +62,27 @@ async def served(setting: Setting) -> AsyncIterator[Target]:
     ):
         await create_partitions(engine, setting.messages)
         await analyze(dsn)
+        async with server_process(dsn) as (url, pid):
+            connections = [await Connection.to(url) for _ in range(CONNECTIONS_MAX)]
+            postmaster = await _postmaster(direct)
+            yield Target(url, pid, postmaster, connections, plain, engine)
+            for each in connections:
+                each.close()
+
+
+@asynccontextmanager
+async def server_process(dsn: str, **settings: object) -> AsyncIterator[tuple[str, int]]:
+    """The URL and the pid of a server in a process of its own, with default settings but for these."""
+    with tempfile.TemporaryDirectory(prefix="lockstep-bench-spool-") as spool_dir:
         environ = {name: value for name, value in os.environ.items() if not name.startswith("LOCKSTEP_")}
-        environ |= {"LOCKSTEP_DSN": dsn, "LOCKSTEP_PORT": "0"}
+        environ |= {"LOCKSTEP_DSN": dsn, "LOCKSTEP_PORT": "0", "LOCKSTEP_SPOOL_DIR": spool_dir}
+        environ |= {f"LOCKSTEP_{name.upper()}": str(value) for name, value in settings.items()}
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-c", _SERVE, env=environ, stdout=asyncio.subprocess.PIPE
         )
         try:
             assert process.stdout is not None
-            url = (await process.stdout.readline()).decode().strip()
-            connections = [await Connection.to(url) for _ in range(CONNECTIONS_MAX)]
-            postmaster = await _postmaster(direct)
-            yield Target(url, process.pid, postmaster, connections, plain, engine)
-            for each in connections:
-                each.close()
+            yield (await process.stdout.readline()).decode().strip(), process.pid
         finally:
             process.terminate()
             async with asyncio.timeout(30):

@@ -36,6 +36,7 @@ _Count = Annotated[int, Meta(ge=1, le=1_000_000)]
 _Length = Annotated[int, Meta(ge=1, le=_MIB)]
 _Seconds = Annotated[float, Meta(ge=0.001, le=86_400)]
 _Interval = Annotated[float, Meta(ge=1, le=86_400)]
+_Ratio = Annotated[float, Meta(gt=0, le=1_000)]
 
 
 def _help(text: str) -> Meta:
@@ -131,6 +132,97 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         _Count, _help("Attempts at a transaction that meets a deadlock or a serialization failure.")
     ] = 10
 
+    breaker_failures_max: Annotated[
+        _Count,
+        _help("Connection attempts of a server that fail, one after the other, before it takes PostgreSQL for away."),
+    ] = 3
+    breaker_open_seconds: Annotated[
+        _Seconds, _help("How often a server then looks whether PostgreSQL is back; meanwhile its calls fail at once.")
+    ] = 0.5
+    spool_dir: Annotated[
+        str | None,
+        _help("Directory in which a server buffers pushes while PostgreSQL is away, or in maintenance mode."),
+    ] = None
+    spool_bytes_max: Annotated[
+        int, Meta(ge=_MIB, le=2**50), _help("Most bytes that are buffered there; beyond, pushes are refused.")
+    ] = 1024 * _MIB
+    spool_refusal_seconds_max: Annotated[
+        float,
+        Meta(ge=0, le=86_400),
+        _help("A buffered push that PostgreSQL refuses is tried for this long, and then set aside."),
+    ] = 60.0
+
+    load_management: Annotated[bool, _help("Whether a server queues, and then refuses, requests while it is busy.")] = (
+        True
+    )
+    load_interval_seconds: Annotated[_Seconds, _help("How often a server looks at its load.")] = 1.0
+    load_wait_seconds_max: Annotated[
+        _Seconds, _help("How long requests of a kind wait for their call, and for the process, when its load is 1.")
+    ] = 1.0
+    load_latency_seconds_max: Annotated[
+        _Seconds, _help("How long even the fastest call of a kind takes when its load is 1.")
+    ] = 2.0
+    load_requests_max: Annotated[
+        _Count, _help("How many requests of a kind wait for their call when its load is 1.")
+    ] = 5_000
+    load_bytes_max: Annotated[_Bytes, _help("How many bytes of payloads wait for their call when the load is 1.")] = (
+        128 * _MIB
+    )
+    load_push_threshold: Annotated[_Ratio, _help("Load from which on pushes are queued.")] = 0.7
+    load_ack_threshold: Annotated[_Ratio, _help("Load from which on acks are queued.")] = 0.8
+    load_pop_threshold: Annotated[_Ratio, _help("Load from which on pops are refused.")] = 0.95
+    load_late_seconds: Annotated[
+        _Seconds, _help("How long everything waits for its turn in a server that is short of time itself.")
+    ] = 0.03
+    load_busy_messages_max: Annotated[
+        _Count, _help("Messages of pushes that wait for their call in a busy server before further pushes are refused.")
+    ] = 10_000
+    load_leave_ratio: Annotated[
+        float, Meta(gt=0, le=1), _help("What begins at a threshold ends below this part of it.")
+    ] = 0.8
+    load_stay_seconds: Annotated[
+        float,
+        Meta(ge=0, le=3_600),
+        _help("A server that is busy with a kind of request stays so for at least this long."),
+    ] = 2.0
+    operation_push_depth_max: Annotated[_Count, _help("Most pushes that wait to be applied; more are refused.")] = (
+        10_000
+    )
+    operation_ack_depth_max: Annotated[_Count, _help("Most acks that wait to be applied; more are refused.")] = 50_000
+    operation_bytes_max: Annotated[
+        int, Meta(ge=1, le=2**40), _help("Most bytes of operations of a kind that wait to be applied.")
+    ] = 256 * _MIB
+    operation_wait_seconds_max: Annotated[
+        _Seconds, _help("Longest wait for a queued request of a client that does not know of operations.")
+    ] = 25.0
+    operation_interval_seconds: Annotated[
+        _Seconds, _help("How often a server looks for operations that wait, beside those that it has queued itself.")
+    ] = 1.0
+    operation_call_messages_max: Annotated[
+        int, Meta(ge=1, le=_SEGMENT_MESSAGES), _help("Most messages of operations that are applied together.")
+    ] = 20_000
+    operation_call_bytes_max: Annotated[_Bytes, _help("Most bytes of operations that are applied together.")] = (
+        16 * _MIB
+    )
+    operation_retries_max: Annotated[
+        int, Meta(ge=0, le=10_000), _help("How often an operation is tried again whose queue is full.")
+    ] = 20
+    operation_retry_seconds_max: Annotated[
+        _Seconds, _help("Longest wait before that; it begins short, and doubles.")
+    ] = 10.0
+    operation_timeout_seconds: Annotated[
+        _Seconds, _help("A server that hangs for so long while it applies operations loses them to another.")
+    ] = 30.0
+    operation_keep_seconds: Annotated[
+        int, Meta(ge=0, le=_LIFETIME_SECONDS), _help("How long operations are kept that were applied.")
+    ] = 3_600
+    operation_failed_keep_seconds: Annotated[
+        int, Meta(ge=0, le=_LIFETIME_SECONDS), _help("How long operations are kept that failed.")
+    ] = 7 * 86_400
+    operation_clean_interval_seconds: Annotated[
+        _Interval, _help("How often operations are removed that have ended.")
+    ] = 60.0
+
     client_timeout_seconds: Annotated[_Seconds, _help("Longest wait of a client for an answer of the server.")] = 30.0
     client_retry_attempts_max: Annotated[_Count, _help("How often a client sends a request that fails.")] = 4
     client_retry_delay_seconds_max: Annotated[_Seconds, _help("Longest wait of a client before it tries again.")] = 30.0
@@ -140,6 +232,19 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     client_connections_max: Annotated[
         _Count, _help("Most HTTP connections of a client at a time; each poll has one.")
     ] = 1000
+    client_queued: Annotated[
+        Literal["wait", "return"],
+        _help("Whether a push that a busy server has queued waits until it is applied, or returns at once."),
+    ] = "wait"
+    client_queued_seconds_max: Annotated[
+        _Seconds, _help("Longest wait of a client for a push that was queued to be applied.")
+    ] = 300.0
+    client_retry_on_429: Annotated[
+        bool, _help("Whether a client sends a request again that a busy server has refused.")
+    ] = True
+    client_honor_retry_after: Annotated[
+        bool, _help("Whether a client waits for as long as the server asks, up to its own longest wait.")
+    ] = True
     client_exactly_once: Annotated[
         bool, _help("Give each message that is pushed over HTTP a transaction id, so that the push can be repeated.")
     ] = True

@@ -12,6 +12,7 @@ from lockstep.client._async.transport_engine import AsyncEngineTransport
 from lockstep.client._retry import Bases, RetryPolicy
 from lockstep.client._sync.transport_engine import EngineTransport
 from lockstep.config import Config, load
+from lockstep.core.operations import QueuedAs
 from lockstep.errors import InvalidRequest
 from lockstep.opening import open_engine
 from lockstep.version import VERSION
@@ -26,6 +27,9 @@ def connect(
     retry_attempts_max: int | None = None,
     retry_delay_seconds_max: float | None = None,
     exactly_once: bool | None = None,
+    queued: QueuedAs | None = None,
+    retry_on_429: bool | None = None,
+    honor_retry_after: bool | None = None,
     token: str | None = None,
     config_file: Path | None = None,
     **overrides: object,
@@ -35,16 +39,28 @@ def connect(
     `http://…` is a server; several, in a list or separated by commas, are servers on one store, of which the one that
     answers is used. `postgresql://…`, `memory://` and None, which is an embedded PostgreSQL, are as for `open_engine`.
 
-    The first four arguments are the settings `client_…` of the same name; the overrides are any settings by name.
+    The first seven arguments are the settings `client_…` of the same name; the overrides are any settings by name.
     With `exactly_once` a push over HTTP can be repeated when its answer is lost, because each message gets a
-    transaction id; without, such a push fails. `token` is sent as a bearer token.
+    transaction id; without, such a push fails. A push that a busy server queues waits until it is applied, or with
+    `queued` `return` comes back with the id of the operation. `token` is sent as a bearer token.
     """
-    settings = {**overrides, **_options(timeout_seconds, retry_attempts_max, retry_delay_seconds_max, exactly_once)}
+    settings = {
+        **overrides,
+        "client_timeout_seconds": timeout_seconds,
+        "client_retry_attempts_max": retry_attempts_max,
+        "client_retry_delay_seconds_max": retry_delay_seconds_max,
+        "client_exactly_once": exactly_once,
+        "client_queued": queued,
+        "client_retry_on_429": retry_on_429,
+        "client_honor_retry_after": honor_retry_after,
+    }
     config = load(settings, file=config_file)
     bases = _bases(url)
     if bases is None:
         opening = open_engine(_one(url), config_file=config_file, **settings)
-        return Client(EngineTransport(opening, wait_seconds_max=config.pop_wait_seconds_max))
+        return Client(
+            EngineTransport(opening, wait_seconds_max=config.pop_wait_seconds_max, queued=config.client_queued)
+        )
     from lockstep.client._sync.connection import Connection
     from lockstep.client._sync.transport_http import HttpTransport
 
@@ -59,36 +75,36 @@ def connect_async(
     retry_attempts_max: int | None = None,
     retry_delay_seconds_max: float | None = None,
     exactly_once: bool | None = None,
+    queued: QueuedAs | None = None,
+    retry_on_429: bool | None = None,
+    honor_retry_after: bool | None = None,
     token: str | None = None,
     config_file: Path | None = None,
     **overrides: object,
 ) -> AsyncClient:
     """A client for asyncio, with the arguments of `connect`. It belongs to the event loop in which it is first used."""
-    settings = {**overrides, **_options(timeout_seconds, retry_attempts_max, retry_delay_seconds_max, exactly_once)}
+    settings = {
+        **overrides,
+        "client_timeout_seconds": timeout_seconds,
+        "client_retry_attempts_max": retry_attempts_max,
+        "client_retry_delay_seconds_max": retry_delay_seconds_max,
+        "client_exactly_once": exactly_once,
+        "client_queued": queued,
+        "client_retry_on_429": retry_on_429,
+        "client_honor_retry_after": honor_retry_after,
+    }
     config = load(settings, file=config_file)
     bases = _bases(url)
     if bases is None:
         opening = open_engine(_one(url), config_file=config_file, **settings)
-        return AsyncClient(AsyncEngineTransport(opening, wait_seconds_max=config.pop_wait_seconds_max))
+        return AsyncClient(
+            AsyncEngineTransport(opening, wait_seconds_max=config.pop_wait_seconds_max, queued=config.client_queued)
+        )
     from lockstep.client._async.connection import AsyncConnection
     from lockstep.client._async.transport_http import AsyncHttpTransport
 
     connection = AsyncConnection(headers=_headers(token), connections_max=config.client_connections_max)
     return AsyncClient(AsyncHttpTransport(connection, _servers(bases, config), **_manners(bases, config)))
-
-
-def _options(
-    timeout_seconds: float | None,
-    retry_attempts_max: int | None,
-    retry_delay_seconds_max: float | None,
-    exactly_once: bool | None,
-) -> dict[str, Any]:
-    return {
-        "client_timeout_seconds": timeout_seconds,
-        "client_retry_attempts_max": retry_attempts_max,
-        "client_retry_delay_seconds_max": retry_delay_seconds_max,
-        "client_exactly_once": exactly_once,
-    }
 
 
 def _bases(url: Address) -> list[str] | None:
@@ -145,7 +161,14 @@ def _servers(bases: list[str], config: Config) -> Bases:
 def _manners(bases: list[str], config: Config) -> dict[str, Any]:
     return {
         # Each of the servers is asked at least once.
-        "retry": RetryPolicy(max(config.client_retry_attempts_max, len(bases)), config.client_retry_delay_seconds_max),
+        "retry": RetryPolicy(
+            max(config.client_retry_attempts_max, len(bases)),
+            config.client_retry_delay_seconds_max,
+            config.client_retry_on_429,
+            config.client_honor_retry_after,
+        ),
         "timeout_seconds": config.client_timeout_seconds,
         "exactly_once": config.client_exactly_once,
+        "queued": config.client_queued,
+        "queued_seconds_max": config.client_queued_seconds_max,
     }

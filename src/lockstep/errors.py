@@ -13,7 +13,7 @@
     │   ├── QueueNotFound, PartitionNotFound, GroupNotFound
     │   ├── MessageNotFound, DeadLetterNotFound
     │   ├── ScheduleNotFound, CronNotFound
-    │   ├── StreamQueryNotFound
+    │   ├── OperationNotFound, StreamQueryNotFound
     │   ├── SparkStreamNotFound    the published position of a Spark stream
     │   └── ArchiveNotFound        an archive of messages
     ├── MethodNotAllowed 405       the route is there, but not for this method
@@ -28,9 +28,14 @@
     ├── TooLarge 413
     ├── QueueFull 429              the queue's own limit (max_size)
     ├── Overloaded 429             the server's limit
+    │   └── OperationPending       earlier pushes to the same partition wait to be applied
     ├── CorruptSegment 500         stored data cannot be decoded
     ├── Unavailable 503            the database cannot be reached, or not in time
     │   ├── LockTimeout            others held what the call needs for too long
+    │   ├── Buffering              pushes are buffered, and what was asked cannot be
+    │   ├── SpoolFull              pushes are buffered, and there is no room for more
+    │   ├── SpoolUnusable          pushes cannot be buffered on this machine
+    │   ├── StillQueued            the request was accepted, and is not applied yet
     │   └── SchemaTooNew           the database belongs to a newer Lockstep
     ├── SparkUnavailable 500       PySpark or Java is missing, or too old
     ├── JobFailed 500              a Spark job failed
@@ -160,6 +165,12 @@ class CronNotFound(NotFound):
     code = "cron_not_found"
 
 
+class OperationNotFound(NotFound):
+    """There is no such operation."""
+
+    code = "operation_not_found"
+
+
 class StreamQueryNotFound(NotFound):
     """There is no such stream query."""
 
@@ -256,6 +267,12 @@ class Overloaded(LockstepError):
     status = 429
 
 
+class OperationPending(Overloaded):
+    """Earlier pushes to the partition wait to be applied; try again later."""
+
+    code = "operation_pending"
+
+
 class CorruptSegment(LockstepError):
     """A stored segment cannot be decoded."""
 
@@ -273,6 +290,30 @@ class LockTimeout(Unavailable):
     """A lock could not be had in time."""
 
     code = "lock_timeout"
+
+
+class StillQueued(Unavailable):
+    """The request was accepted and will be applied, but not within the time of this call."""
+
+    code = "still_queued"
+
+
+class Buffering(Unavailable):
+    """Pushes are buffered at the moment, and this one must be applied at once."""
+
+    code = "buffering"
+
+
+class SpoolFull(Unavailable):
+    """The server buffers pushes, and has no room for more."""
+
+    code = "spool_full"
+
+
+class SpoolUnusable(Unavailable):
+    """The server cannot buffer pushes."""
+
+    code = "spool_unusable"
 
 
 class SchemaTooNew(Unavailable):

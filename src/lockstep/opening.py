@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -48,13 +49,38 @@ async def running_database(config: Config) -> AsyncIterator[str]:
         return
     from lockstep.storage.postgres.embedded import EmbeddedPostgres
 
-    async with EmbeddedPostgres(config.data_dir, start_timeout=config.embedded_start_timeout_seconds) as server:
+    embedded = EmbeddedPostgres(
+        config.data_dir, start_timeout=config.embedded_start_timeout_seconds, restart_attempts_max=None
+    )
+    async with embedded as server:
         yield server.dsn
 
 
 def engine_on(address: str, config: Config) -> Engine:
     """An engine, not yet open, on the store at an address. Raises InvalidRequest if that is none."""
     return Engine(_store(address, config), config)
+
+
+def serving_engine_on(address: str, config: Config) -> Engine:
+    """The same for a server, which goes on while its store is away: calls fail at once then, and pushes are buffered
+    once the engine is told to."""
+    return Engine(_store(address, config, breaker=True), config, spool_dir=spool_directory(config))
+
+
+def spool_directory(config: Config) -> Path | None:
+    """Where a server buffers pushes, in a directory for each store; None for a store that is gone with its process."""
+    if config.spool_dir is not None:
+        return Path(config.spool_dir).expanduser().resolve()
+    if config.dsn is None:
+        from lockstep.storage.postgres.embedded import default_data_dir
+
+        data_dir = Path(config.data_dir).expanduser() if config.data_dir else default_data_dir()
+        return data_dir.resolve() / "spool"
+    if check_address(config.dsn) == "memory":
+        return None
+    if os.geteuid() == 0:
+        return Path("/var/lib/lockstep/spool")
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "lockstep/spool"
 
 
 def check_address(address: str) -> str:
@@ -68,14 +94,14 @@ def check_address(address: str) -> str:
     raise InvalidRequest("the address of a store begins with memory:// or postgresql://")
 
 
-def _store(address: str, config: Config) -> Store:
+def _store(address: str, config: Config, *, breaker: bool = False) -> Store:
     if check_address(address) == "memory":
         return MemoryStore(timing=Timing(config.schedule_min_seconds, config.cron_late_seconds_max))
-    return _postgres_store(address, config)
+    return _postgres_store(address, config, breaker=breaker)
 
 
-def _postgres_store(dsn: str, config: Config) -> Store:
+def _postgres_store(dsn: str, config: Config, *, breaker: bool) -> Store:
     # Imported here, because those who use the memory store need no database driver.
     from lockstep.storage.postgres.store import PostgresStore
 
-    return PostgresStore(dsn, config=config)
+    return PostgresStore(dsn, config=config, breaker=breaker)

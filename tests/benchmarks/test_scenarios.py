@@ -11,6 +11,7 @@ from benchmarks.harness import Outcome
 from benchmarks.messages import Messages, transaction_ids
 from benchmarks.scenarios import peers, pop, push
 from benchmarks.scenarios.latency import pop_latency
+from benchmarks.scenarios.load import queueing
 from benchmarks.scenarios.pop import pop as pop_and_ack
 from benchmarks.scenarios.push import push_more
 from benchmarks.scenarios.setting import Setting
@@ -30,7 +31,9 @@ def test_transaction_ids_are_canonical_and_differ() -> None:
     assert all(str(UUID(each)) == each and UUID(each).version == 4 for each in made)
 
 
-@pytest.mark.parametrize(("scenario", "bars"), [(push_more, 1), (pop_and_ack, 1), (pop_latency, 1), (spending, 0)])
+@pytest.mark.parametrize(
+    ("scenario", "bars"), [(push_more, 1), (pop_and_ack, 1), (pop_latency, 1), (spending, 0), (queueing, 1)]
+)
 async def test_scenario_measures_and_leaves_no_database(
     scenario: Callable[[Setting], Awaitable[Outcome]],
     bars: int,

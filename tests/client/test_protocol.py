@@ -101,7 +101,7 @@ def test_push_sends_what_is_there_and_nothing_else() -> None:
     items = protocol.push_items([NewMessage(queue="q", payload=b' {"a": 1} ')], exactly_once=False)
     request = protocol.push(items)
     assert body_of(request) == {"items": [{"queue": "q", "partition": "Default", "payload": {"a": 1}}]}
-    assert (request.method, request.target, request.repeatable) == ("POST", "/api/v1/push", False)
+    assert (request.method, request.target, request.repeatable) == ("POST", "/api/v1/push?queued=true", False)
 
 
 def test_exactly_once_gives_transaction_ids_where_there_are_none() -> None:
@@ -217,6 +217,8 @@ def test_verbs_that_must_not_be_applied_twice() -> None:
         "remove_message",
         "repair",
         "retry_message",
+        "retry_operation",
+        "retry_rejected",
     }
 
 

@@ -46,9 +46,20 @@ def test_delays_double_with_jitter_up_to_the_longest() -> None:
 
 
 def test_server_says_how_long_up_to_the_longest() -> None:
-    assert POLICY.delay_seconds(1, 1.0, retry_after_seconds=3) == 3
+    assert POLICY.delay_seconds(1, 1.0, retry_after_seconds=3) == 3.1
     assert POLICY.delay_seconds(1, 1.0, retry_after_seconds=3600) == 10
     assert POLICY.delay_seconds(5, 1.0, retry_after_seconds=0) == 1.6
+
+
+def test_server_is_not_asked_how_long_if_the_client_is_told_so() -> None:
+    policy = RetryPolicy(attempts_max=3, delay_seconds_max=10, honor_retry_after=False)
+    assert policy.delay_seconds(1, 1.0, retry_after_seconds=3) == 0.1
+
+
+def test_what_a_busy_server_refused_may_be_left_alone() -> None:
+    policy = RetryPolicy(attempts_max=3, delay_seconds_max=10, on_429=False)
+    assert not policy.again(Failure(Overloaded()), 1, repeatable=True)
+    assert policy.again(Failure(Unavailable()), 1, repeatable=True)
 
 
 def test_server_that_works_is_kept() -> None:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 import lockstep
 from lockstep import Batch, Engine, PopRequest, open_engine
+from lockstep.config import Config
 from lockstep.errors import InvalidOption, InvalidRequest
+from lockstep.opening import spool_directory
 from support.embedded_tools import reachable_directory
 
 
@@ -66,3 +72,20 @@ async def test_without_any_address_an_embedded_server_keeps_the_messages(
             async with open_engine(data_dir=directory / "data") as engine:
                 await engine.push([Batch.of("q", [b"1"])])
                 assert (await engine.queue("q")).messages == count
+
+
+def test_buffer_is_beside_the_data_or_where_state_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    assert spool_directory(Config(data_dir=str(tmp_path))) == tmp_path.resolve() / "spool"
+    assert spool_directory(Config(dsn="postgresql://h/d")) == tmp_path / "state/lockstep/spool"
+    assert spool_directory(Config(dsn="postgresql://h/d", spool_dir=str(tmp_path / "x"))) == tmp_path.resolve() / "x"
+    assert spool_directory(Config(dsn="memory://")) is None
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    assert spool_directory(Config(dsn="postgresql://h/d")) == Path("/var/lib/lockstep/spool")
+
+
+def test_import_needs_no_locks_on_files() -> None:
+    """Machines without them run clients."""
+    program = "import sys; sys.modules['fcntl'] = None; import lockstep; lockstep.connect('http://h')"
+    subprocess.run([sys.executable, "-c", program], check=True)

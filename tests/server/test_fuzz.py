@@ -53,6 +53,8 @@ class Target:
     def known(self) -> Known:
         """Each time of another queue, because what is fuzzed deletes and moves what it finds."""
         http, queue = self._http, f"fuzz{next(self._numbers)}.mail"
+        for mode in ("maintenance", "maintenance/pop"):
+            http.post(f"/api/v1/system/{mode}", {"enabled": False})
         http.push(queue, {"windowEnd": 1}, "two", None, partition="a")
         http.push(queue, [1], transactionId="known", kind="k", headers={"a": "b"}, traceId=_TRACE)
         http.push(queue, "buried", partition="b")

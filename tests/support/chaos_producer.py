@@ -66,6 +66,12 @@ class Producer:
                     self._change_name()
                     return
             else:
+                if receipts[0].status == "buffered":
+                    # Where it will be is not known yet. With transaction ids it can be asked, by pushing it again.
+                    await asyncio.sleep(RETRY_SECONDS)
+                    if self._plan.transaction_ids:
+                        continue
+                    return
                 self._log.pushed(receipts, payloads, sent_at=sent_at)
                 self._log.sync()
                 return

@@ -40,12 +40,13 @@ class HttpServer:
 
 
 @contextmanager
-def http_servers(dsn: str, folder: Path) -> Iterator[list[HttpServer]]:
-    """Two of them, one with several workers."""
+def http_servers(dsn: str, folder: Path, **settings: object) -> Iterator[list[HttpServer]]:
+    """Two of them, one with several workers. They are on one machine, and share what they buffer."""
     servers: list[HttpServer] = []
+    spool_dir = folder / "spool"
     try:
-        servers.append(HttpServer(dsn, folder / "server-1"))
-        servers.append(HttpServer(dsn, folder / "server-2", workers=2))
+        servers.append(HttpServer(dsn, folder / "server-1", spool_dir=spool_dir, **settings))
+        servers.append(HttpServer(dsn, folder / "server-2", spool_dir=spool_dir, workers=2, **settings))
         yield servers
     finally:
         for server in servers:

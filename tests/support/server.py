@@ -48,7 +48,7 @@ def running_server(dsn: str, directory: Path, **settings: object) -> Iterator[Se
     script = directory / "serve.py"
     script.write_text(_MAIN)
     environ = {name: value for name, value in os.environ.items() if not name.startswith("LOCKSTEP_")}
-    environ |= {"LOCKSTEP_DSN": dsn, "LOCKSTEP_PORT": "0"}
+    environ |= {"LOCKSTEP_DSN": dsn, "LOCKSTEP_PORT": "0", "LOCKSTEP_SPOOL_DIR": str(directory / "spool")}
     environ |= {f"LOCKSTEP_{name.upper()}": str(value) for name, value in settings.items()}
     with (directory / "server.log").open("a") as log:
         process = subprocess.Popen(

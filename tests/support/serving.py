@@ -43,8 +43,14 @@ class _Server(uvicorn.Server):
 def serving(store: Store, config: Config | None = None) -> Iterator[str]:
     """The URL of a server on the store, which it opens and closes."""
     config = config or Config()
-    engine = Engine(store, config)
-    server = _Server(engine, config)
+    with serving_engine(Engine(store, config), config) as url:
+        yield url
+
+
+@contextmanager
+def serving_engine(engine: Engine, config: Config | None = None) -> Iterator[str]:
+    """The URL of a server on an engine, which it opens and closes."""
+    server = _Server(engine, config or Config())
 
     async def run() -> None:
         async with engine:

@@ -18,8 +18,10 @@ from lockstep.cli.commands.groups import groups
 from lockstep.cli.commands.job import job
 from lockstep.cli.commands.lag import lag
 from lockstep.cli.commands.leases import leases
+from lockstep.cli.commands.maintenance import maintenance
 from lockstep.cli.commands.messages import messages
 from lockstep.cli.commands.migrate import migrate
+from lockstep.cli.commands.operations import operations
 from lockstep.cli.commands.partitions import partitions
 from lockstep.cli.commands.pipeline import pipeline
 from lockstep.cli.commands.pop import pop
@@ -58,7 +60,9 @@ COMMANDS = (
     leases,
     pipeline,
     job,
+    operations,
     verify,
+    maintenance,
     migrate,
     doctor,
     dsn,

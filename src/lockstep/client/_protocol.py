@@ -25,6 +25,8 @@ from lockstep.core.ids import message_ids, segment_uuid7
 from lockstep.core.maintenance import DutyInfo, Removal, Sample
 from lockstep.core.messages import Batch, Message, NewMessage, NewSchedule, Receipt, schedule_of
 from lockstep.core.names import QUEUE_MODE
+from lockstep.core.operations import OperationInfo, OperationPage, OperationStats
+from lockstep.core.outage import MaintenanceMode
 from lockstep.core.overview import LabelInfo, Overview
 from lockstep.core.records import (
     ACK_ERROR_TEXTS,
@@ -53,6 +55,7 @@ from lockstep.core.schedules import Scheduled, SchedulePage
 from lockstep.core.statistics import DatabaseStats
 from lockstep.core.traces import NamedTracePage, TraceEvent, TraceNamePage
 from lockstep.core.wire import messages as wire
+from lockstep.core.wire.operations import QueuedAnswer
 from lockstep.core.wire.times import timestamp
 from lockstep.core.wire.transactions import TransactionAnswer, TransactionStep
 from lockstep.errors import InvalidPayload, InvalidRequest, LockstepError, TransactionRolledBack, Unavailable
@@ -125,9 +128,9 @@ def failure_of(answer: Answer) -> Failure | None:
         error = _without_code(answer, body.error)
     return Failure(
         error,
-        # Our server says why it failed, and a call that failed has changed nothing. Whatever stands between us and
-        # it says nothing, and cannot know.
-        maybe_applied=answer.status >= 500 and not body.code,
+        # Our server says why it failed, and a call that failed has changed nothing, unless it says that it cannot know
+        # either. Whatever stands between us and it says nothing.
+        maybe_applied=(answer.status >= 500 and not body.code) or bool(body.details.get("maybe_applied")),
         unreachable=answer.status in (502, 503, 504),
         retry_after_seconds=_seconds(answer.retry_after),
     )
@@ -263,11 +266,53 @@ def _with_payload(index: int, item: _PushItem, payload: bytes, headers: bytes | 
 
 def push(items: list[_PushItem]) -> Request:
     repeatable = all(item.transaction_id is not None for item in items)
-    return Request("POST", "/api/v1/push", msgspec.json.encode({"items": items}), repeatable)
+    return Request("POST", "/api/v1/push?queued=true", msgspec.json.encode({"items": items}), repeatable)
 
 
 def receipts_of(answer: Answer) -> list[Receipt]:
     return [_receipt(item) for item in _decoded(answer, _receipts)]
+
+
+_queued = msgspec.json.Decoder(QueuedAnswer)
+
+
+def operation_of(answer: Answer) -> str | None:
+    """The id of the operation as which a push was queued; None if it was stored."""
+    if answer.status != 202:
+        return None
+    operation_id: str = _decoded(answer, _queued).operation_id
+    return operation_id
+
+
+def queued_receipts(items: list[_PushItem], operation_id: str) -> list[Receipt]:
+    """What is known of a push that waits to be applied."""
+    return [
+        Receipt(
+            index=index,
+            status="queued",
+            queue=item.queue,
+            partition=item.partition,
+            partition_id=0,
+            seq=0,
+            message_id="",
+            transaction_id=item.transaction_id or "",
+            trace_id=item.trace_id,
+            operation_id=operation_id,
+        )
+        for index, item in enumerate(items)
+    ]
+
+
+def applied_receipts(items: list[_PushItem], info: OperationInfo) -> list[Receipt] | None:
+    """The receipts of a push that was queued; None while it waits. Raises what it failed with."""
+    if info.outcome is None:
+        return None
+    return [
+        msgspec.structs.replace(
+            receipt, transaction_id=item.transaction_id or receipt.transaction_id, trace_id=item.trace_id
+        )
+        for receipt, item in zip(info.outcome.pushed(), items, strict=True)
+    ]
 
 
 def _receipt(item: wire.PushReceipt) -> Receipt:
@@ -583,6 +628,13 @@ VERBS: Mapping[str, Verb] = {
     "purge": Verb(int, repeatable=False),
     "leases": Verb(list[LeaseInfo]),
     "utilisation": Verb(list[Utilisation]),
+    "operations": Verb(OperationPage),
+    "operation": Verb(OperationInfo),
+    "operation_stats": Verb(OperationStats),
+    "retry_operation": Verb(OperationInfo, repeatable=False),
+    "maintenance_mode": Verb(MaintenanceMode),
+    "set_maintenance_mode": Verb(MaintenanceMode),
+    "retry_rejected": Verb(int, repeatable=False),
     "overview": Verb(Overview),
     "database_stats": Verb(DatabaseStats),
     "verify": Verb(list[Problem]),

@@ -36,10 +36,15 @@ class Failure:
 class RetryPolicy:
     attempts_max: int = 4
     delay_seconds_max: float = 30.0
+    on_429: bool = True
+    """Whether what a busy server refused is sent again."""
+    honor_retry_after: bool = True
 
     def again(self, failure: Failure, attempt: int, *, repeatable: bool) -> bool:
         """Whether to send again after the `attempt`-th failure; what is not repeatable must not be applied twice."""
         if attempt >= self.attempts_max or not retryable(failure.error):
+            return False
+        if isinstance(failure.error, Overloaded) and not self.on_429:
             return False
         return repeatable or not failure.maybe_applied
 
@@ -50,9 +55,10 @@ class RetryPolicy:
         """
         longest = min(self.delay_seconds_max, DELAY_SECONDS_FIRST * 2.0 ** min(attempt - 1, 64))
         jittered = longest * (0.5 + chance / 2)
-        return (
-            jittered if retry_after_seconds is None else min(max(retry_after_seconds, jittered), self.delay_seconds_max)
-        )
+        if retry_after_seconds is None or not self.honor_retry_after:
+            return jittered
+        # The jitter comes on top: those who were told the same time must not come together, either.
+        return min(retry_after_seconds + jittered, self.delay_seconds_max)
 
 
 class Bases:

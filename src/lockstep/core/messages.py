@@ -249,11 +249,11 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     """What became of one pushed message."""
 
     index: int
-    status: Literal["queued", "duplicate", "scheduled"]
+    status: Literal["queued", "duplicate", "scheduled", "buffered"]
     queue: str
     partition: str
     partition_id: int
-    """0, as the seq, and without a message id, while the message waits for its time."""
+    """0, as the seq, and without a message id, while the message waits for its time, or for the database."""
     seq: int
     message_id: str
     """A duplicate names the first message with its transaction id."""
@@ -265,6 +265,18 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     schedule_id: int | None = None
     """Of a message that waits: by what it can be cancelled; a duplicate names the one that waits already."""
     due_at: datetime | None = None
+    operation_id: str | None = None
+    """Of a push that waits to be applied: by what it can be found; nothing else is known of the message then."""
+
+
+class QueuedPush(msgspec.Struct, frozen=True, kw_only=True):
+    """A request that was accepted, and is applied later."""
+
+    operation_id: str
+    position: int
+    """Its place among those that wait, about."""
+    estimated_wait_seconds: float
+    reason: Literal["system_busy", "maintaining_order"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,6 +301,12 @@ class Placement:
     """By position in the batch: seq and message id of the first message with that transaction id."""
     appointments: Sequence[Appointment] | None = None
     """By position in a batch whose messages wait: nothing else is said about it then."""
+    buffered: bool = False
+    """The batch is safe on a server's disk, until the database takes it: nothing else is known of it then."""
+
+    @classmethod
+    def of_buffered(cls) -> Placement:
+        return cls(0, 0, _NO_SEGMENT, 0, buffered=True)
 
     @classmethod
     def waiting(cls, appointments: Sequence[Appointment]) -> Placement:
@@ -306,7 +324,7 @@ class Occupancy:
 class PushResult(Sequence[Receipt]):
     """Receipts in input order, made when they are asked for."""
 
-    __slots__ = ("_order", "_recent", "batches", "occupancy", "placements")
+    __slots__ = ("_order", "_recent", "batches", "occupancy", "operation", "placements")
 
     def __init__(
         self,
@@ -315,7 +333,10 @@ class PushResult(Sequence[Receipt]):
         *,
         occupancy: Mapping[str, Occupancy] | None = None,
         order: Sequence[tuple[int, int]] | None = None,
+        operation: QueuedPush | None = None,
     ) -> None:
+        """With an operation there are no placements: all of it waits to be applied."""
+        self.operation = operation
         self.batches = batches
         self.placements = placements
         self.occupancy = occupancy or {}
@@ -328,13 +349,20 @@ class PushResult(Sequence[Receipt]):
 
     def in_order(self, order: Sequence[tuple[int, int]] | None) -> PushResult:
         """The same receipts in another order: for each, its batch and its position there."""
-        return (
-            self if order is None else PushResult(self.batches, self.placements, occupancy=self.occupancy, order=order)
+        if order is None:
+            return self
+        return PushResult(
+            self.batches, self.placements, occupancy=self.occupancy, order=order, operation=self.operation
         )
 
     def part(self, start: int, stop: int) -> PushResult:
         """The receipts of the batches from `start` to `stop`."""
         return PushResult(self.batches[start:stop], self.placements[start:stop], occupancy=self.occupancy)
+
+    @property
+    def buffered(self) -> bool:
+        """Whether all of it is on a server's disk, and nothing in the store."""
+        return len(self.placements) > 0 and self.placements[0].buffered
 
     @property
     def duplicates(self) -> int:
@@ -385,6 +413,9 @@ class PushResult(Sequence[Receipt]):
         raise IndexError(index)
 
     def _receipt(self, index: int, batch_index: int, position: int) -> Receipt:
+        if self.operation is not None:
+            batch = self.batches[batch_index]
+            return _unplaced_receipt(index, batch, position, "queued", self.operation.operation_id)
         if self._recent is None or self._recent[0] != batch_index:
             placement = self.placements[batch_index]
             self._recent = (batch_index, placement, sorted(placement.duplicates or ()))
@@ -392,6 +423,8 @@ class PushResult(Sequence[Receipt]):
         batch = self.batches[batch_index]
         if placement.appointments is not None:
             return _waiting_receipt(index, batch, position, placement.appointments[position])
+        if placement.buffered:
+            return _unplaced_receipt(index, batch, position, "buffered")
         earlier = placement.duplicates or {}
         occupancy = self.occupancy.get(batch.queue)
         if position in earlier:
@@ -415,6 +448,23 @@ class PushResult(Sequence[Receipt]):
             depth=occupancy.depth if occupancy else None,
             remaining=occupancy.remaining if occupancy else None,
         )
+
+
+def _unplaced_receipt(
+    index: int, batch: Batch, position: int, status: Literal["queued", "buffered"], operation_id: str | None = None
+) -> Receipt:
+    return Receipt(
+        index=index,
+        status=status,
+        operation_id=operation_id,
+        queue=batch.queue,
+        partition=batch.partition,
+        partition_id=0,
+        seq=0,
+        message_id="",
+        transaction_id=_at(batch.columns.transaction_ids, position) or "",
+        trace_id=_at(batch.columns.trace_ids, position),
+    )
 
 
 def _waiting_receipt(index: int, batch: Batch, position: int, appointment: Appointment) -> Receipt:

@@ -13,7 +13,8 @@ and a joined push waits for a lock only a little; after that each of its request
 What is joined must not be noticed by those who asked:
 * Each request gets its own answer: its receipts, its lease, its outcomes. Pops never share a lease.
 * If a joined call fails, each of its requests is tried alone, so that one that is at fault fails for itself only.
-  When the store cannot be reached they all fail: trying each would just take longer.
+  When the store cannot be reached they all fail: trying each would just take longer. A push that must not overtake
+  operations that wait says which of its batches that is about: the requests without any go again together.
 * Acks of the same cursor are applied together, by the contract of the store, and then one may clamp the other. So two
   requests that speak of the same partition and group, or of the same lease, never share a call.
 * Requests are joined in the order in which they came. A request that does not fit ends the call that gathers.
@@ -33,15 +34,19 @@ from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from msgspec.structs import replace
 
 from lockstep.config import Config
 from lockstep.core.messages import Batch, PushResult
+from lockstep.core.operations import NewOperation, ack_keys
 from lockstep.core.records import Ack, AckOutcome, Popped, PopRequest, Renewal, Renewed
-from lockstep.errors import LockstepError, LockTimeout, Unavailable
+from lockstep.errors import LockstepError, LockTimeout, OperationPending, Unavailable
 from lockstep.storage.base import Store
+
+LoadKind = Literal["push", "ack", "pop"]
+"""The kinds of requests whose load is managed."""
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -49,6 +54,9 @@ Answer = TypeVar("Answer")
 _UNLIMITED = 1_000_000_000
 _SHARED_KNOWN_MAX = 10_000
 _UNWANTED_SECONDS_MAX = 1.0
+_LOOK_SECONDS_MIN = 0.5
+_RATE_KEPT = 0.9
+"""A rate is forgotten this slowly: a lull does not mean that there is less time."""
 
 
 @dataclass(slots=True)
@@ -69,6 +77,27 @@ class CallCounts:
         return self.requests - self.calls
 
 
+@dataclass(frozen=True, slots=True)
+class Crowd:
+    """The requests of one kind that wait for their call, and how calls of the kind went of late."""
+
+    requests: int = 0
+    bytes: int = 0
+    oldest_seconds: float = 0.0
+    """How long the first of them has waited."""
+    fastest_seconds: float = 0.0
+    """What the fastest call took; 0 if none has ended."""
+
+    def __or__(self, other: Crowd) -> Crowd:
+        """Both as one kind: the slower of the two counts."""
+        return Crowd(
+            self.requests + other.requests,
+            self.bytes + other.bytes,
+            max(self.oldest_seconds, other.oldest_seconds),
+            max(self.fastest_seconds, other.fastest_seconds),
+        )
+
+
 @dataclass(slots=True)
 class _Asked(Generic[Item, Answer]):
     """A request that waits for its call."""
@@ -79,6 +108,7 @@ class _Asked(Generic[Item, Answer]):
     keys: frozenset[Hashable]
     apart: frozenset[Hashable]
     answer: asyncio.Future[Answer]
+    at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +123,12 @@ class _Limits:
     patience_seconds: float
     calls_late_max: int
     """Most calls in flight while those before take long: some connections stay for everything else."""
+    crowd_requests: int
+    """If more wait than this, or more bytes, or what takes longer than so many seconds, somebody is told."""
+    crowd_bytes: int
+    crowd_seconds: float
+    crowd_messages_min: int
+    """Fewer messages are never too many."""
 
     @classmethod
     def of(cls, config: Config) -> _Limits:
@@ -103,6 +139,10 @@ class _Limits:
             messages_min=config.call_messages_min if config.batching else 0,
             patience_seconds=config.call_patience_seconds,
             calls_late_max=max(config.pool_connections_max // 2, 1),
+            crowd_requests=config.load_requests_max,
+            crowd_bytes=config.load_bytes_max,
+            crowd_seconds=config.load_wait_seconds_max,
+            crowd_messages_min=config.load_busy_messages_max,
         )
 
 
@@ -123,6 +163,7 @@ class _Lane(Generic[Item, Answer]):
         calls_max: int,
         limits: _Limits,
         abandoned: Callable[[Answer], None] | None = None,
+        crowded: Callable[[], None] | None = None,
     ) -> None:
         self._call = call
         self._split = split
@@ -130,8 +171,17 @@ class _Lane(Generic[Item, Answer]):
         self._calls_max = calls_max
         self._limits = limits
         self._abandoned = abandoned
+        self._crowded = crowded
         self._waiting: deque[_Asked[Item, Answer]] = deque()
         self._waiting_messages = 0
+        self._waiting_bytes = 0
+        self._fastest_seconds = 0.0
+        self._done_messages = 0
+        self._messages_per_second = 0.0
+        """The most that were done of late, with everything that takes time beside the calls."""
+        self._looked_at = 0.0
+        self.crowd_messages: float = limits.crowd_messages_min
+        """More than these take too long."""
         self._calls: dict[asyncio.Task[None], list[_Asked[Item, Answer]]] = {}
         self._busy: set[Hashable] = set()
         """What of `apart` is in flight."""
@@ -155,13 +205,48 @@ class _Lane(Generic[Item, Answer]):
         common are never in flight in two calls, but may share one."""
         self.counts.requests += 1
         if self._abandoned is None and not self._waiting and self._may_start(messages):
-            return await self._ask_alone(items)
-        asked = _Asked(items, messages, bytes, keys, apart, asyncio.get_running_loop().create_future())
+            return await self._ask_alone(items, messages)
+        loop = asyncio.get_running_loop()
+        asked = _Asked(items, messages, bytes, keys, apart, loop.create_future(), loop.time())
         self._waiting.append(asked)
         self._waiting_messages += messages
+        self._waiting_bytes += bytes
         self._start()
+        if (
+            len(self._waiting) > self._limits.crowd_requests
+            or self._waiting_bytes > self._limits.crowd_bytes
+            or self._waiting_messages > self.crowd_messages
+        ):
+            self._tell_crowded()
         answer: Answer = await asked.answer
         return answer
+
+    def _tell_crowded(self) -> None:
+        if self._crowded is not None:
+            self._crowded()
+
+    def crowd(self) -> Crowd:
+        """Who waits now, and how calls went since this was last asked."""
+        now = asyncio.get_running_loop().time()
+        fastest, self._fastest_seconds = self._fastest_seconds, 0.0
+        oldest = now - self._waiting[0].at if self._waiting else 0.0
+        if now - self._looked_at >= _LOOK_SECONDS_MIN:
+            self._learn_rate(now - self._looked_at)
+            self._looked_at = now
+        return Crowd(len(self._waiting), self._waiting_bytes, oldest, fastest)
+
+    def _learn_rate(self, seconds: float) -> None:
+        """How many messages are too many: what takes longer than requests may wait, at the rate of late."""
+        done, self._done_messages = self._done_messages, 0
+        self._messages_per_second = max(done / seconds, self._messages_per_second * _RATE_KEPT)
+        many = self._messages_per_second * self._limits.crowd_seconds
+        self.crowd_messages = max(many, self._limits.crowd_messages_min)
+
+    @property
+    def waiting_messages(self) -> int:
+        """Of the requests that wait. Those in flight are not told of: what waits is what keeps the store at work when
+        a call ends, and a limit on both would slow down calls that take longer, and then still more."""
+        return self._waiting_messages
 
     async def close(self) -> None:
         """Wait for the calls in flight. One that nobody waits for any more is given up after a while."""
@@ -181,13 +266,15 @@ class _Lane(Generic[Item, Answer]):
         late = asyncio.get_running_loop().time() - self._started_at >= self._limits.patience_seconds
         return late and in_flight < self._limits.calls_late_max
 
-    async def _ask_alone(self, items: Sequence[Item]) -> Answer:
+    async def _ask_alone(self, items: Sequence[Item], messages: int) -> Answer:
         """The way of a lone request: no future, no task, no switch. Not for pops: a cancelled call would leave what
         it leased behind, unknown to anybody."""
         self._direct += 1
         try:
-            self._count(1, len(items))
-            return self._split(await self._call(list(items), joined=False), 0, len(items))
+            began = self._count(1, len(items))
+            answer = self._split(await self._call(list(items), joined=False), 0, len(items))
+            self._time(began, messages)
+            return answer
         finally:
             self._direct -= 1
             self._start()
@@ -242,13 +329,19 @@ class _Lane(Generic[Item, Answer]):
     def _take(self) -> _Asked[Item, Answer]:
         asked = self._waiting.popleft()
         self._waiting_messages -= asked.messages
+        self._waiting_bytes -= asked.bytes
         return asked
 
     async def _run(self, gathered: list[_Asked[Item, Answer]]) -> None:
         items = [item for asked in gathered for item in asked.items]
-        self._count(len(gathered), len(items))
+        began = self._count(len(gathered), len(items))
         try:
             answer = await self._call(items, joined=len(gathered) > 1)
+        except OperationPending as error:
+            others = _fail_those_behind(gathered, error)
+            if others:
+                await self._run(others)
+            return
         except Exception as error:
             if len(gathered) > 1 and _may_be_one_of_them(error):
                 await self._run_each(gathered)
@@ -260,6 +353,7 @@ class _Lane(Generic[Item, Answer]):
             for asked in gathered:
                 asked.answer.cancel()
             raise
+        self._time(began, sum([asked.messages for asked in gathered]))
         start = 0
         for asked in gathered:
             stop = start + len(asked.items)
@@ -288,12 +382,37 @@ class _Lane(Generic[Item, Answer]):
         elif self._abandoned is not None:
             self._abandoned(answer)
 
-    def _count(self, requests: int, items: int) -> None:
+    def _count(self, requests: int, items: int) -> float:
+        """Count a call that begins now, and say when that is."""
         self._started_at = asyncio.get_running_loop().time()
         counts = self.counts
         counts.calls += 1
         counts.items += items
         counts.requests_max = max(counts.requests_max, requests)
+        return self._started_at
+
+    def _time(self, began: float, messages: int) -> None:
+        """A call has ended well: how long the fastest one takes says more than how long those take that had to wait
+        for somebody else."""
+        seconds = asyncio.get_running_loop().time() - began
+        if seconds < self._fastest_seconds or self._fastest_seconds == 0.0:
+            self._fastest_seconds = seconds
+        self._done_messages += messages
+
+
+def _fail_those_behind(gathered: list[_Asked[Any, Any]], error: OperationPending) -> list[_Asked[Any, Any]]:
+    """Tell the requests of a push for whose partitions operations wait; returns the others."""
+    behind = set(error.details["batches"])
+    others = []
+    start = 0
+    for asked in gathered:
+        stop = start + len(asked.items)
+        if behind.isdisjoint(range(start, stop)):
+            others.append(asked)
+        else:
+            _fail(asked.answer, OperationPending(batches=[i - start for i in sorted(behind) if start <= i < stop]))
+        start = stop
+    return others
 
 
 def _may_be_one_of_them(error: Exception) -> bool:
@@ -338,10 +457,19 @@ class _Releases:
 class Batching:
     """The busy verbs of a store, joined."""
 
-    def __init__(self, store: Store, config: Config, *, released: Callable[[list[AckOutcome]], None]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        config: Config,
+        *,
+        released: Callable[[list[AckOutcome]], None],
+        crowded: Callable[[LoadKind], None],
+    ) -> None:
+        """`crowded` is told when too many requests of a kind wait."""
         self._releases = _Releases(store, released)
         self._store = store
         self._lock_seconds = config.call_lock_seconds
+        self._busy_messages_max = config.load_busy_messages_max
         self._shared: set[tuple[str | None, str]] = set()
         """Groups, by queue, that were found to be shared."""
         limits = _Limits.of(config)
@@ -349,7 +477,11 @@ class Batching:
         if not config.batching:
             push_calls_max = pop_calls_max = ack_calls_max = _UNLIMITED
         self._push: _Lane[Batch, PushResult] = _Lane(
-            self._call_push, _part_of_push, calls_max=push_calls_max, limits=limits
+            self._call_push,
+            _part_of_push,
+            calls_max=push_calls_max,
+            limits=limits,
+            crowded=partial(crowded, "push"),
         )
         # What waits for its time is a transaction of several steps, which other pushes need not pay for.
         self._schedule: _Lane[Batch, PushResult] = _Lane(
@@ -361,16 +493,32 @@ class Batching:
             calls_max=pop_calls_max,
             limits=limits,
             abandoned=self._releases.release,
+            crowded=partial(crowded, "pop"),
         )
         # Whole leases have a procedure of their own, which does not take other acks.
         self._ack_leases: _Lane[Ack, list[AckOutcome]] = _Lane(
-            _plainly(store.ack), _part_of_outcomes, calls_max=ack_calls_max, limits=limits
+            _plainly(store.ack),
+            _part_of_outcomes,
+            calls_max=ack_calls_max,
+            limits=limits,
+            crowded=partial(crowded, "ack"),
         )
         self._ack: _Lane[Ack, list[AckOutcome]] = _Lane(
-            _plainly(store.ack), _part_of_outcomes, calls_max=ack_calls_max, limits=limits
+            _plainly(store.ack),
+            _part_of_outcomes,
+            calls_max=ack_calls_max,
+            limits=limits,
+            crowded=partial(crowded, "ack"),
         )
         self._renew: _Lane[Renewal, list[Renewed]] = _Lane(
             _plainly(store.renew), _part_of_list, calls_max=ack_calls_max, limits=limits
+        )
+        # Requests that are queued become one bundle, and bundles are of one kind.
+        self._queue_push: _Lane[NewOperation, list[str]] = _Lane(
+            _plainly(store.queue_operations), _part_of_list, calls_max=push_calls_max, limits=limits
+        )
+        self._queue_ack: _Lane[NewOperation, list[str]] = _Lane(
+            _plainly(store.queue_operations), _part_of_list, calls_max=ack_calls_max, limits=limits
         )
 
     async def _call_push(self, batches: list[Batch], *, joined: bool) -> PushResult:
@@ -385,6 +533,16 @@ class Batching:
             "ack_leases": self._ack_leases.counts,
             "ack": self._ack.counts,
             "renew": self._renew.counts,
+            "queue_push": self._queue_push.counts,
+            "queue_ack": self._queue_ack.counts,
+        }
+
+    def crowds(self) -> dict[LoadKind, Crowd]:
+        """Who waits, by kind."""
+        return {
+            "push": self._push.crowd() | self._schedule.crowd(),
+            "ack": self._ack_leases.crowd() | self._ack.crowd(),
+            "pop": self._pop.crowd(),
         }
 
     async def push(self, batches: Sequence[Batch]) -> PushResult:
@@ -409,15 +567,28 @@ class Batching:
     async def ack(self, acks: Sequence[Ack]) -> list[AckOutcome]:
         by_lease = all([ack.partition_id is None and ack.transaction_id is None for ack in acks])
         lane = self._ack_leases if by_lease else self._ack
-        keys: set[Hashable] = {ack.lease_id for ack in acks if ack.lease_id is not None}
-        keys.update([(ack.partition_id, ack.group) for ack in acks if ack.partition_id is not None])
-        return await lane.ask(acks, messages=len(acks), keys=frozenset(keys))
+        return await lane.ask(acks, messages=len(acks), keys=frozenset(ack_keys(acks)))
 
     async def renew(self, renewals: Sequence[Renewal]) -> list[Renewed]:
         return await self._renew.ask(renewals, messages=len(renewals))
 
+    def has_time(self) -> bool:
+        """Whether what waits to be pushed is less than takes half as long as requests may wait, or fills a call."""
+        return self._push.waiting_messages < max(self._push.crowd_messages / 2, self._busy_messages_max)
+
+    def queueing(self) -> int:
+        """How many messages of pushes wait to be queued."""
+        return self._queue_push.waiting_messages
+
+    async def queue(self, operation: NewOperation) -> str:
+        """Queue a request; returns the id of the operation."""
+        lane = self._queue_push if operation.kind == "push" else self._queue_ack
+        ids = await lane.ask([operation], messages=operation.messages(), bytes=operation.bytes())
+        return ids[0]
+
     async def close(self) -> None:
-        for lane in (self._push, self._schedule, self._pop, self._ack_leases, self._ack, self._renew):
+        lanes = (self._push, self._schedule, self._pop, self._ack_leases, self._ack, self._renew)
+        for lane in (*lanes, self._queue_push, self._queue_ack):
             await lane.close()
         await self._releases.close()
 

@@ -5,10 +5,12 @@ Every verb checks all of its input before the store sees any of it, so bad input
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -21,6 +23,8 @@ from lockstep.core.ids import parse_uuid
 from lockstep.core.maintenance import DutyInfo, Removal, Sample
 from lockstep.core.messages import Batch, Message, NewMessage, NewSchedule, PushResult, Receipt
 from lockstep.core.names import QUEUE_MODE, check_name
+from lockstep.core.operations import OperationInfo, OperationPage, OperationStats, OperationStatus, QueuedAs
+from lockstep.core.outage import BreakerState, BufferStats, MaintenanceMode
 from lockstep.core.overview import LabelInfo, Overview
 from lockstep.core.policy import SECONDS_MAX, GroupMode, QueueOptions
 from lockstep.core.records import (
@@ -65,12 +69,15 @@ from lockstep.core.streams import (
 from lockstep.core.traces import NamedTracePage, NewTraceEvent, TraceEvent, TraceNamePage
 from lockstep.engine import checks, schedule_checks, stream_checks
 from lockstep.engine.balancing import Balancing
-from lockstep.engine.batching import Batching, CallCounts
-from lockstep.engine.incoming import check_push
+from lockstep.engine.batching import Batching, CallCounts, LoadKind
+from lockstep.engine.incoming import Order, check_push
+from lockstep.engine.load import Answer, Load, LoadState
 from lockstep.engine.maintenance import Maintenance, Promotion
-from lockstep.engine.times import check_time
+from lockstep.engine.operations import Operations, Tell
+from lockstep.engine.spooling import Spooling
+from lockstep.engine.times import check_seconds, check_time
 from lockstep.engine.waiting import Waiting, WaitingCounts
-from lockstep.errors import TooLarge
+from lockstep.errors import InvalidRequest, OperationPending, StillQueued, TooLarge, Unavailable
 from lockstep.storage.base import Store
 
 
@@ -82,18 +89,43 @@ class EngineCounts:
     """By verb: how its requests were joined into calls of the store."""
     waiting: WaitingCounts
     store: StoreCounts
+    buffer: BufferStats | None
+    """None where pushes are not buffered."""
+    breaker: BreakerState
+    load: Mapping[LoadKind, LoadState]
+    operations_applied: int
+    operations_failed: int
 
 
 class Engine:
     """The verbs of Lockstep over any store. What they do is said in `storage/base.py`."""
 
-    def __init__(self, store: Store, config: Config) -> None:
+    def __init__(self, store: Store, config: Config, *, spool_dir: Path | None = None) -> None:
+        """`spool_dir` is where it buffers pushes, once it is told to; None is a directory that is gone with it."""
         self._store = store
         self._config = config
-        self._batching = Batching(store, config, released=self._tell_released)
+        self._batching = Batching(store, config, released=self._tell_released, crowded=self._tell_crowded)
+        self._load = Load(
+            config,
+            crowds=self._batching.crowds,
+            clock=time.monotonic,
+            queueing=self._batching.queueing,
+            has_time=self._batching.has_time,
+        )
         self._balancing = Balancing(store, config)
         self._waiting = Waiting(store, self._batching.pop, config)
         self._promotion = Promotion(store, config, tell=self._tell_partitions)
+        self._spool_dir = spool_dir
+        self._spooling = Spooling(
+            store, config, place=self._balancing.place, tell=self._tell_pushed, paused=self._waiting.pause
+        )
+        self._operations = Operations(
+            store,
+            config,
+            self._batching,
+            self._load,
+            Tell(self._tell_partitions, self._tell_scheduled, self._tell_released),
+        )
         self._listening = False
 
     async def __aenter__(self) -> Engine:
@@ -109,8 +141,10 @@ class Engine:
         await self._store.open()
 
     async def close(self) -> None:
+        await self._operations.stop()
         await self._promotion.stop()
         await self.stop_waiting()
+        await self._spooling.stop()
         await self._batching.close()
         await self._store.close()
 
@@ -120,8 +154,18 @@ class Engine:
             self._listening = True
             await self._store.listen(lambda queue, partitions: self._waiting.stirred(queue, count=partitions))
 
+    def start_operations(self) -> None:
+        """From now on apply operations that wait, and queue or refuse requests while it is busy: what servers do."""
+        self._operations.manage_load()
+
+    async def start_buffering(self) -> None:
+        """From now on buffer pushes while the store is away, and follow the maintenance mode: what servers do."""
+        await self._spooling.start(self._spool_dir)
+
     async def stop_waiting(self) -> None:
-        """Let every waiting pop answer now, and every later one without a wait."""
+        """Let every waiting pop answer now, and every later one without a wait; and pushes that wait to be applied,
+        soon."""
+        self._operations.stop_waiting()
         await self._waiting.stop()
 
     def maintenance(self) -> Maintenance:
@@ -131,7 +175,16 @@ class Engine:
     @property
     def counts(self) -> EngineCounts:
         """How requests are joined, how pops wait, and how the store stands."""
-        return EngineCounts(self._batching.counts, self._waiting.counts, self._store.counts())
+        return EngineCounts(
+            calls=self._batching.counts,
+            waiting=self._waiting.counts,
+            store=self._store.counts(),
+            buffer=self._spooling.buffer_stats(),
+            breaker=self._spooling.breaker,
+            load=self._load.states,
+            operations_applied=self._operations.applied,
+            operations_failed=self._operations.failed,
+        )
 
     async def ping(self) -> None:
         await self._store.ping()
@@ -213,13 +266,58 @@ class Engine:
 
     # Messages in and out
 
-    async def push(self, messages: Sequence[Batch] | Sequence[NewMessage]) -> PushResult:
-        """Push batches, or single messages; the receipts are in the order of the input either way."""
+    async def push(
+        self,
+        messages: Sequence[Batch] | Sequence[NewMessage],
+        *,
+        queued: QueuedAs = "wait",
+        told_in: Order | None = None,
+    ) -> PushResult:
+        """Push batches, or single messages; the receipts are in the order of the input either way.
+
+        A server that is busy, or has earlier pushes to the same partitions to apply, queues it as an operation. Then it
+        waits until that is applied; or, if `queued` is `return`, the receipts just name it. `told_in` is the order, for
+        each message its batch and its position there, in which the operation will tell what became of batches.
+        """
+        if queued not in ("wait", "return"):
+            raise InvalidRequest(f"queued must be wait or return, not {queued!r}")
         checked, order = check_push(messages, self._config)
-        batches = await self._balancing.place(checked)
-        pushed = await self._batching.push(batches)
+        if self._spooling.gate[0]:
+            buffered = await self._spooling.push(checked)
+            if buffered is not None:
+                return buffered.in_order(order)
+        batches: Sequence[Batch] = checked
+        try:
+            batches = await self._balancing.place(checked)
+            if self._load.push is not Answer.EXECUTE and not self._load.executes_push():
+                waiting = await self._operations.queue_push(batches, order or told_in, "system_busy")
+                return await self._queued(waiting, order, queued)
+            pushed = await self._batching.push(batches)
+        except OperationPending:
+            waiting = await self._operations.queue_push(batches, order or told_in, "maintaining_order")
+            return await self._queued(waiting, order, queued)
+        except StillQueued:
+            raise
+        except Unavailable as error:
+            pushed = await self._spooling.rescue(batches, error, self._batching.push)
+            if pushed.buffered:
+                return pushed.in_order(order)
         self._tell_pushed(batches, pushed)
         return pushed.in_order(order)
+
+    async def push_applied(self, pushed: PushResult) -> PushResult:
+        """The receipts of a push that was queued, once it is applied. Raises what it failed with; StillQueued after the
+        setting operation_wait_seconds_max."""
+        return await self._operations.push_applied(pushed)
+
+    async def _queued(self, pushed: PushResult, order: Order | None, queued: QueuedAs) -> PushResult:
+        """The receipts of a push that waits to be applied: who applies it tells of it."""
+        if queued == "wait":
+            pushed = await self._operations.push_applied(pushed)
+        return pushed.in_order(order)
+
+    def _tell_crowded(self, kind: LoadKind) -> None:
+        self._load.note_crowd(kind)
 
     def _tell_pushed(self, batches: Sequence[Batch], pushed: PushResult) -> None:
         """Wake the pops that wait for what was pushed, here and elsewhere; and the promotion, for what is to wait."""
@@ -247,7 +345,12 @@ class Engine:
         self._promotion.note(due_at)
 
     async def pop(self, requests: Sequence[PopRequest]) -> list[Popped]:
-        return await self._batching.pop([checks.check_pop(request, self._config) for request in requests])
+        checked = [checks.check_pop(request, self._config) for request in requests]
+        if self._spooling.pops_paused:
+            return [Popped(request.group) for request in checked]
+        if self._load.pop is not Answer.EXECUTE:
+            raise self._load.refusal("pop")
+        return await self._batching.pop(checked)
 
     async def wait_pop(self, request: PopRequest, seconds: float) -> Popped:
         """Pop; if there is nothing, wait for something for as long as `seconds`.
@@ -256,6 +359,10 @@ class Engine:
         """
         checks.check_pop(request, self._config)
         checks.check_wait_seconds(seconds, self._config)
+        if self._spooling.pops_paused:
+            return Popped(request.group)
+        if self._load.pop is not Answer.EXECUTE:
+            raise self._load.refusal("pop")
         await self.listen()
         self._promotion.start()
         return await self._waiting.pop(request, seconds)
@@ -268,9 +375,12 @@ class Engine:
         acks = checks.check_acks(acks, self._config)
         checks.check_boolean(atomic, what="atomic")
         if atomic:
+            self._load.check("ack")
             outcomes = (await self._store.transaction(acks, [])).acks
-        else:
+        elif self._load.ack is Answer.EXECUTE and not self._operations.is_behind(acks):
             outcomes = await self._batching.ack(acks)
+        else:
+            return await self._operations.ack(acks)  # who applies it tells of it
         self._tell_released(outcomes)
         return outcomes
 
@@ -293,12 +403,54 @@ class Engine:
     ) -> TransactionResult:
         acks = checks.check_acks(acks, self._config)
         checked, order = check_push(messages, self._config)
+        if checked:
+            self._spooling.refuse_while_shut()
+            self._load.check("push")
         batches = await self._balancing.place(checked)
         result = await self._store.transaction(acks, batches)
         self._tell_released(result.acks)
         if batches:
             self._tell_pushed(batches, result.pushed)
         return TransactionResult(result.acks, result.pushed.in_order(order))
+
+    # Requests that wait to be applied
+
+    def check_load(self, kind: LoadKind) -> None:
+        """Raises Overloaded if requests of this kind are refused now: worth asking before a request is even read."""
+        if kind == "push" and self._spooling.gate[0]:
+            return  # it does not come to the store now
+        self._load.check(kind)
+
+    async def operations(
+        self, *, status: OperationStatus | None = None, cursor: str | None = None, limit: int = 100
+    ) -> OperationPage:
+        if status not in (None, "pending", "done", "failed"):
+            raise InvalidRequest(f"status must be pending, done or failed, not {status!r}")
+        checks.check_page_cursor(cursor)
+        checks.check_limit(limit, self._config)
+        return await self._store.operations(status=status, cursor=cursor, limit=limit)
+
+    async def operation(self, operation_id: str, *, wait_seconds: float = 0.0) -> OperationInfo:
+        """One operation; with `wait_seconds`, once something has become of it, or the time is up."""
+        operation_id = str(parse_uuid(operation_id, what="operation id"))
+        check_seconds(wait_seconds, what="wait_seconds", high=SECONDS_MAX)
+        wait_seconds = min(wait_seconds, self._config.pop_wait_seconds_max)
+        info = await self._store.operation(operation_id)
+        if info.status != "pending" or wait_seconds == 0:
+            return info
+        await self._operations.wait(operation_id, wait_seconds)
+        return await self._store.operation(operation_id)
+
+    async def operation_stats(self) -> OperationStats:
+        """What waits and has failed, of all servers together; and how busy this one is."""
+        counts = await self._store.operation_counts()
+        return self._operations.stats(counts)
+
+    async def retry_operation(self, operation_id: str) -> OperationInfo:
+        """Let an operation that failed wait again, in its old place."""
+        info = await self._store.retry_operation(str(parse_uuid(operation_id, what="operation id")))
+        self._operations.stir()
+        return info
 
     # Groups
 
@@ -469,6 +621,9 @@ class Engine:
     ) -> StreamCycleResult:
         cycle = stream_checks.check_cycle(cycle, self._config)
         batches, order = check_push(messages, self._config)
+        if batches:
+            self._spooling.refuse_while_shut()
+            self._load.check("push")
         result = await self._store.stream_cycle(cycle, batches)
         if result.ack is not None:
             self._tell_released([result.ack])
@@ -572,6 +727,22 @@ class Engine:
     async def repair(self, *, queue: str | None = None) -> list[Problem]:
         checks.check_names(queue=queue)
         return await self._store.repair(queue=queue)
+
+    async def maintenance_mode(self) -> MaintenanceMode:
+        """Whether pushes are buffered, and pops find nothing; and what is buffered on this machine."""
+        return await self._spooling.mode()
+
+    async def set_maintenance_mode(self, *, push: bool | None = None, pop: bool | None = None) -> MaintenanceMode:
+        """Let all servers on the store buffer pushes, or drain what they have; and let pops find nothing, or go on.
+        None leaves it as it is."""
+        for what, given in (("push", push), ("pop", pop)):
+            if given is not None:
+                checks.check_boolean(given, what=what)
+        return await self._spooling.set_mode(push=push, pop=pop)
+
+    async def retry_rejected(self) -> int:
+        """Buffer again what the database had refused, and was set aside on this machine; returns how many messages."""
+        return await self._spooling.retry_rejected()
 
     # Maintenance: what the duties in `engine/maintenance` have done
 

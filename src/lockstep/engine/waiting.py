@@ -27,7 +27,7 @@ from msgspec.structs import replace
 
 from lockstep.config import Config
 from lockstep.core.records import PendingRequest, Popped, PopRequest
-from lockstep.errors import LockstepError
+from lockstep.errors import LockstepError, Unavailable
 from lockstep.storage.base import Store
 
 _CHECK_KEYS_MAX = 1000
@@ -88,6 +88,7 @@ class Waiting:
         self._by_name: dict[str | None, dict[Key, _Queue]] = {}
         self._checking: asyncio.Task[None] | None = None
         self._stopped = False
+        self._paused = False
         self.shared = 0
         """Polls of shared groups that wait now."""
         self.counts = WaitingCounts()
@@ -98,9 +99,16 @@ class Waiting:
         poll = _Poll(Key(request.queue, request.group, request.partition), _future())
         # It counts as waiting before it looks: what comes in between wakes it.
         self._add(poll)
+        waited = False
         try:
             while True:
-                popped = (await self._pop([_limited(request, poll.share)]))[0]
+                try:
+                    popped = (await self._pop([_limited(request, poll.share)]))[0]
+                except Unavailable:
+                    # One that waits already outlasts a short outage, and is woken when the store is back.
+                    if not waited:
+                        raise
+                    popped = Popped(request.group)
                 if popped.mode == "shared" and poll.shared_batch is None:
                     poll.shared_batch = request.batch
                     self.shared += 1
@@ -108,6 +116,7 @@ class Waiting:
                     if poll.chained:
                         self._wake(poll.key, 1, chained=True)
                     return popped
+                waited = True
                 if not await self._sleep(poll, deadline - time.monotonic()):
                     return popped
         finally:
@@ -147,11 +156,17 @@ class Waiting:
                 self._wake(key, count, chained=True)
         self._wake_wide()
 
+    def pause(self, paused: bool) -> None:
+        """Let every poll answer now, and every later one without a wait; or no longer."""
+        self._paused = paused
+        if paused:
+            for key in list(self._queues):
+                self._wake(key, _WAKE_ALL)
+
     async def stop(self) -> None:
-        """Let every poll answer now."""
+        """Let every poll answer now, for good."""
         self._stopped = True
-        for key in list(self._queues):
-            self._wake(key, _WAKE_ALL)
+        self.pause(True)
         if self._checking is not None:
             self._checking.cancel()
             await asyncio.wait((self._checking,))
@@ -181,7 +196,7 @@ class Waiting:
 
     async def _sleep(self, poll: _Poll, seconds: float) -> bool:
         """Lie still until woken. False when the time is up, or everybody is sent home."""
-        if seconds <= 0 or self._stopped:
+        if seconds <= 0 or self._stopped or self._paused:
             return False
         if not poll.wake.done():
             timer = asyncio.get_running_loop().call_later(seconds, _set, poll.wake)
@@ -190,7 +205,7 @@ class Waiting:
                 await poll.wake
             finally:
                 timer.cancel()
-            if self._stopped or time.monotonic() - began >= seconds:
+            if self._stopped or self._paused or time.monotonic() - began >= seconds:
                 return False
         # It goes to the end of the line, and can be woken again from now on.
         poll.wake = _future()

@@ -79,10 +79,7 @@ class Request:
 
     async def json(self, decoder: msgspec.json.Decoder[T]) -> T:
         """The body, decoded. Raises InvalidRequest for what is no JSON, or not of the right shape."""
-        body = await self.body()
-        if not body:
-            raise InvalidRequest("the body is empty; a JSON document is needed")
-        return decode(body, decoder)
+        return decode_needed(await self.body(), decoder)
 
     async def json_or(self, decoder: msgspec.json.Decoder[T], default: T) -> T:
         """For routes whose fields are all optional: clients send no body at all then."""
@@ -109,6 +106,13 @@ class Request:
     def _check_size(self, size: int) -> None:
         if size > self._body_bytes_max:
             raise TooLarge(f"the body has more than {self._body_bytes_max} bytes (body_bytes_max)")
+
+
+def decode_needed(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
+    """For routes that need a body. Raises InvalidRequest."""
+    if not body:
+        raise InvalidRequest("the body is empty; a JSON document is needed")
+    return decode(body, decoder)
 
 
 def decode(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:

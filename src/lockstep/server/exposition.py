@@ -26,6 +26,8 @@ def _lines(metrics: MetricsAnswer) -> Iterator[str]:
     yield from _polls(metrics)
     yield from _batching(metrics)
     yield from _resources(metrics)
+    yield from _buffer(metrics)
+    yield from _load(metrics)
 
 
 def _requests(metrics: MetricsAnswer) -> Iterator[str]:
@@ -87,6 +89,47 @@ def _resources(metrics: MetricsAnswer) -> Iterator[str]:
     yield from _family("cpu_seconds_total", "counter", "Processor time of the process.", worker, cpu)
     rss = metrics.memory.rss_bytes_max
     yield from _family("memory_rss_bytes_max", "gauge", "Most memory that the process had.", worker, [({}, rss)])
+
+
+def _buffer(metrics: MetricsAnswer) -> Iterator[str]:
+    buffer, worker = metrics.buffer, metrics.worker_id
+    for name, text, value in (
+        ("buffer_messages", "Messages that wait on disk for the database.", buffer.messages),
+        ("buffer_bytes", "Bytes on disk that wait for the database.", buffer.bytes),
+        ("buffer_bytes_max", "Most bytes that are buffered.", buffer.bytes_max),
+        ("breaker_open", "Whether the database is taken for away.", int(buffer.breaker_open)),
+    ):
+        yield from _family(name, "gauge", text, worker, [({}, value)])
+    for name, text, value in (
+        ("buffer_messages_total", "Messages that were buffered.", buffer.messages_buffered),
+        ("buffer_drained_total", "Buffered messages that the database has.", buffer.messages_drained),
+        ("buffer_rejected_total", "Buffered messages that the database refused.", buffer.messages_rejected),
+        ("buffer_damaged_bytes_total", "Bytes of the buffer that could not be read.", buffer.bytes_damaged),
+    ):
+        yield from _family(name, "counter", text, worker, [({}, value)])
+
+
+_ANSWERS = ("execute", "queue", "shed", "reject")
+
+
+def _load(metrics: MetricsAnswer) -> Iterator[str]:
+    rows, worker = metrics.load, metrics.worker_id
+    answers: list[Sample] = [
+        ({"kind": row.kind, "answer": answer}, int(row.answer == answer)) for row in rows for answer in _ANSWERS
+    ]
+    yield from _family("load_answer", "gauge", "What is done with the next request.", worker, answers)
+    for name, kind, text, field in (
+        ("load", "gauge", "How busy the process is; 1 is as much as the settings allow.", "load"),
+        ("operations_pending", "gauge", "Operations that wait to be applied.", "depth"),
+        ("requests_queued_total", "counter", "Requests that were queued as operations.", "queued"),
+        ("requests_rejected_total", "counter", "Requests that were refused.", "rejected"),
+        ("load_changes_total", "counter", "Changes of what is done with the next request.", "changes"),
+    ):
+        samples = [({"kind": row.kind}, getattr(row, field)) for row in rows]
+        yield from _family(name, kind, text, worker, samples)  # type: ignore[arg-type]
+    results = [({"result": "done"}, metrics.operations.applied - metrics.operations.failed)]
+    results.append(({"result": "failed"}, metrics.operations.failed))
+    yield from _family("operations_applied_total", "counter", "Operations that were applied.", worker, results)
 
 
 def _family(

@@ -10,7 +10,7 @@ from lockstep.server.exchange import Request, Response, answer
 
 logger = logging.getLogger("lockstep.server")
 
-_RETRY_AFTER = (b"retry-after", b"1")
+_RETRY_AFTER_SECONDS = 1
 
 
 def failure(error: LockstepError, request: Request) -> Response:
@@ -23,7 +23,8 @@ def failure(error: LockstepError, request: Request) -> Response:
         content["details"] = details
     response = answer(content, error.status)
     if isinstance(error, QueueFull | Overloaded | Unavailable):
-        response.headers = (*response.headers, _RETRY_AFTER)
+        seconds = error.details.get("retry_after_seconds", _RETRY_AFTER_SECONDS)
+        response.headers = (*response.headers, (b"retry-after", str(seconds).encode()))
     if isinstance(error, MethodNotAllowed):
         response.headers = (*response.headers, (b"allow", ", ".join(error.details["allow"]).encode()))
     return response

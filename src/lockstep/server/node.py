@@ -38,8 +38,11 @@ class Node:
         return f"{self._request_prefix}-{next(self._requests):x}"
 
     async def start(self) -> None:
-        """Begin what goes on beside the requests: hearing other servers, and the duties."""
+        """Begin what goes on beside the requests: hearing other servers, buffering pushes, applying what
+        was queued, and the duties."""
         await self.engine.listen()
+        await self.engine.start_buffering()
+        self.engine.start_operations()
         self.maintenance.start()
 
     async def stop(self) -> None:

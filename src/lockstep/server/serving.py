@@ -23,7 +23,7 @@ import uvicorn
 
 from lockstep.config import Config
 from lockstep.errors import InvalidOption, LockstepError
-from lockstep.opening import engine_on, running_database
+from lockstep.opening import running_database, serving_engine_on
 from lockstep.server.app import Application
 from lockstep.server.node import Node
 from lockstep.server.protocol import GuardedProtocol
@@ -77,7 +77,7 @@ def _url(host: str, port: int) -> str:
 
 
 async def _work(config: Config, address: str, listener: socket.socket, *, ready: Callable[[], None]) -> None:
-    async with engine_on(address, config) as engine:
+    async with serving_engine_on(address, config) as engine:
         node = Node(engine, config)
         await node.start()
         try:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Protocol
+from uuid import UUID
 
 from lockstep.core.buckets import SampleSpan
 from lockstep.core.crons import Cron, NewCron
@@ -31,6 +32,18 @@ from lockstep.core.maintenance import (
 )
 from lockstep.core.messages import Batch, Message, NewSchedule, PushResult, Receipt
 from lockstep.core.names import QUEUE_MODE
+from lockstep.core.operations import (
+    Applied,
+    ApplyLimits,
+    NewOperation,
+    OperationCounts,
+    OperationInfo,
+    OperationKind,
+    OperationPage,
+    OperationStatus,
+    Outcome,
+)
+from lockstep.core.outage import Drained, System
 from lockstep.core.overview import LabelInfo, Overview
 from lockstep.core.policy import GroupMode, QueueOptions
 from lockstep.core.records import (
@@ -103,6 +116,26 @@ class Store(Protocol):
     def announce(self, partitions_by_queue: Mapping[str, int]) -> None:
         """Tell those who listen in other processes what was pushed: queues, and to how many partitions. Returns at
         once; many announcements travel together."""
+
+    def watch(self, *, there: Callable[[bool], None], changed: Callable[[], None]) -> None:
+        """From now on call `there` with False when the store turns out to be away, if it can be, and with True when it
+        is back; and, while this process listens, `changed` when another one may have changed what `system` says."""
+
+    # Servers that buffer pushes
+
+    async def system(self) -> System:
+        """What all servers on the store know together."""
+
+    async def set_maintenance_mode(self, *, push: bool | None = None, pop: bool | None = None) -> System:
+        """Say whether servers are to buffer pushes, and whether their pops are to find nothing; None leaves it."""
+
+    async def drain(self, spool: UUID, batches: Sequence[Batch], *, start: int, end: int) -> Drained:
+        """Push what lies in a spool from one place to another, as `push` does, if it was not pushed before. That it is
+        in the store from then on is remembered in the same transaction, so that a call may be repeated whatever became
+        of it.
+
+        If the spool was drained beyond `start` before, nothing is pushed, and the answer says up to where. Without
+        batches the part has nothing to push, and is passed. A spool that was never drained is drained up to 0."""
 
     # Queues and partitions
 
@@ -191,6 +224,11 @@ class Store(Protocol):
 
         Whoever pushes to a partition holds it until its transaction ends, and others wait: for as long as
         `lock_seconds`, or the store's own limit, and then the call raises LockTimeout.
+
+        While operations wait for one of its partitions, the call raises OperationPending, and nothing of it is stored;
+        the detail `batches` has the indexes of those batches. So it is with the pushes of transactions and of stream
+        cycles. What is promoted, redriven or sent to a dead queue has no producer whose order it could break, and goes
+        before operations.
         """
 
     # Messages out
@@ -257,6 +295,48 @@ class Store(Protocol):
         An ack without success (noop counts as success) raises TransactionRolledBack with details `outcomes` (the
         list of AckOutcome); a full queue raises QueueFull; nothing is applied then. Duplicates are no failure.
         """
+
+    # Requests that wait to be applied (`core/operations.py`)
+
+    async def queue_operations(self, operations: Sequence[NewOperation]) -> list[str]:
+        """Keep requests, all pushes or all acks, to be applied later, in order; returns their ids, in order.
+
+        Queues and partitions of pushes appear as they would with the push. A push that surely would fail for want of
+        a key raises EncryptionUnavailable.
+        """
+
+    async def apply_operations(self, kind: OperationKind, *, by: str, limits: ApplyLimits) -> Applied:
+        """Apply operations that wait, oldest first, as far as the limits allow; `by` says who does, for people.
+
+        Any number of processes may do so at once. Each operation is applied once, and marked in the transaction that
+        applies it: a process that is killed has applied none of those it has claimed. A push is applied after all older
+        ones to the same partitions; acks, after all older acks. One that fails fails alone: it is kept with its error.
+        One whose queue is full, or whose partition is held by others, is left to be tried again after a while, and so
+        are those after it in its partitions; a full queue fails it when the retries are used up.
+        """
+
+    async def operations(
+        self, *, status: OperationStatus | None = None, cursor: str | None = None, limit: int = 100
+    ) -> OperationPage:
+        """A page of operations, oldest first. It may be short, even empty, and still have a next one. Raises
+        InvalidRequest for a cursor that is none."""
+
+    async def operation(self, operation_id: str) -> OperationInfo:
+        """One operation. Raises OperationNotFound, also once it is done and has been pruned; InvalidRequest."""
+
+    async def operation_outcomes(self, bundles: Sequence[UUID]) -> dict[UUID, list[Outcome | None]]:
+        """By bundle, what became of its operations, as far as it is known; a bundle of which nothing is known may be
+        missing."""
+
+    async def operation_counts(self) -> OperationCounts:
+        """How much waits, and how much has failed. The cost follows the bundles that wait."""
+
+    async def retry_operation(self, operation_id: str) -> OperationInfo:
+        """Let an operation that failed wait again, in its old place. Raises OperationNotFound, Conflict."""
+
+    async def prune_operations(self, seconds: float, *, failed_seconds: float, limit: int) -> int:
+        """Remove bundles that ended so many seconds ago, at most `limit`; returns how many. One in which an operation
+        failed is kept for `failed_seconds`, if that is longer."""
 
     # Groups
 

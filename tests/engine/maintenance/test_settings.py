@@ -13,6 +13,7 @@ INTERVALS = {
     "retention": "retention_interval_seconds",
     "eviction": "eviction_interval_seconds",
     "idle_partitions": "idle_partitions_interval_seconds",
+    "operations": "operation_clean_interval_seconds",
     "samples": "samples_interval_seconds",
     "verify": "verify_interval_seconds",
     "history": "history_interval_seconds",

@@ -298,3 +298,20 @@ def test_launcher_does_nothing_when_its_supervisor_is_gone(supervisor_pid: str, 
     done = subprocess.run(command, pass_fds=[go_read], capture_output=True, text=True, check=False)
     os.close(go_read)
     assert (done.returncode, done.stdout, done.stderr) == (1, "", "the supervisor is gone\n")
+
+
+def test_restart_of_a_server_is_never_given_up_where_that_is_wanted(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper, "RESTART_DELAY", 0.001)
+    starts: list[str] = []
+    server = EmbeddedPostgres(data_dir, settings=SMALL, on_progress=starts.append, restart_attempts_max=None)
+    server.start()
+    control, hidden = data_dir / "pgdata/global/pg_control", data_dir / "pg_control"
+    control.rename(hidden)
+    kill(postmaster_pid(data_dir))
+    wait_until(lambda: starts.count("starting …") > keeper.RESTART_ATTEMPTS_MAX + 3, timeout=30)
+    hidden.rename(control)
+    wait_until(server.is_running, timeout=30)
+    assert notes(server.dsn) == [1]
+    server.stop()

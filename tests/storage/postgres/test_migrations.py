@@ -36,6 +36,8 @@ RELEASED = {
     "0008_spark_writes.sql": "320897009e26d5cceb28dced1cc5c01bf7fed1faa12c7e148ea761568edab9ff",
     "0009_spark_jobs.sql": "49a4833c53a145ea4d3e5a516f9c80c3aa9796285838f4764e6b8a235bfeabf4",
     "0010_pipelines.sql": "682e0efd651b64694e665ad843d5e2eff525fa624ab81b411f46a2154b97dd9f",
+    "0011_operations.sql": "20df0122c0de075bc4085e2dab89342009a1fd3ce847fb4f28bcdcebbcf143e9",
+    "0012_spool.sql": "6be6b4e430fc3bf4455c63ea1b4b9c4b2c9f6cb68d36d13d8cc2ca86b537a163",
 }
 
 

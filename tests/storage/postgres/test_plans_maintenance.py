@@ -9,6 +9,7 @@ from uuid import uuid4
 import pytest
 import pytest_asyncio
 
+from lockstep.core.operations import ApplyLimits, NewOperation
 from lockstep.storage.postgres.cache import SegmentCache
 from support.builders import batch, configure, pop, push_n
 from support.clock import SetClock
@@ -126,3 +127,47 @@ async def test_segment_that_cannot_be_read_goes_with_its_ids(actor: Actor, clock
     assert (await store.prune("retention", limit=1000)).messages == 300
     assert await store.verify() == []
     assert await actor.sql("select count(*) from lockstep.segment") == 0
+
+
+async def test_claim_reads_what_it_takes_and_not_what_has_ended(actor: Actor, clock: SetClock) -> None:
+    store = actor.store
+    await push_n(store, "q")
+    for number in range(STAYING):
+        await store.queue_operations([NewOperation([batch("q", start=number)])])
+        if number % 50 == 49:
+            await store.apply_operations("push", by="test", limits=ApplyLimits())
+    await store.queue_operations([NewOperation([batch("q")])])
+    clock.advance(1)
+    read = await rows_read(actor, store.apply_operations("push", by="test", limits=ApplyLimits()))
+    assert read["operation"] < 30
+    assert read["operation_lane"] < 30
+
+
+async def test_bundles_that_wait_for_a_full_queue_are_passed_quickly(actor: Actor, clock: SetClock) -> None:
+    store = actor.store
+    await configure(store, "full", max_size=1)
+    await push_n(store, "full")
+    for number in range(STAYING):
+        await store.queue_operations([NewOperation([batch("full", start=number)])])
+    limits = ApplyLimits(messages_max=1, retry_seconds_min=60, retry_seconds_max=60)
+    await store.apply_operations("push", by="test", limits=limits)
+    # The first look puts all of them off until the first is due; after that they are not looked into.
+    await store.apply_operations("push", by="test", limits=limits)
+    await store.queue_operations([NewOperation([batch("other")])])
+    clock.advance(1)
+    read = await rows_read(actor, store.apply_operations("push", by="test", limits=limits))
+    assert read["operation_lane"] < 30
+    assert (await store.queue("other")).messages == 1
+
+
+async def test_ended_operations_are_found_by_their_age(actor: Actor, clock: SetClock) -> None:
+    store = actor.store
+    for number in range(3):
+        await store.queue_operations([NewOperation([batch("q", start=number)])])
+        await store.apply_operations("push", by="test", limits=ApplyLimits())
+    clock.advance(AGE + 1)
+    for number in range(STAYING):
+        await store.queue_operations([NewOperation([batch("q", start=number)])])
+    await store.apply_operations("push", by="test", limits=ApplyLimits())
+    read = await rows_read(actor, store.prune_operations(AGE, failed_seconds=AGE, limit=100))
+    assert read["operation"] < 30

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -197,13 +198,22 @@ async def relay(dsn: str, directory: Path) -> AsyncIterator[None]:
             there, back = await asyncio.open_unix_connection(f"{host}/.s.PGSQL.{port}")
         else:
             there, back = await asyncio.open_connection(host, int(port))
-        await asyncio.gather(carry(reader, back), carry(there, writer))
+        carrying.add(asyncio.current_task())
+        try:
+            await asyncio.gather(carry(reader, back), carry(there, writer))
+        finally:
+            for end in (writer, back):
+                end.close()
+                await end.wait_closed()
 
+    carrying: set[asyncio.Task[Any] | None] = set()
     server = await asyncio.start_unix_server(serve, directory / ".s.PGSQL.5432")
     try:
         yield
     finally:
         server.close()
+        if carrying:
+            await asyncio.wait([task for task in carrying if task is not None])
 
 
 class Retries(logging.Handler):
@@ -559,3 +569,154 @@ async def test_transaction_that_is_cancelled_holds_no_lock(dsn: str, observer: a
     async with observer.transaction():
         assert await observer.fetchval("select pg_try_advisory_xact_lock(42)")
     await database.close()
+
+
+async def test_lost_call_says_that_it_may_have_been_applied(
+    database: Database, observer: asyncpg.Connection[Any]
+) -> None:
+    async def work(connection: asyncpg.Connection[Any]) -> None:
+        await end(observer, await connection.fetchval(PID))
+        await database.on(connection, "after", "select 1")
+
+    with pytest.raises(Unavailable) as caught:
+        await database.transaction(work)
+    assert caught.value.details == {"unreachable": True, "maybe_applied": True}
+    with pytest.raises(Unavailable) as caught:
+        await _too_slow(database)
+    assert caught.value.details == {}
+    await database.close()
+
+
+async def _too_slow(database: Database) -> None:
+    async def work(connection: asyncpg.Connection[Any]) -> None:
+        await connection.fetch("select pg_sleep(30)")
+
+    await database.transaction(work, statement_timeout_seconds=0.01)
+
+
+async def test_connection_to_a_standby_is_given_up(database: Database) -> None:
+    """After a failover a connection may lead to what was the primary."""
+    pid = await ask(database)
+
+    async def work(connection: asyncpg.Connection[Any]) -> None:
+        await connection.execute("set transaction read only")
+        await connection.execute("create table lockstep.never (n int)")
+
+    with pytest.raises(Unavailable, match="standby") as caught:
+        await database.transaction(work)
+    assert caught.value.details["unreachable"]
+    assert await ask(database) != pid
+    await database.close()
+
+
+# --- Breaker --------------------------------------------------------------------------------------------------
+
+GUARDED = PoolSettings(breaker_failures_max=3, breaker_open_seconds=0.01, connections_max=2)
+
+
+async def test_calls_fail_at_once_while_the_database_is_away_until_a_probe_finds_it(
+    dsn: str, socket_directory: Path, retries: Retries
+) -> None:
+    told: list[bool] = []
+    database = Database(through(dsn, socket_directory), GUARDED)
+    database.watch(told.append)
+    with pytest.raises(Unavailable, match="cannot be reached") as caught:
+        await ask(database)
+    assert caught.value.details == {"unreachable": True}
+    assert (retries.attempts, told) == ([1, 2], [False])
+    retries.attempts.clear()
+    for _ in range(20):
+        with pytest.raises(Unavailable):
+            await ask(database)
+    assert retries.attempts == [], "nobody but the probe tries"
+    async with relay(dsn, socket_directory):
+
+        async def back() -> bool:
+            await asyncio.sleep(0.001)
+            return told == [False, True]
+
+        await until(back)
+        assert await ask(database) > 0
+        assert database.counts.open == 1, "the probe's connection is used"
+        await database.close()
+
+
+async def test_those_who_wait_for_a_connection_fail_when_the_database_is_away(dsn: str, socket_directory: Path) -> None:
+    database = Database(through(dsn, socket_directory), GUARDED)
+    outcomes = await asyncio.gather(*[ask(database) for _ in range(20)], return_exceptions=True)
+    assert {type(outcome) for outcome in outcomes} == {Unavailable}
+    assert (database.counts.open, database.counts.waiters) == (0, 0)
+    await database.close()
+
+
+async def test_attempts_that_fail_now_and_then_open_no_breaker(dsn: str, socket_directory: Path) -> None:
+    told: list[bool] = []
+    database = Database(through(dsn, socket_directory), PoolSettings(breaker_failures_max=2, connect_attempts_max=1))
+    database.watch(told.append)
+    for _ in range(3):
+        with pytest.raises(Unavailable):
+            await ask(database)
+        async with relay(dsn, socket_directory):
+            await ask(database)
+            await close_connections(database)
+        (socket_directory / ".s.PGSQL.5432").unlink(missing_ok=True)
+    assert told == []
+    await database.close()
+
+
+async def close_connections(database: Database) -> None:
+    async with database.connection() as connection:
+        connection.terminate()
+
+
+async def test_server_without_a_free_connection_is_there(database_dsn: str) -> None:
+    with psycopg.connect(database_dsn, autocommit=True) as connection:
+        connection.execute("create role crowded login connection limit 0")
+        try:
+            crowded = urlunsplit(urlsplit(database_dsn)._replace(netloc="crowded@"))
+            told: list[bool] = []
+            settings = PoolSettings(breaker_failures_max=1, connect_attempts_max=2)
+            database = Database(crowded, settings)
+            database.watch(told.append)
+            with pytest.raises(Unavailable):
+                await ask(database)
+            assert told == []
+            await database.close()
+        finally:
+            connection.execute("drop role crowded")
+
+
+async def test_closed_database_leaves_no_probe_behind(dsn: str, socket_directory: Path) -> None:
+    database = Database(through(dsn, socket_directory), GUARDED)
+    with pytest.raises(Unavailable):
+        await ask(database)
+    await database.close()
+    assert [task for task in asyncio.all_tasks() if task.get_name() == "lockstep-probe"] == []
+
+
+async def test_connection_to_a_machine_that_is_gone_ends_by_itself(dsn: str) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        parts = urlsplit(dsn)
+        query = parse_qs(parts.query)
+        there, back = await asyncio.open_unix_connection(f"{query['host'][0]}/.s.PGSQL.{query['port'][0]}")
+        await asyncio.gather(carry(reader, back), carry(there, writer))
+
+    async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            writer.write(data)
+        writer.close()
+        await writer.wait_closed()
+
+    if not parse_qs(urlsplit(dsn).query).get("host", [""])[0].startswith("/"):
+        pytest.skip("the tests run on a server of somebody else's")
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()
+    user = urlsplit(dsn).username
+    database = Database(f"postgresql://{user}@{host}:{port}{urlsplit(dsn).path}?sslmode=disable")
+    async with database.connection() as connection:
+        opened = connection._transport.get_extra_info("socket")
+        assert opened.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        assert opened.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 10_000
+    await database.close()
+    server.close()
+    await server.wait_closed()

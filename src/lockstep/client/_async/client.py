@@ -24,6 +24,7 @@ from lockstep.client._failures import OnError
 from lockstep.client._payloads import check_type, new_message
 from lockstep.core.messages import Batch, NewMessage, Receipt
 from lockstep.core.names import DEFAULT_PARTITION, QUEUE_MODE
+from lockstep.core.operations import QueuedAs
 from lockstep.core.policy import GroupMode
 from lockstep.core.records import Ack, AckOutcome, PopRequest, Renewal, Renewed
 from lockstep.errors import InvalidRequest
@@ -91,8 +92,13 @@ class AsyncClient(AsyncVerbs):
         deliver_at: datetime | None = None,
         delay_seconds: float | None = None,
         schedule_key: str | None = None,
+        queued: QueuedAs | None = None,
     ) -> Receipt:
-        """Push one message. The payload becomes JSON; bytes need an encoding that says what they are."""
+        """Push one message. The payload becomes JSON; bytes need an encoding that says what they are.
+
+        A busy server may queue it. Then it waits until it is applied; or, if `queued` is `return`, the receipt has the
+        id of the operation, and nothing else yet. Without it, that is as the client was told.
+        """
         message = new_message(
             queue,
             payload,
@@ -109,11 +115,13 @@ class AsyncClient(AsyncVerbs):
             delay_seconds=delay_seconds,
             schedule_key=schedule_key,
         )
-        return (await self._transport.push([message]))[0]
+        return (await self._transport.push([message], _check_queued(queued)))[0]
 
-    async def push_many(self, messages: Sequence[NewMessage] | Sequence[Batch]) -> Sequence[Receipt]:
+    async def push_many(
+        self, messages: Sequence[NewMessage] | Sequence[Batch], *, queued: QueuedAs | None = None
+    ) -> Sequence[Receipt]:
         """Push messages, made by `lockstep.new_message`, or batches: all of them or none; receipts in their order."""
-        return await self._transport.push(messages) if messages else []
+        return await self._transport.push(messages, _check_queued(queued)) if messages else []
 
     def producer(
         self,
@@ -344,6 +352,12 @@ class AsyncClient(AsyncVerbs):
     def stop(self) -> None:
         """Make `run` drain and return."""
         self._stop.set()
+
+
+def _check_queued(queued: QueuedAs | None) -> QueuedAs | None:
+    if queued not in (None, "wait", "return"):
+        raise InvalidRequest(f"queued must be wait or return, not {queued!r}")
+    return queued
 
 
 def _check_count(value: object, what: str) -> None:

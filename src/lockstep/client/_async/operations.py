@@ -10,6 +10,8 @@ from lockstep.client._async.transport import AsyncTransport
 from lockstep.client._payloads import encode_payload
 from lockstep.core.buckets import SampleSpan
 from lockstep.core.maintenance import DutyInfo, Removal, Sample
+from lockstep.core.operations import OperationInfo, OperationPage, OperationStats, OperationStatus
+from lockstep.core.outage import MaintenanceMode
 from lockstep.core.overview import Overview
 from lockstep.core.records import LeaseInfo, Problem, Utilisation
 from lockstep.core.statistics import DatabaseStats
@@ -61,7 +63,45 @@ class AsyncOperations:
         result: DatabaseStats = await self._call("database_stats")
         return result
 
+    # Requests that a busy server has queued
+
+    async def operation(self, operation_id: str, *, wait_seconds: float = 0.0) -> OperationInfo:
+        """One operation; with `wait_seconds`, once something has become of it, or the time is up."""
+        result: OperationInfo = await self._call("operation", operation_id=operation_id, wait_seconds=wait_seconds)
+        return result
+
+    async def operations(
+        self, *, status: OperationStatus | None = None, cursor: str | None = None, limit: int = 100
+    ) -> OperationPage:
+        """A page of operations, oldest first."""
+        result: OperationPage = await self._call("operations", status=status, cursor=cursor, limit=limit)
+        return result
+
+    async def operation_stats(self) -> OperationStats:
+        """What waits to be applied, and how busy the server is that answers."""
+        result: OperationStats = await self._call("operation_stats")
+        return result
+
+    async def retry_operation(self, operation_id: str) -> OperationInfo:
+        """Let an operation that failed wait again, in its old place."""
+        result: OperationInfo = await self._call("retry_operation", operation_id=operation_id)
+        return result
+
     # Maintenance
+
+    async def maintenance_mode(self) -> MaintenanceMode:
+        """Whether pushes are buffered, and pops find nothing; and what the server that answers has buffered."""
+        result: MaintenanceMode = await self._call("maintenance_mode")
+        return result
+
+    async def set_maintenance_mode(self, *, push: bool | None = None, pop: bool | None = None) -> MaintenanceMode:
+        """Let all servers buffer pushes, or drain what they have; let pops find nothing, or go on. None leaves it."""
+        result: MaintenanceMode = await self._call("set_maintenance_mode", push=push, pop=pop)
+        return result
+
+    async def retry_rejected(self) -> int:
+        """Push again what the database had refused when a server drained it; returns how many messages."""
+        return int(await self._call("retry_rejected"))
 
     async def duties(self) -> list[DutyInfo]:
         """What servers do beside their requests: when each duty ran last, and what it did."""

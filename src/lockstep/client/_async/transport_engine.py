@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from lockstep.client._async.concurrency import Lock
 from lockstep.client._received import Committed, Delivered
 from lockstep.core.messages import Batch, NewMessage, PushResult
+from lockstep.core.operations import QueuedAs
 from lockstep.core.records import Ack, AckOutcome, Popped, PopRequest, Renewal, Renewed, TransactionResult
 from lockstep.errors import Unavailable
 
@@ -17,7 +18,9 @@ from lockstep.errors import Unavailable
 class EngineVerbs(Protocol):
     """What is used of an engine by name; the other verbs are called as they come."""
 
-    async def push(self, messages: Sequence[Batch] | Sequence[NewMessage]) -> PushResult: ...
+    async def push(
+        self, messages: Sequence[Batch] | Sequence[NewMessage], *, queued: QueuedAs = "wait"
+    ) -> PushResult: ...
     async def pop(self, requests: Sequence[PopRequest]) -> list[Popped]: ...
     async def wait_pop(self, request: PopRequest, seconds: float) -> Popped: ...
     async def ack(self, acks: Sequence[Ack]) -> list[AckOutcome]: ...
@@ -30,8 +33,15 @@ class EngineVerbs(Protocol):
 class AsyncEngineTransport:
     """Opens the engine when it is first needed, and closes it at the end."""
 
-    def __init__(self, opening: AbstractAsyncContextManager[EngineVerbs], *, wait_seconds_max: float = inf) -> None:
+    def __init__(
+        self,
+        opening: AbstractAsyncContextManager[EngineVerbs],
+        *,
+        wait_seconds_max: float = inf,
+        queued: QueuedAs = "wait",
+    ) -> None:
         self._opening = opening
+        self._queued = queued
         self._wait_seconds_max = wait_seconds_max
         self._stack = AsyncExitStack()
         self._lock = Lock()
@@ -47,9 +57,11 @@ class AsyncEngineTransport:
             self._engine = None
             await self._stack.aclose()
 
-    async def push(self, messages: Sequence[NewMessage] | Sequence[Batch]) -> PushResult:
+    async def push(
+        self, messages: Sequence[NewMessage] | Sequence[Batch], queued: QueuedAs | None = None
+    ) -> PushResult:
         engine = self._engine or await self._opened()
-        return await engine.push(messages)
+        return await engine.push(messages, queued=queued or self._queued)
 
     async def pop(self, request: PopRequest, wait_seconds: float) -> Delivered:
         engine = self._engine or await self._opened()

@@ -13,8 +13,9 @@ from lockstep.client._protocol import Answer, ConnectionFailed, Request
 from lockstep.client._received import Committed, Delivered
 from lockstep.client._retry import Bases, Failure, RetryPolicy
 from lockstep.core.messages import Batch, NewMessage, Receipt
+from lockstep.core.operations import OperationInfo, QueuedAs
 from lockstep.core.records import Ack, AckOutcome, PopRequest, Renewal, Renewed
-from lockstep.errors import LeaseLost, TransactionRolledBack, Unavailable
+from lockstep.errors import LeaseLost, StillQueued, TransactionRolledBack, Unavailable
 
 # A poll that has run out is answered a little after its time.
 _POLL_GRACE_SECONDS = 5.0
@@ -32,12 +33,16 @@ class AsyncHttpTransport:
         *,
         timeout_seconds: float,
         exactly_once: bool,
+        queued: QueuedAs = "wait",
+        queued_seconds_max: float = 300.0,
     ) -> None:
         self._connection = connection
         self._bases = bases
         self._retry = retry
         self._timeout_seconds = timeout_seconds
         self._exactly_once = exactly_once
+        self._queued = queued
+        self._queued_seconds_max = queued_seconds_max
         self._closed = False
 
     async def open(self) -> None:
@@ -47,10 +52,29 @@ class AsyncHttpTransport:
         self._closed = True
         await self._connection.close()
 
-    async def push(self, messages: Sequence[NewMessage] | Sequence[Batch]) -> Sequence[Receipt]:
-        request = protocol.push(protocol.push_items(messages, exactly_once=self._exactly_once))
-        answer, _ = await self._exchange(request)
-        return protocol.receipts_of(answer)
+    async def push(
+        self, messages: Sequence[NewMessage] | Sequence[Batch], queued: QueuedAs | None = None
+    ) -> Sequence[Receipt]:
+        items = protocol.push_items(messages, exactly_once=self._exactly_once)
+        answer, _ = await self._exchange(protocol.push(items))
+        operation_id = protocol.operation_of(answer)
+        if operation_id is None:
+            return protocol.receipts_of(answer)
+        if (queued or self._queued) == "return":
+            return protocol.queued_receipts(items, operation_id)
+        until = monotonic() + self._queued_seconds_max
+        while (left := until - monotonic()) > 0:
+            info = await self._operation(operation_id, min(left, self._timeout_seconds))
+            receipts = protocol.applied_receipts(items, info)
+            if receipts is not None:
+                return receipts
+        raise StillQueued(f"the push waits to be applied, as operation {operation_id}", operation_id=operation_id)
+
+    async def _operation(self, operation_id: str, wait_seconds: float) -> OperationInfo:
+        request = protocol.call("operation", {"operation_id": operation_id, "wait_seconds": wait_seconds})
+        answer, _ = await self._exchange(request, wait_seconds + _POLL_GRACE_SECONDS)
+        info: OperationInfo = protocol.result_of(answer, "operation")
+        return info
 
     async def pop(self, request: PopRequest, wait_seconds: float) -> Delivered:
         timeout_seconds = self._timeout_seconds if wait_seconds <= 0 else wait_seconds + _POLL_GRACE_SECONDS

@@ -25,6 +25,7 @@ from lockstep.client._sync.verbs import Begin, Verbs, subscription_of
 from lockstep.client._sync.worker import Worker
 from lockstep.core.messages import Batch, NewMessage, Receipt
 from lockstep.core.names import DEFAULT_PARTITION, QUEUE_MODE
+from lockstep.core.operations import QueuedAs
 from lockstep.core.policy import GroupMode
 from lockstep.core.records import Ack, AckOutcome, PopRequest, Renewal, Renewed
 from lockstep.errors import InvalidRequest
@@ -92,8 +93,13 @@ class Client(Verbs):
         deliver_at: datetime | None = None,
         delay_seconds: float | None = None,
         schedule_key: str | None = None,
+        queued: QueuedAs | None = None,
     ) -> Receipt:
-        """Push one message. The payload becomes JSON; bytes need an encoding that says what they are."""
+        """Push one message. The payload becomes JSON; bytes need an encoding that says what they are.
+
+        A busy server may queue it. Then it waits until it is applied; or, if `queued` is `return`, the receipt has the
+        id of the operation, and nothing else yet. Without it, that is as the client was told.
+        """
         message = new_message(
             queue,
             payload,
@@ -110,11 +116,13 @@ class Client(Verbs):
             delay_seconds=delay_seconds,
             schedule_key=schedule_key,
         )
-        return (self._transport.push([message]))[0]
+        return (self._transport.push([message], _check_queued(queued)))[0]
 
-    def push_many(self, messages: Sequence[NewMessage] | Sequence[Batch]) -> Sequence[Receipt]:
+    def push_many(
+        self, messages: Sequence[NewMessage] | Sequence[Batch], *, queued: QueuedAs | None = None
+    ) -> Sequence[Receipt]:
         """Push messages, made by `lockstep.new_message`, or batches: all of them or none; receipts in their order."""
-        return self._transport.push(messages) if messages else []
+        return self._transport.push(messages, _check_queued(queued)) if messages else []
 
     def producer(
         self,
@@ -345,6 +353,12 @@ class Client(Verbs):
     def stop(self) -> None:
         """Make `run` drain and return."""
         self._stop.set()
+
+
+def _check_queued(queued: QueuedAs | None) -> QueuedAs | None:
+    if queued not in (None, "wait", "return"):
+        raise InvalidRequest(f"queued must be wait or return, not {queued!r}")
+    return queued
 
 
 def _check_count(value: object, what: str) -> None:

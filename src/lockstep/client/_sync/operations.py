@@ -11,6 +11,8 @@ from lockstep.client._payloads import encode_payload
 from lockstep.client._sync.transport import Transport
 from lockstep.core.buckets import SampleSpan
 from lockstep.core.maintenance import DutyInfo, Removal, Sample
+from lockstep.core.operations import OperationInfo, OperationPage, OperationStats, OperationStatus
+from lockstep.core.outage import MaintenanceMode
 from lockstep.core.overview import Overview
 from lockstep.core.records import LeaseInfo, Problem, Utilisation
 from lockstep.core.statistics import DatabaseStats
@@ -62,7 +64,45 @@ class Operations:
         result: DatabaseStats = self._call("database_stats")
         return result
 
+    # Requests that a busy server has queued
+
+    def operation(self, operation_id: str, *, wait_seconds: float = 0.0) -> OperationInfo:
+        """One operation; with `wait_seconds`, once something has become of it, or the time is up."""
+        result: OperationInfo = self._call("operation", operation_id=operation_id, wait_seconds=wait_seconds)
+        return result
+
+    def operations(
+        self, *, status: OperationStatus | None = None, cursor: str | None = None, limit: int = 100
+    ) -> OperationPage:
+        """A page of operations, oldest first."""
+        result: OperationPage = self._call("operations", status=status, cursor=cursor, limit=limit)
+        return result
+
+    def operation_stats(self) -> OperationStats:
+        """What waits to be applied, and how busy the server is that answers."""
+        result: OperationStats = self._call("operation_stats")
+        return result
+
+    def retry_operation(self, operation_id: str) -> OperationInfo:
+        """Let an operation that failed wait again, in its old place."""
+        result: OperationInfo = self._call("retry_operation", operation_id=operation_id)
+        return result
+
     # Maintenance
+
+    def maintenance_mode(self) -> MaintenanceMode:
+        """Whether pushes are buffered, and pops find nothing; and what the server that answers has buffered."""
+        result: MaintenanceMode = self._call("maintenance_mode")
+        return result
+
+    def set_maintenance_mode(self, *, push: bool | None = None, pop: bool | None = None) -> MaintenanceMode:
+        """Let all servers buffer pushes, or drain what they have; let pops find nothing, or go on. None leaves it."""
+        result: MaintenanceMode = self._call("set_maintenance_mode", push=push, pop=pop)
+        return result
+
+    def retry_rejected(self) -> int:
+        """Push again what the database had refused when a server drained it; returns how many messages."""
+        return int(self._call("retry_rejected"))
 
     def duties(self) -> list[DutyInfo]:
         """What servers do beside their requests: when each duty ran last, and what it did."""

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from lockstep.client._received import Committed, Delivered
 from lockstep.core.messages import Batch, NewMessage, Receipt
+from lockstep.core.operations import QueuedAs
 from lockstep.core.records import Ack, AckOutcome, PopRequest, Renewal, Renewed
 
 
@@ -20,7 +21,11 @@ class Transport(Protocol):
     def close(self) -> None:
         """Let go of everything. Safe to call twice."""
 
-    def push(self, messages: Sequence[NewMessage] | Sequence[Batch]) -> Sequence[Receipt]: ...
+    def push(
+        self, messages: Sequence[NewMessage] | Sequence[Batch], queued: QueuedAs | None = None
+    ) -> Sequence[Receipt]:
+        """`queued` is what becomes of a push that a busy server queues; None is as the settings say."""
+        ...
 
     def pop(self, request: PopRequest, wait_seconds: float) -> Delivered:
         """Wait for messages up to `wait_seconds`, or less if there is a limit; 0 does not wait."""

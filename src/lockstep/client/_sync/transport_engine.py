@@ -11,14 +11,21 @@ from lockstep.client._async.transport_engine import AsyncEngineTransport, Engine
 from lockstep.client._received import Committed, Delivered
 from lockstep.client._sync.loop_thread import LoopThread
 from lockstep.core.messages import Batch, NewMessage, PushResult
+from lockstep.core.operations import QueuedAs
 from lockstep.core.records import Ack, AckOutcome, PopRequest, Renewal, Renewed
 
 
 class EngineTransport:
     """Opens the engine when it is first needed, and closes it at the end."""
 
-    def __init__(self, opening: AbstractAsyncContextManager[EngineVerbs], *, wait_seconds_max: float = inf) -> None:
-        self._verbs = AsyncEngineTransport(opening, wait_seconds_max=wait_seconds_max)
+    def __init__(
+        self,
+        opening: AbstractAsyncContextManager[EngineVerbs],
+        *,
+        wait_seconds_max: float = inf,
+        queued: QueuedAs = "wait",
+    ) -> None:
+        self._verbs = AsyncEngineTransport(opening, wait_seconds_max=wait_seconds_max, queued=queued)
         self._loop = LoopThread()
 
     def open(self) -> None:
@@ -29,8 +36,8 @@ class EngineTransport:
             self._loop.run(self._verbs.close())
             self._loop.close()
 
-    def push(self, messages: Sequence[NewMessage] | Sequence[Batch]) -> PushResult:
-        return self._loop.run(self._verbs.push(messages))
+    def push(self, messages: Sequence[NewMessage] | Sequence[Batch], queued: QueuedAs | None = None) -> PushResult:
+        return self._loop.run(self._verbs.push(messages, queued))
 
     def pop(self, request: PopRequest, wait_seconds: float) -> Delivered:
         return self._loop.run(self._verbs.pop(request, wait_seconds))

@@ -68,9 +68,9 @@ class PushReceipt(Struct, gc=False, omit_defaults=True):
 
     index: int
     transaction_id: str
-    status: Literal["queued", "duplicate", "scheduled"]
+    status: Literal["queued", "duplicate", "scheduled", "buffered"]
     message_id: str
-    """Empty while the message waits for its time; so is a transaction id that was not given."""
+    """Empty while the message waits for its time, or for the database; so is a transaction id that was not given."""
     partition_id: str
     trace_id: str | None
     queueName: str  # noqa: N815
@@ -303,6 +303,8 @@ def _batch_receipts(result: PushResult, index: int) -> list[PushReceipt]:
     batch, placement = result.batches[index], result.placements[index]
     if placement.appointments is not None:
         return _waiting_receipts(batch, placement.appointments)
+    if placement.buffered:
+        return _buffered_receipts(batch)
     columns, queue, partition, partition_id = batch.columns, batch.queue, batch.partition, str(placement.partition_id)
     count, first_seq = len(columns.payloads), placement.first_seq
     if not result.occupancy and not placement.duplicates and columns.bare():
@@ -339,6 +341,23 @@ def _batch_receipts(result: PushResult, index: int) -> list[PushReceipt]:
             )
         )
     return made
+
+
+def _buffered_receipts(batch: Batch) -> list[PushReceipt]:
+    return [
+        PushReceipt(
+            position,
+            _at(batch.columns.transaction_ids, position) or "",
+            "buffered",
+            "",
+            "0",
+            _at(batch.columns.trace_ids, position),
+            batch.queue,
+            batch.partition,
+            0,
+        )
+        for position in range(len(batch.columns))
+    ]
 
 
 def _waiting_receipts(batch: Batch, appointments: Sequence[Appointment]) -> list[PushReceipt]:

@@ -44,6 +44,40 @@ class Polls(Struct, rename="camel"):
     precheck_misses: int
 
 
+class Buffer(Struct, rename="camel"):
+    """Pushes that wait on disk for the database; of all processes on the machine. Zero where none are buffered."""
+
+    messages: int = 0
+    bytes: int = 0
+    bytes_max: int = 0
+    messages_buffered: int = 0
+    messages_drained: int = 0
+    messages_rejected: int = 0
+    bytes_damaged: int = 0
+    breaker_open: bool = False
+    """This process takes the database for away."""
+
+
+class LoadRow(Struct):
+    """How busy the process is with one kind of request."""
+
+    kind: str
+    answer: str
+    load: float
+    depth: int
+    """Operations of the kind that wait, of all servers, as far as this process knows."""
+    queued: int
+    rejected: int
+    changes: int
+
+
+class OperationsRow(Struct):
+    """Operations that the process has applied."""
+
+    applied: int
+    failed: int
+
+
 class MetricsAnswer(Struct, rename="camel", kw_only=True):
     """The process that answered; there may be others."""
 
@@ -56,5 +90,8 @@ class MetricsAnswer(Struct, rename="camel", kw_only=True):
     batching: list[BufferRow]
     pool: PoolUse
     cache: CacheUse
+    buffer: Buffer
+    load: list[LoadRow]
+    operations: OperationsRow
     cpu: CpuUse
     memory: MemoryUse

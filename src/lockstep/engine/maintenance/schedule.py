@@ -18,6 +18,7 @@ from uuid import uuid4
 from lockstep.config import Config
 from lockstep.engine.maintenance.consistency import Consistency
 from lockstep.engine.maintenance.duty import Duty, DutyReport
+from lockstep.engine.maintenance.ended_operations import EndedOperations
 from lockstep.engine.maintenance.eviction import Eviction
 from lockstep.engine.maintenance.history import History
 from lockstep.engine.maintenance.idle_partitions import IdlePartitions
@@ -41,6 +42,7 @@ def all_duties(store: Store, config: Config) -> list[Duty]:
         Eviction(store, config),
         Retention(store, config),
         IdlePartitions(store, config),
+        EndedOperations(store, config),
         History(store, config),
         Consistency(store, config),
     ]

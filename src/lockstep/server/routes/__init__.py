@@ -6,8 +6,10 @@ from lockstep.server.routes import (
     engine,
     groups,
     health,
+    maintenance,
     messages,
     metrics,
+    operations,
     pages,
     queues,
     resources,
@@ -33,6 +35,8 @@ _NOUNS = (
     status,
     analytics,
     streams,
+    operations,
+    maintenance,
     engine,
 )
 

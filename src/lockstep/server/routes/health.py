@@ -24,10 +24,14 @@ class Health(Struct, omit_defaults=True):
 
 
 async def health(node: Node, _: Request) -> Response:
-    """Alive, and whether the database answers: 503 while it does not."""
+    """Alive, and whether the database answers. Without it, a server that buffers pushes is alive, too: whoever ended
+    it would end that; 503 if it cannot."""
     reason = await _failure(node, node.engine.ping)
     if reason is None:
         return answer(Health("healthy", "connected", VERSION, node.name))
+    buffer = node.engine.counts.buffer
+    if buffer is not None and buffer.has_room:
+        return answer(Health("healthy", "disconnected", VERSION, node.name, reason))
     return answer(Health("unhealthy", "disconnected", VERSION, node.name, reason), 503)
 
 

@@ -13,10 +13,11 @@ from lockstep.core.names import QUEUE_MODE
 from lockstep.core.policy import GroupMode
 from lockstep.core.records import Ack, AckOutcome, Popped, PopRequest, Renewal, Subscription, TransactionResult
 from lockstep.core.wire import messages as wire
+from lockstep.core.wire.operations import QueuedAnswer, queued_answer
 from lockstep.core.wire.times import parse_time, parse_time_or_none
 from lockstep.core.wire.transactions import TransactionAnswer, TransactionBody, TransactionSteps
 from lockstep.errors import InvalidRequest, QueueFull, TransactionRolledBack
-from lockstep.server.exchange import NOTHING, Disconnected, Request, Response, answer
+from lockstep.server.exchange import NOTHING, Disconnected, Request, Response, answer, decode_needed
 from lockstep.server.node import Node
 from lockstep.server.routing import Route
 
@@ -49,13 +50,31 @@ class PopQuery(Struct, rename="camel", frozen=True):
     """How the group is served, if this makes it; an existing one must be of this mode."""
 
 
+class PushQuery(Struct, frozen=True):
+    queued: bool = False
+    """Answer 202 if the push was accepted and waits to be applied; else such a push is answered once it is."""
+
+
 async def push(node: Node, request: Request) -> Response:
-    body = await request.json(_push_body)
+    # One that is refused is not even read; and not decoded, if that is decided while it arrives.
+    node.engine.check_load("push")
+    content = await request.body()
+    node.engine.check_load("push")
+    body = decode_needed(content, _push_body)
     batches, order = wire.batches_of(body.items)
-    result = await node.engine.push(batches)
+    result = await node.engine.push(batches, queued="return", told_in=order)
+    if result.operation is not None:
+        if _understands_queued(request):
+            return answer(queued_answer(result.operation), 202)
+        result = await node.engine.push_applied(result)
     node.counters.messages_pushed += len(body.items)
     node.counters.messages_duplicate += result.duplicates
     return answer(wire.receipts(result, order), 201)
+
+
+def _understands_queued(request: Request) -> bool:
+    """Whether the client says so: those of old take every 2xx for stored."""
+    return request.header(b"lockstep-accept") == "queued" or request.query(PushQuery).queued
 
 
 async def pop(node: Node, request: Request) -> Response:
@@ -198,9 +217,11 @@ ROUTES = [
         endpoint=push,
         summary="Push messages",
         level="rw",
+        query=PushQuery,
         body=wire.PushBody,
         answers=list[wire.PushReceipt],
         status=201,
+        also={202: QueuedAnswer},
     ),
     Route(
         method="GET",

@@ -37,9 +37,21 @@ def _metrics(node: Node) -> wire.MetricsAnswer:
         batching=buffer_rows(node),
         pool=system.pool,
         cache=system.cache,
+        buffer=_buffer(node),
+        load=_load(node),
+        operations=_operations(node),
         cpu=system.cpu,
         memory=system.memory,
     )
+
+
+def _buffer(node: Node) -> wire.Buffer:
+    counts = node.engine.counts
+    away = counts.breaker == "open"
+    if counts.buffer is None:
+        return wire.Buffer(breaker_open=away)
+    buffered = {name: getattr(counts.buffer, name) for name in wire.Buffer.__struct_fields__ if name != "breaker_open"}
+    return wire.Buffer(**buffered, breaker_open=away)
 
 
 def _requests(node: Node) -> wire.Requests:
@@ -50,6 +62,20 @@ def _requests(node: Node) -> wire.Requests:
         by_route=[wire.RequestRow(*key, count) for key, count in sorted(counters.requests.items())],
         seconds=[wire.RouteSeconds(*key, seconds) for key, seconds in sorted(counters.seconds.items())],
     )
+
+
+def _operations(node: Node) -> wire.OperationsRow:
+    counts = node.engine.counts
+    return wire.OperationsRow(counts.operations_applied, counts.operations_failed)
+
+
+def _load(node: Node) -> list[wire.LoadRow]:
+    return [
+        wire.LoadRow(
+            kind, state.answer.value, round(state.load, 4), state.depth, state.queued, state.rejected, state.changes
+        )
+        for kind, state in node.engine.counts.load.items()
+    ]
 
 
 ROUTES = [

@@ -26,7 +26,7 @@ def dead_letter(state: State, dead_letter_id: int) -> DeadLetter:
 
 def redrive(state: State, where: DeadLetterFilter, *, limit: int, now: datetime) -> int:
     entries = list(islice(_matching(state, where), limit))
-    push(state, [redriven(entry.partition.message(entry.seq)) for entry in entries], now)
+    push(state, [redriven(entry.partition.message(entry.seq)) for entry in entries], now, overtake=True)
     for entry in entries:
         state.remove_dead_letter(entry.id)
     return len(entries)

@@ -48,7 +48,7 @@ def forward(state: State, now: datetime) -> None:
     dying, state.dying = state.dying, []
     batches = [_copy(state.dead_letters[one]) for one in dying if one in state.dead_letters]
     if batches:
-        push(state, batches, now)
+        push(state, batches, now, overtake=True)
 
 
 def _copy(entry: DeadEntry) -> Batch:
@@ -60,7 +60,7 @@ def _copy(entry: DeadEntry) -> Batch:
 
 def redrive_queue(state: State, queue: str, *, limit: int, now: datetime) -> int:
     chosen = list(islice(_copies(state, queue, now), limit))
-    push(state, [sent_back(message, origin) for _, message, origin in chosen], now)
+    push(state, [sent_back(message, origin) for _, message, origin in chosen], now, overtake=True)
     for partition, message, origin in chosen:
         seq = message.seq
         state.remove_messages(partition, kept=[(1, seq - 1), (seq + 1, partition.log.last_seq)])

@@ -181,6 +181,8 @@ def _is_empty(partition: Partition) -> bool:
 def _is_held(state: State, partition: Partition, now: datetime) -> bool:
     if any(group.is_leased(partition, now) for group, _ in state.cursors(partition)):
         return True
+    if partition.id in state.lanes:
+        return True
     return any(query.rows.get(partition.id) for query in state.stream_queries.values())
 
 

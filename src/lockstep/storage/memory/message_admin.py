@@ -28,7 +28,7 @@ def retry_message(state: State, partition_id: int, transaction_id: str, now: dat
     cursors = [group.seen_at(partition, seq) for group, _ in state.cursors(partition)]
     if message_status(seq, cursors, dead=seq in partition.dead, now=now) not in ("completed", "dead_letter"):
         raise Conflict(f"message {transaction_id!r} is still to be delivered")
-    pushed = push(state, [redriven(partition.message(seq))], now)
+    pushed = push(state, [redriven(partition.message(seq))], now, overtake=True)
     for dead_letter_id in list(partition.dead.get(seq, ())):
         state.remove_dead_letter(dead_letter_id)
     return pushed[0]

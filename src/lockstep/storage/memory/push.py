@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from uuid import UUID
@@ -12,25 +12,40 @@ from lockstep.core.messages import Appointment, Batch, Columns, Occupancy, Place
 from lockstep.core.policy import QueueOptions
 from lockstep.core.rules import due_after_push
 from lockstep.core.schedules import NewWaiting, find_repeats, placements_of, split, waiting_of
-from lockstep.errors import QueueFull, TooLarge
+from lockstep.errors import OperationPending, QueueFull, TooLarge
 from lockstep.storage.memory.state import Partition, Queue, State
 
 _NO_SEGMENT = UUID(int=0)
 
 
-def push(state: State, batches: Sequence[Batch], now: datetime) -> PushResult:
-    """Push what is for now, which may raise; then put the rest among the waiting ones, which cannot."""
+def push(state: State, batches: Sequence[Batch], now: datetime, *, overtake: bool = False) -> PushResult:
+    """Push what is for now, which may raise; then put the rest among the waiting ones, which cannot. With `overtake` it
+    goes before operations that wait for its partitions, which otherwise make it fail."""
     if sum(len(batch.columns) for batch in batches) > SEGMENT_MESSAGES_MAX:
         raise TooLarge(f"one call may push at most {SEGMENT_MESSAGES_MAX} messages")
     if all(batch.schedule is None for batch in batches):
+        _refuse_overtaking(state, batches, () if overtake else range(len(batches)))
         return _push_now(state, batches, now)
     at_once, later = split(batches, now, seconds_min=state.timing.schedule_seconds_min)
+    _refuse_overtaking(state, batches, () if overtake else at_once)
     queues = {batches[index].queue for index in later}
     pushed = _push_now(state, [batches[index] for index in at_once], now, also=queues)
     items = waiting_of(batches, later)
     appointments = _schedule(state, items, now)
     placed = dict(zip(at_once, pushed.placements, strict=True))
     return PushResult(batches, placements_of(batches, placed, later, appointments), occupancy=pushed.occupancy)
+
+
+def _refuse_overtaking(state: State, batches: Sequence[Batch], indexes: Iterable[int]) -> None:
+    """Raises OperationPending, which names the batches for whose partitions operations wait."""
+    behind = []
+    for index in indexes if state.lanes else ():
+        queue = state.queues.get(batches[index].queue)
+        partition = None if queue is None else queue.partitions.get(batches[index].partition)
+        if partition is not None and partition.id in state.lanes:
+            behind.append(index)
+    if behind:
+        raise OperationPending(batches=behind)
 
 
 def _schedule(state: State, items: list[NewWaiting], now: datetime) -> list[Appointment]:

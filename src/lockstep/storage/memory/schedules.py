@@ -47,14 +47,14 @@ def promote(state: State, *, limit: int, now: datetime) -> Promoted:
 
 def _promote_queue(state: State, queue: str, due: list[Scheduled], promoted: Promoted, now: datetime) -> None:
     try:
-        push(state, _batches(queue, due), now)
+        push(state, _batches(queue, due), now, overtake=True)
     except QueueFull as error:
         room = error.details["max_size"] - error.details["depth"]
         if room <= 0:
             promoted.postponed[queue] = f"{type(error).__name__}: {error}"
             return
         due = due[:room]
-        push(state, _batches(queue, due), now)
+        push(state, _batches(queue, due), now, overtake=True)
     for waiting in due:
         state.waitlist.remove(waiting)
         promoted.add(queue, waiting.partition, 1)
@@ -126,7 +126,7 @@ def _run_cron(state: State, cron: Cron, promoted: Promoted, *, limit: int, now: 
     try:
         due = rules.due(cron, cron.next_at or now, now, late_seconds_max=late, limit=limit)
         if due.times:
-            pushed = push(state, [rules.batch_of(cron, due.times)], now)
+            pushed = push(state, [rules.batch_of(cron, due.times)], now, overtake=True)
             promoted.add(cron.queue, cron.partition, len(due.times) - pushed.duplicates)
     except LockstepError as error:
         promoted.postponed[f"cron {cron.name}"] = f"{type(error).__name__}: {error}"

@@ -211,6 +211,8 @@ class State:
         self.trace_events: dict[int, TraceEvent] = {}
         self.stream_queries: dict[str, StoredQuery] = {}
         self.waitlist = Waitlist()
+        self.lanes: dict[int, set[int]] = {}
+        """By partition id: the serials of the bundles of operations that wait for it."""
         self.timing = Timing()
         self._queue_ids = count(1)
         self._partition_ids = count(1)

@@ -10,6 +10,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID, uuid4
+
+import msgspec
 
 from lockstep.core.buckets import SampleSpan
 from lockstep.core.crons import Cron, NewCron
@@ -25,6 +28,18 @@ from lockstep.core.maintenance import (
 )
 from lockstep.core.messages import Batch, Message, NewSchedule, PushResult, Receipt
 from lockstep.core.names import QUEUE_MODE
+from lockstep.core.operations import (
+    Applied,
+    ApplyLimits,
+    NewOperation,
+    OperationCounts,
+    OperationInfo,
+    OperationKind,
+    OperationPage,
+    OperationStatus,
+    Outcome,
+)
+from lockstep.core.outage import Drained, System
 from lockstep.core.overview import LabelInfo, Overview
 from lockstep.core.policy import GroupMode, QueueOptions, changed_options
 from lockstep.core.records import (
@@ -76,6 +91,7 @@ from lockstep.storage.memory import (
     maintenance,
     message_admin,
     messages,
+    operation_queue,
     operations,
     overview,
     pop,
@@ -100,6 +116,10 @@ class MemoryStore:
         self._state = State()
         self._state.timing = timing or Timing()
         self._books = maintenance.Books()
+        self._operations = operation_queue.Operations()
+        self._system = System(id=uuid4())
+        self._spools: dict[UUID, int] = {}
+        """Up to where each is drained."""
 
     @contextmanager
     def _deaths(self) -> Iterator[datetime]:
@@ -125,6 +145,28 @@ class MemoryStore:
 
     def announce(self, partitions_by_queue: Mapping[str, int]) -> None:
         """There is nobody to tell."""
+
+    def watch(self, *, there: Callable[[bool], None], changed: Callable[[], None]) -> None:
+        """It is never away, and no other process can change it."""
+
+    # Servers that buffer pushes
+
+    async def system(self) -> System:
+        return self._system
+
+    async def set_maintenance_mode(self, *, push: bool | None = None, pop: bool | None = None) -> System:
+        given = {"push_maintenance": push, "pop_maintenance": pop}
+        changes = {name: mode for name, mode in given.items() if mode is not None}
+        self._system = msgspec.structs.replace(self._system, **changes)
+        return self._system
+
+    async def drain(self, spool: UUID, batches: Sequence[Batch], *, start: int, end: int) -> Drained:
+        before = self._spools.get(spool, 0)
+        if before > start:
+            return Drained(before)
+        pushed = await self.push(batches) if batches else None
+        self._spools[spool] = max(before, end)
+        return Drained(self._spools[spool], pushed)
 
     # Queues and partitions
 
@@ -207,6 +249,37 @@ class MemoryStore:
     async def transaction(self, acks: Sequence[Ack], batches: Sequence[Batch]) -> TransactionResult:
         with self._deaths() as now:
             return ack.transaction(self._state, acks, batches, now)
+
+    # Requests that wait to be applied
+
+    async def queue_operations(self, operations: Sequence[NewOperation]) -> list[str]:
+        return operation_queue.queue_operations(self._state, self._operations, operations, self._now())
+
+    async def apply_operations(self, kind: OperationKind, *, by: str, limits: ApplyLimits) -> Applied:
+        with self._deaths() as now:
+            return operation_queue.apply_operations(self._state, self._operations, kind, by=by, limits=limits, now=now)
+
+    async def operations(
+        self, *, status: OperationStatus | None = None, cursor: str | None = None, limit: int = 100
+    ) -> OperationPage:
+        return operation_queue.operations_page(self._operations, status=status, cursor=cursor, limit=limit)
+
+    async def operation(self, operation_id: str) -> OperationInfo:
+        return operation_queue.operation(self._operations, operation_id)
+
+    async def operation_outcomes(self, bundles: Sequence[UUID]) -> dict[UUID, list[Outcome | None]]:
+        return operation_queue.operation_outcomes(self._operations, bundles)
+
+    async def operation_counts(self) -> OperationCounts:
+        return operation_queue.operation_counts(self._operations)
+
+    async def retry_operation(self, operation_id: str) -> OperationInfo:
+        return operation_queue.retry_operation(self._state, self._operations, operation_id, self._now())
+
+    async def prune_operations(self, seconds: float, *, failed_seconds: float, limit: int) -> int:
+        return operation_queue.prune_operations(
+            self._operations, seconds, failed_seconds=failed_seconds, limit=limit, now=self._now()
+        )
 
     # Groups
 

@@ -50,6 +50,10 @@ class SegmentCache:
         self._segments.move_to_end(segment_id)
         return found[0]
 
+    def clear(self) -> None:
+        self._segments.clear()
+        self.bytes = 0
+
     def put(self, segment_id: int, segment: Segment) -> None:
         size = segment.memory_bytes()
         if size > self.bytes_max or segment_id in self._segments:

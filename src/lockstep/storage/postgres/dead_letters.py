@@ -38,7 +38,7 @@ class DeadLetters(Shared):
                 return 0, None
             letters = _letters(rows, await self._load_single([row[5:] for row in rows], connection))
             batches = [redriven(letter.message) for letter in letters]
-            conversation = pushing.push(batches, self.names, encryption=self.encryption, at=self.now())
+            conversation = pushing.push(batches, self.names, encryption=self.encryption, at=self.now(), overtake=True)
             pushed = await self._converse(conversation, connection)
             await self.database.on(connection, "dead_letter_delete", _DELETE, [row[0] for row in rows])
             return len(letters), pushed

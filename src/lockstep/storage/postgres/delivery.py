@@ -89,8 +89,9 @@ class Delivery(Forwarding):
         return pushed.result
 
     def _push_conversation(
-        self, batches: Sequence[Batch], lock_seconds: float | None = None
+        self, batches: Sequence[Batch], lock_seconds: float | None = None, *, overtake: bool = False
     ) -> Conversation[pushing.Pushed]:
+        """With `overtake` it goes before operations that wait: where no producer's order could be broken."""
         return scheduling.push(
             batches,
             self.names,
@@ -98,6 +99,7 @@ class Delivery(Forwarding):
             seconds_min=self.timing.schedule_seconds_min,
             at=self.now(),
             lock_seconds=lock_seconds,
+            overtake=overtake,
         )
 
     async def _create_names(self, queues: set[str], work: Callable[[asyncpg.Connection[Any]], Awaitable[T]]) -> T:
@@ -276,7 +278,7 @@ class Delivery(Forwarding):
         if len(whole) == len(acks):
             rows = await fetch("ack_leases", *_ack_leases_call(acks, self.now()))
             return _lease_outcomes(acks, rows)
-        rows = await fetch("ack_items", *_ack_items_call(acks, self.now()))
+        rows = await fetch("ack_items", *ack_items_call(acks, self.now()))
         return item_outcomes(acks, rows)
 
     async def renew(self, renewals: Sequence[Renewal]) -> list[Renewed]:
@@ -300,7 +302,7 @@ class Delivery(Forwarding):
             await self._lock_for(connection, acks, batches)
             outcomes: list[AckOutcome] = []
             if acks:
-                rows = await self.database.on(connection, "ack_items", *_ack_items_call(acks, self.now()))
+                rows = await self.database.on(connection, "ack_items", *ack_items_call(acks, self.now()))
                 outcomes = item_outcomes(acks, rows)
                 _refuse_failures(outcomes)
             pushed = await self._converse(self._push_conversation(batches), connection)
@@ -430,7 +432,7 @@ def _lease_outcomes(acks: Sequence[Ack], rows: list[Any]) -> list[AckOutcome]:
     return outcomes
 
 
-def _ack_items_call(acks: Sequence[Ack], at: Any) -> tuple[Any, ...]:
+def ack_items_call(acks: Sequence[Ack], at: Any) -> tuple[Any, ...]:
     return (
         _ACK_ITEMS,
         [lease_uuid(ack.lease_id) for ack in acks],

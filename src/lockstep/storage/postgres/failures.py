@@ -13,6 +13,7 @@ from lockstep.errors import (
     InvalidRequest,
     LockstepError,
     LockTimeout,
+    OperationPending,
     QueueFull,
     Unavailable,
 )
@@ -21,6 +22,9 @@ RETRYABLE = ("40001", "40P01")
 """Serialization failure and deadlock: the transaction did nothing and may be tried again."""
 
 _CANNOT_CONNECT_NOW = ("57P03", "53300")
+_TOO_MANY_CONNECTIONS = "53300"
+_READ_ONLY = "25006"
+_CONNECTION_ENDED = ("57P01", "57P02", "57P03", "57P05")
 
 # asyncpg says InternalClientError to a call that comes between the server's last word and the end of the connection.
 _CONNECTION_LOST = (
@@ -54,6 +58,8 @@ def translate(error: BaseException) -> BaseException:
         return Dying(_text(error))
     if state == "LS007":
         return Conflict(_text(error))
+    if state == "LS008":
+        return OperationPending(_text(error))
     if state in ("LS002", "LS004"):
         return InvalidRequest(_text(error))
     if state == "57014":
@@ -62,6 +68,8 @@ def translate(error: BaseException) -> BaseException:
         return LockTimeout("a lock could not be had in time (lock_timeout_seconds)")
     if state in RETRYABLE:
         return Unavailable(f"the transaction kept conflicting with others: {error}")
+    if state == _READ_ONLY:
+        return Unavailable("the database takes no changes: this server is a standby, or is set to read only")
     if state is not None and (state[:2] in ("28", "3D") or state == "42501"):
         return Unavailable(f"the database refuses us: {error}")
     if state is not None and state[:2] in ("08", "53", "57", "58"):
@@ -74,6 +82,30 @@ def translate(error: BaseException) -> BaseException:
 def _text(error: BaseException) -> str:
     """The server's own sentence, without the call stack that psycopg adds to it."""
     return str(error).partition("\nCONTEXT:")[0]
+
+
+def unreachable(error: BaseException, *, maybe_applied: bool = False) -> BaseException:
+    """The error to raise when there is no connection, or no more; with `maybe_applied` the server may have done what
+    was asked before it was lost."""
+    translated = translate(error)
+    if isinstance(translated, Unavailable):
+        translated.details["unreachable"] = True
+        if maybe_applied:
+            translated.details["maybe_applied"] = True
+    return translated
+
+
+def lost(error: BaseException, connection: asyncpg.Connection[Any]) -> bool:
+    """Whether a call failed because its connection is of no use any more: it ended, or its server is no primary now."""
+    state = getattr(error, "sqlstate", None)
+    if state is not None and not isinstance(error, LockstepError):
+        return state == _READ_ONLY or state in _CONNECTION_ENDED or state[:2] == "08"
+    return connection.is_closed() and isinstance(error, _CONNECTION_LOST)
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether the server is there and has no connection left."""
+    return getattr(error, "sqlstate", None) == _TOO_MANY_CONNECTIONS
 
 
 def may_retry_connect(error: BaseException) -> bool:

@@ -71,7 +71,7 @@ class Forwarding(Shared):
             dead_copy(run.message(0), row[0], group=row[2], attempts=row[3], error=row[4])
             for row, run in zip(rows, runs, strict=True)
         ]
-        conversation = pushing.push(batches, self.names, encryption=self.encryption, at=self.now())
+        conversation = pushing.push(batches, self.names, encryption=self.encryption, at=self.now(), overtake=True)
         return await self._converse(conversation, connection)
 
     def _remember(self, pushed: pushing.Pushed | None) -> None:

@@ -19,7 +19,7 @@ from uuid import uuid4
 import msgspec
 
 from lockstep.errors import LockstepError
-from lockstep.storage.postgres.cache import NameCache
+from lockstep.storage.postgres.cache import NameCache, SegmentCache
 from lockstep.storage.postgres.failures import translate
 from lockstep.storage.postgres.pool import Database, backoff_seconds
 
@@ -29,6 +29,7 @@ Hear = Callable[[str | None, int], None]
 
 _PUSHES = "lockstep_push"
 _QUEUES = "lockstep_queue"
+_SYSTEM = "lockstep_system"
 _LISTENER_LOCK = 7_307_655_182
 """Held, shared, by every connection that listens."""
 _LISTENERS = (
@@ -49,9 +50,12 @@ _decode = msgspec.json.Decoder(tuple[str, dict[str, int]]).decode
 class Signals:
     """This process among those on its database."""
 
-    def __init__(self, database: Database, names: NameCache) -> None:
+    def __init__(self, database: Database, names: NameCache, segments: SegmentCache) -> None:
         self._database = database
         self._names = names
+        self._segments = segments
+        self.changed: Callable[[], None] | None = None
+        """Is told when another process may have changed what all servers know together."""
         self._own = str(uuid4())
         self._hear: Hear | None = None
         self._holding = False
@@ -127,11 +131,15 @@ class Signals:
             connection.add_termination_listener(lambda _: lost.set())
             await connection.add_listener(_PUSHES, self._heard_push)
             await connection.add_listener(_QUEUES, self._heard_queue)
+            await connection.add_listener(_SYSTEM, self._heard_system)
             await connection.fetch("select pg_advisory_lock_shared($1)", _LISTENER_LOCK)
             self._holding = True
             await connection.fetch(_NOTIFY, [_payload(self._own, {})])
-            # What was announced while nobody listened here is not known.
+            # What was announced while nobody listened here is not known. And the server may be another one, which took
+            # over without what was last committed, and gives the same ids to something else.
             self._names.clear()
+            self._segments.clear()
+            self._tell_changed()
             self._tell_hearer(None, 1)
             ready.set()
             while not lost.is_set():
@@ -159,6 +167,13 @@ class Signals:
     def _heard_queue(self, _connection: Any, _pid: int, _channel: str, payload: object) -> None:
         self._names.forget(str(payload))
         self._tell_hearer(str(payload), 1)
+
+    def _heard_system(self, _connection: Any, _pid: int, _channel: str, _payload: object) -> None:
+        self._tell_changed()
+
+    def _tell_changed(self) -> None:
+        if self.changed is not None:
+            self.changed()
 
     def _tell_hearer(self, queue: str | None, partitions: int) -> None:
         if self._hear is not None:

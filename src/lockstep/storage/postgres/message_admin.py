@@ -40,7 +40,7 @@ class MessageAdmin(Delivery):
             _, queue, partition, seq, segment_id, ordinal = row
             place = (queue, partition, partition_id, seq, segment_id, ordinal)
             [run] = await self._load_single([place], connection)
-            return await self._converse(self._push_conversation([redriven(run.message(0))]), connection)
+            return await self._converse(self._push_conversation([redriven(run.message(0))], overtake=True), connection)
 
         pushed = await self.database.transaction(work)
         self._remember(pushed)

@@ -2,6 +2,9 @@
 
 `Database` is one user. It runs single calls and transactions with time-outs, retries what PostgreSQL says may be
 retried, translates errors, and tells a hook about every query.
+
+A server's pool has a breaker: when connection attempts fail one after the other it takes PostgreSQL for away, and from
+then on calls fail at once instead of waiting for attempts of their own. One probe goes on trying, and ends it.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import socket
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -19,13 +23,23 @@ from typing import Any, TypeVar
 import asyncpg
 
 from lockstep.errors import InvalidRequest, Unavailable
-from lockstep.storage.postgres.failures import StaleName, is_retryable, may_retry_connect, translate
+from lockstep.storage.postgres.failures import (
+    StaleName,
+    is_full,
+    is_retryable,
+    lost,
+    may_retry_connect,
+    translate,
+    unreachable,
+)
 
 logger = logging.getLogger("lockstep.storage.pool")
 
 T = TypeVar("T")
 QueryHook = Callable[[str, float, BaseException | None], None]
 """Sees the name of every query, how many seconds it took, and the error if it failed."""
+Watcher = Callable[[bool], None]
+"""Is told False when PostgreSQL is taken for away, and True when it is back."""
 
 ISOLATION_LEVELS = ("read_committed", "repeatable_read", "serializable")
 # Our statements have one right plan, through indexes, whatever the values are and however little the statistics know
@@ -50,6 +64,9 @@ class PoolSettings:
     statement_timeout_seconds: float = 30
     lock_timeout_seconds: float = 10
     transaction_attempts_max: int = 10
+    breaker_failures_max: int = 0
+    """0: without a breaker."""
+    breaker_open_seconds: float = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +92,12 @@ class _Pool:
         self._idle: list[asyncpg.Connection[Any]] = []
         self._open = 0
         self._waiting: deque[asyncio.Future[asyncpg.Connection[Any] | None]] = deque()
+        self.watchers: set[Watcher] = set()
+        self._failures = 0
+        """Connection attempts that failed since something worked."""
+        self._outage: Exception | None = None
+        """Why PostgreSQL is taken for away."""
+        self._probe: asyncio.Task[None] | None = None
 
     async def acquire(self) -> asyncpg.Connection[Any]:
         while True:
@@ -83,6 +106,8 @@ class _Pool:
                 if not connection.is_closed():
                     return connection
                 self._open -= 1
+            if self._outage is not None:
+                raise unreachable(self._outage) from self._outage
             if self._open < self._settings.connections_max:
                 return await self._connect()
             waited = await self._wait()
@@ -93,7 +118,9 @@ class _Pool:
         """Take a connection back. One that is in the middle of something is not fit for use by anybody."""
         if connection.is_closed() or connection.is_in_transaction():
             self.discard(connection)
-        elif not self._hand_over(connection):
+            return
+        self._failures = 0
+        if not self._hand_over(connection):
             self._idle.append(connection)
 
     def discard(self, connection: asyncpg.Connection[Any]) -> None:
@@ -106,6 +133,9 @@ class _Pool:
         return PoolCounts(self._open, len(self._idle), self._settings.connections_max, len(self._waiting))
 
     async def close(self) -> None:
+        if self._probe is not None:
+            self._probe.cancel()
+            await asyncio.wait((self._probe,))
         for connection in self._idle:
             try:
                 await connection.close(timeout=_CLOSE_TIMEOUT_SECONDS)
@@ -153,11 +183,16 @@ class _Pool:
         try:
             for attempt in range(1, settings.connect_attempts_max + 1):
                 try:
-                    return await connect(self._dsn, settings)
+                    connection = await connect(self._dsn, settings)
                 except Exception as error:
-                    if not may_retry_connect(error) or attempt == settings.connect_attempts_max:
-                        raise translate(error) from error
+                    self._count_failure(error)
+                    hopeless = not may_retry_connect(error) or self._outage is not None
+                    if hopeless or attempt == settings.connect_attempts_max:
+                        raise unreachable(error) from error
                     logger.info("connect_retried", extra={"action": "connect_retried", "attempt": attempt})
+                else:
+                    self._failures = 0
+                    return connection
                 await asyncio.sleep(backoff_seconds(attempt + 3))
             raise AssertionError("connect_attempts_max is at least 1")
         except BaseException:
@@ -165,10 +200,44 @@ class _Pool:
             self._hand_over(None)
             raise
 
+    def _count_failure(self, error: Exception) -> None:
+        """A server that has no connection left for us is there: it does not count."""
+        failures_max = self._settings.breaker_failures_max
+        if failures_max == 0 or is_full(error):
+            return
+        self._failures += 1
+        if self._failures >= failures_max and self._outage is None:
+            self._outage = error
+            logger.error("database_away", extra={"action": "database_away", "error": str(unreachable(error))})
+            self._probe = asyncio.create_task(self._probe_until_back(), name="lockstep-probe")
+            self._tell_watchers(False)
+            while self._hand_over(None):
+                pass  # those who wait find out that there is nothing to wait for
+
+    async def _probe_until_back(self) -> None:
+        began = time.monotonic()
+        connection = None
+        while connection is None:
+            await asyncio.sleep(self._settings.breaker_open_seconds * random.uniform(0.8, 1.2))
+            try:
+                connection = await connect(self._dsn, self._settings)
+            except Exception as error:
+                self._outage = error
+        self._outage = None
+        self._open += 1
+        self.release(connection)
+        seconds = round(time.monotonic() - began, 3)
+        logger.warning("database_back", extra={"action": "database_back", "seconds": seconds})
+        self._tell_watchers(True)
+
+    def _tell_watchers(self, there: bool) -> None:
+        for watcher in list(self.watchers):
+            watcher(there)
+
 
 async def connect(dsn: str, settings: PoolSettings, *, application_name: str = "lockstep") -> asyncpg.Connection[Any]:
     """One attempt at a connection."""
-    return await asyncpg.connect(
+    connection = await asyncpg.connect(
         dsn,
         timeout=settings.connect_timeout_seconds,
         # No command_timeout: the server ends a slow statement itself, and says so.
@@ -179,6 +248,25 @@ async def connect(dsn: str, settings: PoolSettings, *, application_name: str = "
             **PLANNER,
         },
     )
+    _end_when_silent(connection, settings.connect_timeout_seconds)
+    return connection
+
+
+def _end_when_silent(connection: asyncpg.Connection[Any], seconds: float) -> None:
+    """A machine that is gone does not say so: without this, a call in flight would wait for it for many minutes."""
+    transport = getattr(connection, "_transport", None)
+    found = None if transport is None else transport.get_extra_info("socket")
+    if found is None or found.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (
+        ("TCP_KEEPIDLE", max(int(seconds), 1)),
+        ("TCP_KEEPINTVL", max(int(seconds / 3), 1)),
+        ("TCP_KEEPCNT", 3),
+        ("TCP_USER_TIMEOUT", int(seconds * 1000)),
+    ):
+        if hasattr(socket, name):  # not everywhere
+            found.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 # A pool belongs to the event loop that made it, so the loop is part of the key.
@@ -197,6 +285,7 @@ class Database:
         self._dsn = dsn
         self._settings = settings or PoolSettings()
         self._on_query = on_query
+        self._watcher: Watcher | None = None
         self._pool: _Pool | None = None
         self._key: tuple[str, PoolSettings, asyncio.AbstractEventLoop] | None = None
         self._closed = False
@@ -213,9 +302,15 @@ class Database:
         if pool is None or key is None:
             return
         pool.users -= 1
+        pool.watchers.discard(self._watcher or _nobody)
         if pool.users == 0:
             _shared.pop(key, None)
             await pool.close()
+
+    def watch(self, watcher: Watcher) -> None:
+        """Tell it from now on when PostgreSQL is taken for away, and when it is back."""
+        self._watcher = watcher
+        self._join().watchers.add(watcher)
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[asyncpg.Connection[Any]]:
@@ -294,6 +389,9 @@ class Database:
                 pool.discard(connection)
                 raise
             except Exception as error:
+                if lost(error, connection):
+                    pool.discard(connection)
+                    raise unreachable(error, maybe_applied=True) from error
                 pool.release(connection)
                 self._raise_unless_retryable(error, attempt)
             else:
@@ -317,7 +415,13 @@ class Database:
             self._key = (self._dsn, self._settings, asyncio.get_running_loop())
             self._pool = _shared.setdefault(self._key, _Pool(self._dsn, self._settings))
             self._pool.users += 1
+            if self._watcher is not None:
+                self._pool.watchers.add(self._watcher)
         return self._pool
+
+
+def _nobody(_there: bool) -> None:
+    """Watches nothing."""
 
 
 async def _set_timeouts(connection: asyncpg.Connection[Any], statement: float | None, lock: float | None) -> None:

@@ -21,7 +21,7 @@ from lockstep.config import Config
 from lockstep.core.codec import Codec, encode, seal
 from lockstep.core.ids import SEGMENT_MESSAGES_MAX, all_canonical_uuids, is_canonical_uuid, message_id
 from lockstep.core.messages import COLUMN_NAMES, Batch, Columns, Occupancy, Placement, PushResult
-from lockstep.errors import EncryptionUnavailable, QueueFull, TooLarge, Unavailable
+from lockstep.errors import EncryptionUnavailable, OperationPending, QueueFull, TooLarge, Unavailable
 from lockstep.storage.postgres.cache import NameCache, QueueNames, Segment
 from lockstep.storage.postgres.calls import Call, Conversation, Work
 
@@ -43,11 +43,11 @@ _PUSH = (
     "$12::text[], $13::text::int[], $14::text::int[], "
     "$15::text::uuid[], $16::text::int[], $17::text::int[], "
     "$18::bytea[], $19::text[], $20::uuid[], $21::text[], $22::text[], $23::text[], $24::bytea[], $25::text[], "
-    "$26::boolean, $27::timestamptz, $28::timestamptz[], $29::int)"
+    "$26::boolean, $27::timestamptz, $28::timestamptz[], $29::int, $30::boolean)"
 )
 _PUSH_RUN = (
     "select * from lockstep.push_run($1::int, $2::bigint, $3::smallint, $4::int, $5::bytea, $6::bytea[], $7::boolean, "
-    "$8::timestamptz, $9::int)"
+    "$8::timestamptz, $9::int, $10::boolean)"
 )
 _MARK_EXPIRING = "update lockstep.queue set expiring = true where id = $1 and not expiring"
 _OCCUPANCY = (
@@ -92,8 +92,10 @@ def push(
     encryption: Encryption,
     at: datetime | None,
     lock_seconds: float | None = None,
+    overtake: bool = False,
 ) -> Conversation[Pushed]:
-    """Push the batches; `at` is the time where it is set, `lock_seconds` how long a lock is waited for."""
+    """Push the batches; `at` is the time where it is set, `lock_seconds` how long a lock is waited for. With `overtake`
+    it goes before operations that wait for its partitions, which otherwise make it fail."""
     lanes = _Lanes.of(batches)
     if sum([len(columns.payloads) for columns in lanes.columns]) > SEGMENT_MESSAGES_MAX:
         raise TooLarge(f"one call may push at most {SEGMENT_MESSAGES_MAX} messages")
@@ -103,7 +105,7 @@ def push(
         if not attempt.lanes:
             occupancy = yield from _occupancy(lanes.by_queue, {})
             return Pushed(PushResult(batches, _Placements(batches, lanes, attempt), occupancy=occupancy), [])
-        row = yield from _call(attempt, at, lock_seconds)
+        row = yield from _call(attempt, at, lock_seconds, overtake)
         match row[0]:
             case "ok":
                 occupancy = yield from _occupancy(lanes.by_queue, attempt.occupancy(row))
@@ -113,20 +115,23 @@ def push(
                 attempt.note_duplicates(row)
             case "full":
                 raise attempt.full(row)
+            case "behind":
+                raise lanes.pending(row[11])
             case _:
                 for queue in lanes.by_queue:
                     names.forget(queue)
     raise Unavailable("the queue's names kept changing during the push")
 
 
-def _call(attempt: _Attempt, at: datetime | None, lock_seconds: float | None) -> Conversation[Any]:
+def _call(attempt: _Attempt, at: datetime | None, lock_seconds: float | None, overtake: bool) -> Conversation[Any]:
     """Call the procedure; the row that it answers with."""
     if not attempt.is_one_run():
-        return (yield Call("push", _PUSH, attempt.arguments(at, lock_seconds)))[0]
+        return (yield Call("push", _PUSH, [*attempt.arguments(at, lock_seconds), overtake]))[0]
     status, created_at, segment_id, uuid, first_seq = (
-        yield Call("push", _PUSH_RUN, attempt.run_arguments(at, lock_seconds))
+        yield Call("push", _PUSH_RUN, [*attempt.run_arguments(at, lock_seconds), overtake])
     )[0]
-    return status, created_at, [segment_id], [uuid], [first_seq], None, None, None, None, None, None
+    behind = attempt.source.ids
+    return status, created_at, [segment_id], [uuid], [first_seq], None, None, None, None, None, None, behind
 
 
 def resolve(batches: Sequence[Batch], names: NameCache, *, at: datetime | None) -> Conversation[None]:
@@ -209,6 +214,13 @@ class _Lanes:
             }
             if repeats:
                 self.dropped[lane] = _Dropped(repeats, [i for i in range(len(ids)) if i not in repeats])
+
+    def pending(self, partition_ids: Iterable[int]) -> OperationPending:
+        """The refusal of a push, with the indexes of the batches for whose partitions operations wait."""
+        behind = set(partition_ids)
+        found = [lane for lane, partition_id in enumerate(self.ids) if partition_id in behind]
+        batches = found if self.members is None else [index for lane in found for index in self.members[lane]]
+        return OperationPending(batches=sorted(batches))
 
     def pushed(self, lane: int) -> Columns:
         """What of the lane is pushed."""
@@ -525,7 +537,7 @@ class _Placements(Sequence[Placement]):
     def __getitem__(self, index: slice) -> list[Placement]: ...
     def __getitem__(self, index: int | slice) -> Placement | list[Placement]:
         if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
+            return self._slice(index)
         lane, start = self._places[range(len(self))[index]]
         first_seq, uuid, ordinal = self._runs.get(lane, (0, _NO_SEGMENT, 0))
         dropped = self._lanes.dropped.get(lane)
@@ -536,6 +548,13 @@ class _Placements(Sequence[Placement]):
             stop = start + len(self._batches[index].columns.payloads)
             duplicates = self._duplicates(dropped, range(start, stop), first_seq, uuid, ordinal)
         return Placement(self._lanes.ids[lane], first_seq + before, uuid, ordinal + before, duplicates)
+
+    def _slice(self, which: slice) -> list[Placement]:
+        if self._lanes.dropped or not self._first_seqs:
+            return [self[i] for i in range(*which.indices(len(self)))]
+        ids, runs = self._lanes.ids, self._runs
+        found = [(ids[lane], before, *runs[lane]) for lane, before in self._places[which]]
+        return [Placement(i, first_seq + before, uuid, n + before) for i, before, first_seq, uuid, n in found]
 
     @cached_property
     def _places(self) -> list[tuple[int, int]]:

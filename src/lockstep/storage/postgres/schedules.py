@@ -131,14 +131,17 @@ class Schedules(Delivery):
         """Push what was taken; of a queue that has not room for all of it, the first ones. Raises QueueFull if there is
         no room at all."""
         try:
-            return rows, await self._converse(self._push_conversation(self._batches(queue, rows)), connection)
+            return rows, await self._push_due(connection, self._batches(queue, rows))
         except QueueFull as error:
             room = int(error.details["max_size"]) - int(error.details["depth"])
             if room <= 0:
                 raise
             # The queue's row is locked since they were taken, so that nobody else uses the room.
             fitting = rows[:room]
-            return fitting, await self._converse(self._push_conversation(self._batches(queue, fitting)), connection)
+            return fitting, await self._push_due(connection, self._batches(queue, fitting))
+
+    async def _push_due(self, connection: asyncpg.Connection[Any], batches: Sequence[Batch]) -> pushing.Pushed:
+        return await self._converse(self._push_conversation(batches, overtake=True), connection)
 
     def _batches(self, queue: str, rows: Sequence[Any]) -> list[Batch]:
         """A batch for each partition, in due order."""
@@ -161,8 +164,7 @@ class Schedules(Delivery):
             due = crons.due(cron, cron.next_at or now, now, late_seconds_max=late, limit=limit)
             pushed = None
             if due.times:
-                conversation = self._push_conversation([crons.batch_of(cron, due.times)])
-                pushed = await self._converse(conversation, connection)
+                pushed = await self._push_due(connection, [crons.batch_of(cron, due.times)])
             last_at = due.times[-1] if due.times else None
             await self.database.on(connection, "cron_advance", _ADVANCE_CRON, name, due.next_at, last_at)
             return cron, due, pushed

@@ -12,7 +12,7 @@ from lockstep.core.codec import Codec, decode, encode, seal, unseal
 from lockstep.core.ids import SEGMENT_MESSAGES_MAX
 from lockstep.core.messages import Appointment, Batch, Columns, PushResult
 from lockstep.core.schedules import NewWaiting, find_repeats, placements_of, split, waiting_of
-from lockstep.errors import TooLarge, Unavailable
+from lockstep.errors import OperationPending, TooLarge, Unavailable
 from lockstep.storage.postgres import pushing
 from lockstep.storage.postgres.cache import NameCache
 from lockstep.storage.postgres.calls import Call, Conversation, Work
@@ -42,10 +42,15 @@ def push(
     seconds_min: float,
     at: datetime | None,
     lock_seconds: float | None = None,
+    overtake: bool = False,
 ) -> Conversation[Pushed]:
     """Push the batches, at once or for later; `at` is the time where it is set."""
     if not may_wait(batches):
-        return (yield from pushing.push(batches, names, encryption=encryption, at=at, lock_seconds=lock_seconds))
+        return (
+            yield from pushing.push(
+                batches, names, encryption=encryption, at=at, lock_seconds=lock_seconds, overtake=overtake
+            )
+        )
     if sum(len(batch.columns) for batch in batches) > SEGMENT_MESSAGES_MAX:
         raise TooLarge(f"one call may push at most {SEGMENT_MESSAGES_MAX} messages")
     now = (yield Call("now", _NOW, (at,)))[0][0]
@@ -54,10 +59,21 @@ def push(
     queues = yield from _lock_queues(batches, pushed_now, at)
     items = waiting_of(batches, later)
     appointments = yield from _schedule(items, queues, encryption, at)
-    pushed = yield from pushing.push(pushed_now, names, encryption=encryption, at=at, lock_seconds=lock_seconds)
+    pushing_now = pushing.push(
+        pushed_now, names, encryption=encryption, at=at, lock_seconds=lock_seconds, overtake=overtake
+    )
+    pushed = yield from _renumbered(pushing_now, at_once)
     placed = dict(zip(at_once, pushed.result.placements, strict=True))
     placements = placements_of(batches, placed, later, appointments)
     return Pushed(PushResult(batches, placements, occupancy=pushed.result.occupancy), pushed.segments)
+
+
+def _renumbered(pushing_now: Conversation[Pushed], at_once: Sequence[int]) -> Conversation[Pushed]:
+    """A push of some of the batches; its refusal names them as the caller counts them."""
+    try:
+        return (yield from pushing_now)
+    except OperationPending as error:
+        raise OperationPending(batches=[at_once[index] for index in error.details["batches"]]) from error
 
 
 def resolve(batches: Sequence[Batch], names: NameCache, *, at: datetime | None) -> Conversation[None]:

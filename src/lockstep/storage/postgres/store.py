@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from functools import partial
 
 from lockstep.config import Config, load
 from lockstep.core.schedules import Timing
@@ -14,10 +15,12 @@ from lockstep.storage.postgres.listen import Hear, Signals
 from lockstep.storage.postgres.maintenance import Maintenance
 from lockstep.storage.postgres.message_admin import MessageAdmin
 from lockstep.storage.postgres.migrate import check_schema, migrate
+from lockstep.storage.postgres.operation_queue import OperationQueue
 from lockstep.storage.postgres.overview import Overviews
 from lockstep.storage.postgres.pool import Database, PoolSettings, QueryHook
 from lockstep.storage.postgres.pushing import Encryption
 from lockstep.storage.postgres.schedules import Schedules
+from lockstep.storage.postgres.spools import Spools
 from lockstep.storage.postgres.statistics import Statistics
 from lockstep.storage.postgres.streams import Streams
 from lockstep.storage.postgres.traces import Traces
@@ -25,9 +28,21 @@ from lockstep.storage.postgres.work_queues import WorkQueues
 
 
 class PostgresStore(
-    Streams, MessageAdmin, Schedules, WorkQueues, Inspection, Overviews, DeadLetters, Traces, Maintenance, Statistics
+    OperationQueue,
+    Streams,
+    MessageAdmin,
+    Schedules,
+    WorkQueues,
+    Inspection,
+    Overviews,
+    DeadLetters,
+    Traces,
+    Maintenance,
+    Statistics,
+    Spools,
 ):
-    """Queues in PostgreSQL 15 or newer. `clock` sets the time for tests; without it the database's clock rules."""
+    """Queues in PostgreSQL 15 or newer. `clock` sets the time for tests; without it the database's clock rules. With a
+    breaker calls fail at once while the database is away, and who watches is told."""
 
     def __init__(
         self,
@@ -36,15 +51,16 @@ class PostgresStore(
         config: Config | None = None,
         clock: Callable[[], datetime] | None = None,
         on_query: QueryHook | None = None,
+        breaker: bool = False,
     ) -> None:
         config = config or load(environ={})
-        self.database = Database(dsn, _pool_settings(config), on_query=on_query)
+        self.database = Database(dsn, _pool_settings(config, breaker=breaker), on_query=on_query)
         self.segments = SegmentCache(config.segment_cache_bytes_max)
         self.names = NameCache(config.partition_cache_entries_max)
         self.encryption = Encryption.of(config)
         self.timing = Timing(config.schedule_min_seconds, config.cron_late_seconds_max)
         self._clock = clock
-        self._signals = Signals(self.database, self.names)
+        self._signals = Signals(self.database, self.names, self.segments)
 
     def now(self) -> datetime | None:
         return None if self._clock is None else self._clock()
@@ -71,8 +87,18 @@ class PostgresStore(
     def announce(self, partitions_by_queue: Mapping[str, int]) -> None:
         self._signals.announce(partitions_by_queue)
 
+    def watch(self, *, there: Callable[[bool], None], changed: Callable[[], None]) -> None:
+        self._signals.changed = changed
+        self.database.watch(partial(self._tell_there, there))
 
-def _pool_settings(config: Config) -> PoolSettings:
+    def _tell_there(self, there: Callable[[bool], None], is_there: bool) -> None:
+        # A server that took over may lack what was last committed, and give the same ids to something else.
+        self.names.clear()
+        self.segments.clear()
+        there(is_there)
+
+
+def _pool_settings(config: Config, *, breaker: bool) -> PoolSettings:
     return PoolSettings(
         connections_max=config.pool_connections_max,
         connect_timeout_seconds=config.connect_timeout_seconds,
@@ -80,4 +106,6 @@ def _pool_settings(config: Config) -> PoolSettings:
         statement_timeout_seconds=config.statement_timeout_seconds,
         lock_timeout_seconds=config.lock_timeout_seconds,
         transaction_attempts_max=config.transaction_attempts_max,
+        breaker_failures_max=config.breaker_failures_max if breaker else 0,
+        breaker_open_seconds=config.breaker_open_seconds,
     )

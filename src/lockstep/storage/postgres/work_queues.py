@@ -78,7 +78,7 @@ class WorkQueues(Administration, Delivery):
             await self._lock_for(connection, [], batches, also=[message.partition_id for message, _ in chosen])
             taken = await self.database.on(connection, "take_dead", _TAKE_DEAD, *_places(chosen, origins), self.now())
             going = [batch for batch, is_taken in zip(batches, taken[0][0], strict=True) if is_taken]
-            return len(going), await self._converse(self._push_conversation(going), connection)
+            return len(going), await self._converse(self._push_conversation(going, overtake=True), connection)
 
         count, pushed = await self._create_names(queues, work)
         self._remember(pushed)

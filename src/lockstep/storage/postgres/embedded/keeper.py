@@ -30,9 +30,18 @@ Launch = Callable[[threading.Event], Postmaster]
 class Keeper:
     """Keeps one server running, from `start` to `stop`."""
 
-    def __init__(self, launch: Launch, *, restart: bool, stop_timeout: float, progress: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        launch: Launch,
+        *,
+        restart: bool,
+        restart_attempts_max: int | None = RESTART_ATTEMPTS_MAX,
+        stop_timeout: float,
+        progress: Callable[[str], None],
+    ) -> None:
         self._launch = launch
         self._restart = restart
+        self._restart_attempts_max = restart_attempts_max
         self._stop_timeout = stop_timeout
         self._progress = progress
         self._stopping = threading.Event()
@@ -128,11 +137,12 @@ class Keeper:
 
     def _pause(self, attempts: int) -> bool:
         """Wait before the next attempt; say whether there is to be one."""
-        if attempts > RESTART_ATTEMPTS_MAX:
+        attempts_max = self._restart_attempts_max
+        if attempts_max is not None and attempts > attempts_max:
             logger.error("server given up", extra={"action": "embedded_given_up", "error": str(self._error)})
-            self._progress(f"gave up restarting after {RESTART_ATTEMPTS_MAX} attempts: {self._error}")
+            self._progress(f"gave up restarting after {attempts_max} attempts: {self._error}")
             return False
-        delay = min(RESTART_DELAY * 2 ** (attempts - 1), RESTART_DELAY_MAX)
+        delay = min(RESTART_DELAY * 2 ** min(attempts - 1, 16), RESTART_DELAY_MAX)
         fields = {"attempt": attempts, "delay_s": delay, "error": str(self._error)}
         logger.warning("server restart", extra={"action": "embedded_restart", **fields})
         self._hurry.wait(delay)

@@ -27,7 +27,7 @@ from lockstep.storage.postgres.embedded.cluster import (
 from lockstep.storage.postgres.embedded.directory import DataDirectory, Record, default_data_dir
 from lockstep.storage.postgres.embedded.failures import directory_errors
 from lockstep.storage.postgres.embedded.installs import Install, bundled_install, reachable_install
-from lockstep.storage.postgres.embedded.keeper import Keeper
+from lockstep.storage.postgres.embedded.keeper import RESTART_ATTEMPTS_MAX, Keeper
 from lockstep.storage.postgres.embedded.leftovers import clear_leftovers
 from lockstep.storage.postgres.embedded.postmaster import Postmaster
 from lockstep.storage.postgres.embedded.processes import ProcessIdentity, identify_self
@@ -49,7 +49,8 @@ class EmbeddedPostgres:
     """A PostgreSQL server of our own, on a data directory that no other process uses meanwhile.
 
     It runs as a child of this process and never outlives it. `on_progress` is called with a line of text
-    for people, from whichever thread is at work. With `restart`, a server that dies is brought back.
+    for people, from whichever thread is at work. With `restart`, a server that dies is brought back; it is given up
+    after so many deaths without a minute of health between them, or, for None, never.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class EmbeddedPostgres:
         settings: Mapping[str, str] | None = None,
         on_progress: Callable[[str], None] | None = None,
         restart: bool = True,
+        restart_attempts_max: int | None = RESTART_ATTEMPTS_MAX,
     ) -> None:
         self.data_dir = _absolute(data_dir)
         self._start_timeout = start_timeout
@@ -68,6 +70,7 @@ class EmbeddedPostgres:
         self._settings = check_settings(settings or {})
         self._on_progress = on_progress
         self._restart = restart
+        self._restart_attempts_max = restart_attempts_max
         self._directory = DataDirectory(self.data_dir)
         self._record = Record()
         self._keeper: Keeper | None = None
@@ -174,7 +177,13 @@ class EmbeddedPostgres:
     def _keep(self, plan: _Plan) -> None:
         """Start the server in the care of a new keeper."""
         launch = partial(self._launch, plan)
-        self._keeper = Keeper(launch, restart=self._restart, stop_timeout=self._stop_timeout, progress=self._report)
+        self._keeper = Keeper(
+            launch,
+            restart=self._restart,
+            restart_attempts_max=self._restart_attempts_max,
+            stop_timeout=self._stop_timeout,
+            progress=self._report,
+        )
         self._keeper.start()
 
     def _launch(self, plan: _Plan, stopping: threading.Event) -> Postmaster:

@@ -1,7 +1,7 @@
 -- Idle partitions: those that were empty for long go, and are made again by their next push.
 --
--- Guarantees: a partition goes only while nobody pushes to it, with no message stored, no live lease, and no state of a
--- stream query. A push that was on its way finds its row gone and resolves the name again.
+-- Guarantees: a partition goes only while nobody pushes to it, with no message stored, no live lease, no state of a
+-- stream query, and no push that waits as an operation. A push that was on its way finds its row gone and resolves the name again.
 -- Locks: the queue row, because what resolves names relies on it, then partition rows, then cursor rows. What others hold
 -- is skipped: who is pushed to is not idle, and the next round looks again.
 -- Indexes: run_removed finds what is empty, so the cost follows the removed runs and not the partitions; run_pkey,
@@ -58,6 +58,7 @@ begin
           and not exists (select 1 from lockstep.run r where r.partition_id = t.id and r.segment_id is not null)
           and not exists (select 1 from lockstep.cursor c where c.partition_id = t.id and lockstep.is_leased(c, _now))
           and not exists (select 1 from lockstep.stream_state s where s.partition_id = t.id)
+          and not exists (select 1 from lockstep.operation_lane l where l.partition_id = t.id)
     );
     if _partition_ids = '{}' then
         return 0;

@@ -12,7 +12,8 @@
 -- in order; the others have a body. The dedup and trace arrays name messages by run and offset in the run; _expires_at has
 -- a place for each message of all queues, in order, or is null.
 -- _lock_ms: how long each lock is waited for, instead of the session's lock_timeout.
--- _status: ok | stale (an id is gone or an option changed: resolve again) | duplicates | full
+-- _overtake: it may go before operations that wait for its partitions; else, if there are any, _behind names the partitions.
+-- _status: ok | stale (an id is gone or an option changed: resolve again) | behind | duplicates | full
 create or replace function lockstep.push_segments(
     _queue_ids int[], _limited int[], _codecs smallint[], _bodies bytea[], _run_counts int[],
     _partition_ids bigint[], _counts int[], _ordinals int[],
@@ -22,9 +23,10 @@ create or replace function lockstep.push_segments(
     _payloads bytea[], _transaction_ids text[], _trace_ids uuid[], _kinds text[], _refs text[], _encodings text[],
     _headers bytea[], _producer_subs text[],
     _plain_allowed boolean, _at timestamptz, _expires_at timestamptz[] default null, _lock_ms int default null,
+    _overtake boolean default false,
     out _status text, out _created_at timestamptz, out _segment_ids bigint[], out _segment_uuids uuid[], out _first_seqs bigint[],
     out _duplicate_uuids int[], out _duplicate_texts int[], out _duplicate_seqs bigint[], out _duplicate_ids uuid[],
-    out _depths bigint[], out _max_sizes bigint[]
+    out _depths bigint[], out _max_sizes bigint[], out _behind bigint[]
 ) language plpgsql as $$
 declare
     _locked int;
@@ -60,6 +62,15 @@ begin
     cross join lateral (select q.* from lockstep.queue q where q.id = t.id limit 1) q;
     if _locked <> cardinality(_partition_ids) or _stale then
         _status := 'stale';
+        return;
+    end if;
+    -- One look into an index that is empty unless the server was busy; which partitions it is costs more.
+    if not _overtake and exists (select 1 from lockstep.operation_lane l where l.partition_id = any (_partition_ids)) then
+        _behind := array(
+            select t.id from unnest(_partition_ids) t (id)
+            where exists (select 1 from lockstep.operation_lane l where l.partition_id = t.id)
+        );
+        _status := 'behind';
         return;
     end if;
     if _uuids is not null or _texts is not null then
@@ -138,7 +149,7 @@ end $$;
 -- Guarantees, locks and _status are those of push_segments.
 create or replace function lockstep.push_run(
     _queue_id int, _partition_id bigint, _codec smallint, _count int, _body bytea, _payloads bytea[], _plain_allowed boolean,
-    _at timestamptz, _lock_ms int,
+    _at timestamptz, _lock_ms int, _overtake boolean,
     out _status text, out _created_at timestamptz, out _segment_id bigint, out _segment_uuid uuid, out _first_seq bigint
 ) language plpgsql as $$
 declare
@@ -161,6 +172,11 @@ begin
     from lockstep.queue q where q.id = _queue_id;
     if _stale is distinct from false then
         _status := 'stale';
+        return;
+    end if;
+    -- A statement of its own: as a part of the one before it cost ten times as much.
+    if not _overtake and exists (select 1 from lockstep.operation_lane l where l.partition_id = _partition_id) then
+        _status := 'behind';
         return;
     end if;
     _created_at := coalesce(_at, clock_timestamp());
@@ -263,11 +279,12 @@ end $$;
 
 -- One message from SQL: for psql, triggers, and transactions that are not ours. Returns the message's id, or the
 -- first one's if the transaction id is a duplicate. Visible to consumers after commit, in order with all other
--- pushes. Raises SQLSTATE LS003 if the queue is full.
+-- pushes. Raises SQLSTATE LS003 if the queue is full, LS008 if an earlier push to the partition still waits to be applied.
+-- The setting is for sessions that are not ours: what is planned while a table is empty is used when it is not.
 create or replace function lockstep.push(
     queue text, partition text, payload jsonb, transaction_id text default null, trace_id uuid default null,
     kind text default null, reference text default null, headers jsonb default null
-) returns uuid language plpgsql as $$
+) returns uuid language plpgsql set enable_seqscan = off as $$
 #variable_conflict use_variable
 declare
     _resolved record;
@@ -311,6 +328,8 @@ begin
                 return _pushed._duplicate_ids[1];
             when 'full' then
                 raise exception 'queue % is full: % of % messages', queue, _pushed._depths[1], _pushed._max_sizes[1] using errcode = 'LS003';
+            when 'behind' then
+                raise exception 'earlier pushes to partition % of queue % wait to be applied; try again later', partition, queue using errcode = 'LS008';
             else
                 null;  -- stale: the queue was deleted, or its max_size set, in this moment
         end case;

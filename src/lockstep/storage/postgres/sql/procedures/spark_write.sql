@@ -131,7 +131,9 @@ begin
         _stage.dedup_uuids, _stage.dedup_uuid_runs, _stage.dedup_uuid_offsets,
         _stage.dedup_texts, _stage.dedup_text_runs, _stage.dedup_text_offsets,
         _stage.traces, _stage.trace_runs, _stage.trace_offsets,
-        null, null, null, null, null, null, null, null, _plain_allowed, _at) p;
+        null, null, null, null, null, null, null, null, _plain_allowed, _at,
+        _overtake => true  -- what other producers have waiting is in no order with this
+    ) p;
     if _status = 'ok' then
         delete from lockstep.segment s where s.id = _segment_id returning s.* into _made;
         update lockstep.segment s

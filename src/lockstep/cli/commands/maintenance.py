@@ -1,0 +1,53 @@
+"""`lockstep maintenance`: let servers buffer pushes while the database is worked on."""
+
+from __future__ import annotations
+
+import click
+
+from lockstep.cli.connection import Session, on_session
+
+_pop = click.option("--pop", is_flag=True, help="Pops, which then find nothing, instead of pushes.")
+
+
+@click.group()
+def maintenance() -> None:
+    """Buffer pushes, or stop pops, on all servers of the database."""
+
+
+@maintenance.command()
+@on_session()
+@_pop
+def on(session: Session, pop: bool) -> None:
+    """Buffer pushes on the servers' disks from now on; pops go on."""
+    _set(session, pop=pop, enabled=True)
+
+
+@maintenance.command()
+@on_session()
+@_pop
+def off(session: Session, pop: bool) -> None:
+    """Push what was buffered, in order, and all new messages behind it."""
+    _set(session, pop=pop, enabled=False)
+
+
+@maintenance.command()
+@on_session()
+def status(session: Session) -> None:
+    """Show the modes, and what the server has buffered."""
+    with session.client() as client:
+        session.output.record(client.maintenance_mode())
+
+
+@maintenance.command()
+@on_session()
+def retry(session: Session) -> None:
+    """Push again what the database had refused when it was drained, and the server set aside."""
+    with session.client() as client:
+        messages = client.retry_rejected()
+    session.output.done(f"{messages} messages are pushed again", messages=messages)
+
+
+def _set(session: Session, *, pop: bool, enabled: bool) -> None:
+    with session.client() as client:
+        mode = client.set_maintenance_mode(pop=enabled) if pop else client.set_maintenance_mode(push=enabled)
+    session.output.record(mode)

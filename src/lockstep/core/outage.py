@@ -1,0 +1,67 @@
+"""What is known while a database is away or being worked on: modes, and what is buffered meanwhile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+from uuid import UUID
+
+import msgspec
+
+from lockstep.core.messages import PushResult
+
+BreakerState = Literal["closed", "open"]
+
+
+class System(msgspec.Struct, frozen=True, kw_only=True):
+    """What all servers on one store know together."""
+
+    id: UUID
+    """Of the store, for as long as it exists."""
+    push_maintenance: bool = False
+    pop_maintenance: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """What became of a part of a spool."""
+
+    place: int
+    """Up to where the spool is in the store now."""
+    pushed: PushResult | None = None
+    """None if the part was there already, or had nothing."""
+
+
+class BufferStats(msgspec.Struct, frozen=True, kw_only=True):
+    """The spool of one machine. Sums are since it was made."""
+
+    directory: str
+    bytes: int
+    bytes_max: int
+    files: int
+    messages: int
+    """In it now."""
+    messages_buffered: int
+    messages_drained: int
+    messages_rejected: int
+    """Set aside, because the database refused them."""
+    bytes_damaged: int
+    draining: bool
+    """By the process that answered."""
+    waiting_for: str | None = None
+    """What the database said to the push that is next, if it refuses it."""
+
+    @property
+    def has_room(self) -> bool:
+        return self.bytes < self.bytes_max
+
+
+class MaintenanceMode(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether pushes are buffered, and pops find nothing, because somebody said so."""
+
+    push: bool
+    pop: bool
+    breaker: BreakerState = "closed"
+    """Open while the server that answered takes its database for away."""
+    buffer: BufferStats | None = None
+    """None where there is no server that buffers, or it cannot."""

@@ -1,0 +1,235 @@
+"""The way of what was buffered into the store: in order, many records in a transaction, each exactly once.
+
+The store remembers, in the transaction that pushes them, up to where the records of a spool are in it. So a process may
+die, or lose the answer, at any moment: whoever goes on asks the store where.
+
+New pushes go behind what is in the spool, and under load there is always a new one. So the last part is drained while
+nobody can append: then the spool is empty, its gate is opened, and those who waited push as usual.
+
+What the database refuses for what it is must not hold up the rest for ever. It is tried for a while, because a full
+queue gets empty and a missing key may be configured, and then set aside in a file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from lockstep.config import Config
+from lockstep.core.messages import Batch, PushResult
+from lockstep.engine.spool.contents import batches_of
+from lockstep.engine.spool.frames import Frame
+from lockstep.errors import (
+    CorruptSegment,
+    EncryptionUnavailable,
+    InvalidRequest,
+    Overloaded,
+    TooLarge,
+    Unavailable,
+)
+from lockstep.storage.base import Store
+
+if TYPE_CHECKING:
+    from lockstep.engine.spool.spool import Spool, Stretch
+
+logger = logging.getLogger("lockstep.engine.spool")
+
+T = TypeVar("T")
+
+_LAST_BYTES = 256 * 1024
+"""So much is drained while nobody can append."""
+_LAST_SECONDS_MAX = 2.0
+_OTHER_SECONDS = 0.25
+_BACKOFF_SECONDS_MIN = 0.05
+_BACKOFF_SECONDS_MAX = 2.0
+
+Place = Callable[[Sequence[Batch]], Awaitable[Sequence[Batch]]]
+Tell = Callable[[Sequence[Batch], PushResult], None]
+
+
+class _Later(Exception):
+    """The record that is next cannot be pushed now."""
+
+
+@dataclass(slots=True)
+class _Done:
+    """How far a step came."""
+
+    place: int
+    messages: int = 0
+    rejected: int = 0
+    damaged: int = 0
+
+
+async def in_thread(work: Callable[..., T], *args: Any, **named: Any) -> T:
+    """In a thread, and to its end also when whoever waits for it is cancelled: it may hold a lock."""
+    task = asyncio.ensure_future(asyncio.to_thread(work, *args, **named))
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait((task,))
+        raise
+
+
+class Draining:
+    """Drains one spool into a store."""
+
+    def __init__(
+        self,
+        spool: Spool,
+        store: Store,
+        config: Config,
+        *,
+        place: Place,
+        tell: Tell,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._spool = spool
+        self._store = store
+        self._config = config
+        self._key = config.encryption_key_bytes
+        self._place = place
+        self._tell = tell
+        self._clock = clock
+        self._alone_until = 0
+        """Records before this place are pushed one at a time, because one of them is refused."""
+        self._refused: tuple[int, float] | None = None
+        """The place of the record that is refused, and since when."""
+        self._attempts = 0
+        self.active = False
+        self.stopping = False
+        self.refusal: str | None = None
+        """What the database says to the record that is next."""
+
+    async def run(self) -> float | None:
+        """Drain until there is nothing left, or it does not go on: then in how many seconds to try again. Raises
+        Unavailable."""
+        if not self._spool.begin_draining():
+            return _OTHER_SECONDS
+        self.active = True
+        try:
+            await self._drain()
+        except _Later:
+            self._attempts += 1
+            return min(_BACKOFF_SECONDS_MIN * 2.0 ** min(self._attempts, 16), _BACKOFF_SECONDS_MAX)
+        finally:
+            self.active = False
+            self._spool.end_draining()
+        return None
+
+    async def agree(self) -> int:
+        """From where on to drain, as the store knows it, and this machine then, too."""
+        local = self._spool.place()
+        place = (await self._store.drain(self._spool.id, [], start=local, end=local)).place
+        await in_thread(self._spool.advance, place)
+        return place
+
+    async def _drain(self) -> None:
+        place = await self.agree()
+        began, messages = self._clock(), 0
+        while not self.stopping and (left := self._spool.left(place)) > 0:
+            done = await (self._last_step(place) if left <= _LAST_BYTES else self._step(place))
+            place = done.place
+            messages += done.messages
+        if messages:
+            seconds = round(self._clock() - began, 3)
+            extra = {"action": "spool_drained", "messages": messages, "seconds": seconds}
+            logger.info("spool_drained", extra=extra)
+
+    async def _last_step(self, place: int) -> _Done:
+        await in_thread(self._spool.hold)
+        try:
+            async with asyncio.timeout(_LAST_SECONDS_MAX):
+                return await self._step(place)
+        except TimeoutError:
+            raise _Later from None
+        finally:
+            self._spool.release()
+
+    async def _step(self, place: int) -> _Done:
+        stretch = await in_thread(self._spool.read, place, bytes_max=self._config.call_bytes_max)
+        done = await (self._pass_damage(stretch) if stretch.damaged is not None else self._push(stretch))
+        if done.place > place:
+            await in_thread(
+                self._spool.advance,
+                done.place,
+                messages=done.messages,
+                rejected=done.rejected,
+                damaged=done.damaged,
+            )
+            self._attempts = 0
+        return done
+
+    async def _pass_damage(self, stretch: Stretch) -> _Done:
+        damaged = stretch.end - stretch.start
+        extra = {"action": "spool_damaged", "bytes": damaged, "file": str(stretch.damaged)}
+        logger.error("spool_damaged", extra=extra)
+        drained = await self._store.drain(self._spool.id, [], start=stretch.start, end=stretch.end)
+        return _Done(drained.place, damaged=damaged)
+
+    async def _push(self, stretch: Stretch) -> _Done:
+        """Push as many of the records as make one call; one alone where they were refused together."""
+        frames = stretch.frames[:1] if stretch.start < self._alone_until else stretch.frames
+        try:
+            taken, batches = await in_thread(self._decoded, frames)
+            batches = list(await self._place(batches))
+            end = taken[-1].end
+            drained = await self._store.drain(self._spool.id, batches, start=stretch.start, end=end)
+        except (Unavailable, Overloaded) as error:
+            self.refusal = error.message
+            if isinstance(error, Unavailable):
+                raise
+            raise _Later from error
+        except Exception as error:
+            if len(frames) > 1:
+                self._alone_until = frames[-1].end
+                return _Done(stretch.start)
+            return await self._refuse(frames[0], error)
+        self.refusal = self._refused = None
+        if drained.pushed is not None:
+            self._tell(batches, drained.pushed)
+        return _Done(drained.place, messages=sum([f.messages for f in taken if f.end <= drained.place]))
+
+    def _decoded(self, frames: Sequence[Frame]) -> tuple[list[Frame], list[Batch]]:
+        """The first of the records and their batches: one, and more while they are not too much for one call."""
+        taken: list[Frame] = []
+        batches: list[Batch] = []
+        messages = size = 0
+        for frame in frames:
+            decoded = batches_of(frame.body, key=self._key)
+            messages += frame.messages
+            size += sum([sum(map(len, batch.columns.payloads)) for batch in decoded])
+            too_much = messages > self._config.call_messages_max or size > self._config.call_bytes_max
+            if taken and too_much:
+                break
+            taken.append(frame)
+            batches += decoded
+        return taken, batches
+
+    async def _refuse(self, frame: Frame, error: Exception) -> _Done:
+        """Try a refused record again later; or, after a while, set it aside and go on."""
+        now = self._clock()
+        if self._refused is None or self._refused[0] != frame.start:
+            self._refused = (frame.start, now)
+            extra = {"action": "spool_refused", "messages": frame.messages, "error": str(error)}
+            logger.warning("spool_refused", extra=extra)
+        self.refusal = str(error)
+        if _may_change(error) and now - self._refused[1] < self._config.spool_refusal_seconds_max:
+            raise _Later from error
+        file = await in_thread(self._spool.set_aside, frame)
+        extra = {"action": "spool_rejected", "messages": frame.messages, "file": str(file), "error": str(error)}
+        logger.error("spool_rejected", extra=extra)
+        drained = await self._store.drain(self._spool.id, [], start=frame.start, end=frame.end)
+        self.refusal = self._refused = None
+        return _Done(drained.place, messages=frame.messages, rejected=frame.messages)
+
+
+def _may_change(error: Exception) -> bool:
+    """Whether the same record may be taken later."""
+    if isinstance(error, EncryptionUnavailable):
+        return True
+    return not isinstance(error, InvalidRequest | TooLarge | CorruptSegment)

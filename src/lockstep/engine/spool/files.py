@@ -1,0 +1,66 @@
+"""The files in the directory of a spool, by name.
+
+<id>.<place>.log        records, from a place on
+<id>.<place>.rejected   a record that the database did not take
+<id>.<place>.damaged    bytes that are no record any more
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Literal
+from uuid import UUID
+
+from lockstep.errors import SpoolUnusable
+
+Kind = Literal["log", "rejected", "damaged"]
+
+
+class Files:
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def path(self, identity: UUID, place: int, kind: Kind = "log") -> Path:
+        return self.directory / f"{identity}.{place:020d}.{kind}"
+
+    def logs(self) -> tuple[UUID | None, list[int]]:
+        """Whose files there are, and from which places on they go. Raises SpoolUnusable if they are not all of one."""
+        found = self.all("log")
+        identities = {identity for identity, _ in found}
+        if len(identities) > 1:
+            raise SpoolUnusable(f"{self.directory} holds the files of several spools; move all but one away")
+        return (identities.pop() if identities else None), [place for _, place in found]
+
+    def all(self, kind: Kind) -> list[tuple[UUID, int]]:
+        """The spool and the place of all files of a kind, by place."""
+        names = [path.name.split(".") for path in self.directory.glob(f"*.{kind}")]
+        return sorted([(UUID(name[0]), int(name[1])) for name in names], key=lambda found: found[1])
+
+    def read(self, path: Path, offset: int, size: int) -> bytes:
+        """Bytes of a file; fewer if there are not so many."""
+        with path.open("rb") as file:
+            file.seek(offset)
+            return file.read(size)
+
+    def cut(self, path: Path, size: int) -> None:
+        with path.open("r+b") as file:
+            file.truncate(size)
+            os.fsync(file.fileno())
+
+    def keep(self, path: Path, data: bytes) -> None:
+        """Write a file of its own, safely."""
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        self.sync()
+
+    def sync(self) -> None:
+        """Make the names of the files safe, too."""
+        descriptor = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,135 @@
+"""What the processes that share a spool know of it together: a page of memory that all of them map, and its lock.
+
+The page says where the log begins and ends. It is changed under the lock only, and after what it speaks of is on disk;
+all of it can be found out from the log itself, so that it may be lost. Its first byte, the *gate*, is read by every
+push and without the lock: is anything in the spool, so that a push has to go behind it?
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import astuple, dataclass
+from hashlib import blake2b
+from pathlib import Path
+from uuid import UUID
+
+_PAGE_BYTES = 4096
+_GATE, _MODES = 0, 1
+_MODES_COUNT = 2
+_PLACES_AT = 64
+_MAGIC = b"LSspool1"
+_PLACES = struct.Struct("<8s16sQQQQQQQ")
+_DIGEST_BYTES = 16
+
+Gate = bytes | mmap.mmap
+
+
+@dataclass(slots=True)
+class Places:
+    """Where the log stands. Places are bytes from the beginning of the spool; see `frames.py`."""
+
+    id: UUID
+    base: int = 0
+    """Where the file begins that is written."""
+    end: int = 0
+    """All before it was acknowledged, or may have been."""
+    drained: int = 0
+    """All before it is in the store, or set aside."""
+    messages_in: int = 0
+    messages_out: int = 0
+    messages_rejected: int = 0
+    bytes_damaged: int = 0
+
+    def pack(self) -> bytes:
+        _, *numbers = astuple(self)
+        packed = _PLACES.pack(_MAGIC, self.id.bytes, *numbers)
+        return packed + blake2b(packed, digest_size=_DIGEST_BYTES).digest()
+
+
+def _unpack(packed: bytes) -> Places | None:
+    """None if it is not what was packed."""
+    content, digest = packed[: _PLACES.size], packed[_PLACES.size :]
+    if digest != blake2b(content, digest_size=_DIGEST_BYTES).digest():
+        return None
+    magic, identity, *numbers = _PLACES.unpack(content)
+    places = Places(UUID(bytes=identity), *numbers)
+    return places if magic == _MAGIC and places.base <= places.end and places.drained <= places.end else None
+
+
+class Lock:
+    """Between threads and between processes. The kernel takes it from a process that dies."""
+
+    def __init__(self, path: Path) -> None:
+        self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        self._here = threading.Lock()
+
+    def acquire(self) -> None:
+        self._here.acquire()
+        try:
+            fcntl.flock(self.descriptor, fcntl.LOCK_EX)
+        except BaseException:
+            self._here.release()
+            raise
+
+    def try_acquire(self) -> bool:
+        if not self._here.acquire(blocking=False):
+            return False
+        try:
+            fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._here.release()
+            return False
+        return True
+
+    def release(self) -> None:
+        fcntl.flock(self.descriptor, fcntl.LOCK_UN)
+        self._here.release()
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        self.acquire()
+        try:
+            yield
+        finally:
+            self.release()
+
+    def close(self) -> None:
+        os.close(self.descriptor)
+
+
+class State:
+    """The page, in this process."""
+
+    def __init__(self, path: Path) -> None:
+        self.lock = Lock(path)
+        with self.lock.held():
+            if os.fstat(self.lock.descriptor).st_size < _PAGE_BYTES:
+                os.ftruncate(self.lock.descriptor, _PAGE_BYTES)
+        self.page = mmap.mmap(self.lock.descriptor, _PAGE_BYTES)
+
+    def read(self) -> Places | None:
+        """None if it was never written, or by a process that died over it."""
+        return _unpack(self.page[_PLACES_AT : _PLACES_AT + _PLACES.size + _DIGEST_BYTES])
+
+    def write(self, places: Places) -> None:
+        packed = places.pack()
+        self.page[_PLACES_AT : _PLACES_AT + len(packed)] = packed
+        self.page[_GATE] = places.end > places.drained
+
+    def modes(self) -> list[bool | None]:
+        """What was decided on this machine while the database was away; None where nothing was."""
+        return [{1: False, 2: True}.get(self.page[_MODES + index]) for index in range(_MODES_COUNT)]
+
+    def set_modes(self, modes: list[bool | None]) -> None:
+        for index, mode in enumerate(modes):
+            self.page[_MODES + index] = 0 if mode is None else 1 + mode
+
+    def close(self) -> None:
+        self.page.close()
+        self.lock.close()

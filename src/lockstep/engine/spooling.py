@@ -1,0 +1,362 @@
+"""Pushes while the store is away, or in maintenance mode: they go to a spool, and from there into the store.
+
+Every push looks at the *gate* first. It is shut for all processes of the machine while there is something in the spool,
+so that nothing overtakes what is there; and in a process for itself while it cannot reach the store, or is to buffer.
+Who asks under the lock of the spool whether it is really so is told; see `spool/spool.py` and `draining.py`.
+
+Records that come together are written and made safe together: while one write is in flight the next ones gather.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import tempfile
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lockstep.config import Config
+from lockstep.core.messages import Batch, Placement, PushResult
+from lockstep.core.outage import BreakerState, BufferStats, MaintenanceMode, System
+from lockstep.engine.draining import Draining, Place, Tell, in_thread
+from lockstep.engine.spool.contents import contents_of
+from lockstep.engine.spool.frames import Content
+from lockstep.errors import Buffering, LockstepError, SpoolFull, SpoolUnusable, Unavailable
+from lockstep.storage.base import Store
+
+if TYPE_CHECKING:
+    from lockstep.engine.spool.spool import Spool
+    from lockstep.engine.spool.state import Gate
+
+logger = logging.getLogger("lockstep.engine.spool")
+
+_OPEN: Gate = b"\0"
+_SHUT: Gate = b"\1"
+_TOGETHER_MAX = 512
+_LOOK_SECONDS = 1.0
+_LEARN_SECONDS = 5.0
+_RETRY_SECONDS = 0.25
+_NEVER = -inf
+
+Push = Callable[[Sequence[Batch]], Awaitable[PushResult]]
+
+
+@dataclass(slots=True)
+class _Entry:
+    """A push on its way into the spool."""
+
+    batches: Sequence[Batch]
+    content: Content | None
+    """What is to be written, where it is known already."""
+    unless_open: bool
+    """It is to be written only if the gate is really shut."""
+    written: asyncio.Future[bool]
+
+
+class Spooling:
+    """The spool of a server, as its engine uses it. Until it is started there is none: nothing is ever buffered."""
+
+    def __init__(
+        self, store: Store, config: Config, *, place: Place, tell: Tell, paused: Callable[[bool], None]
+    ) -> None:
+        self.gate: Gate = _OPEN
+        self.pops_paused = False
+        self._store = store
+        self._config = config
+        self._place = place
+        self._tell = tell
+        self._paused = paused
+        """Is told when pops are to find nothing from now on, and when no longer."""
+        self._key = config.encryption_key_bytes
+        self._system: System | None = None
+        self._learned_at = _NEVER
+        self._is_there = True
+        self._spool: Spool | None = None
+        self._draining: Draining | None = None
+        self._scratch: tempfile.TemporaryDirectory[str] | None = None
+        self._entries: list[_Entry] = []
+        self._writing: asyncio.Task[None] | None = None
+        self._stirred = asyncio.Event()
+        self._stopping = False
+        self._tending: asyncio.Task[None] | None = None
+
+    async def start(self, directory: Path | None) -> None:
+        """Buffer from now on, in a directory of the store's own below this one; without one, in one that is gone with
+        the process. If it cannot be used, pushes fail as they would without it, and it is said so."""
+        if self._tending is not None:
+            return
+        self._system = await self._store.system()
+        try:
+            self._spool = await in_thread(self._opened, directory, self._system)
+        except SpoolUnusable as error:
+            logger.error("spool_unusable", extra={"action": "spool_unusable", "error": error.message})
+        else:
+            self._draining = Draining(self._spool, self._store, self._config, place=self._place, tell=self._tell)
+            await self._draining.agree()
+        self._store.watch(there=self._told_there, changed=self._told_changed)
+        self._adjust()
+        self._tending = asyncio.create_task(self._tend(), name="lockstep-spool")
+
+    def _opened(self, directory: Path | None, system: System) -> Spool:
+        # Imported here, because it needs locks on files, which not every machine has that runs a client.
+        from lockstep.engine.spool.spool import Spool
+
+        if directory is None:
+            self._scratch = tempfile.TemporaryDirectory(prefix="lockstep-spool-")
+            directory = Path(self._scratch.name)
+        return Spool(directory / str(system.id), bytes_max=self._config.spool_bytes_max)
+
+    async def stop(self) -> None:
+        """Finish what is being written and drained; the rest stays for the next one. Safe to call twice."""
+        self._stopping = True
+        self._stirred.set()
+        if self._draining is not None:
+            self._draining.stopping = True
+        if self._tending is not None:
+            _, late = await asyncio.wait((self._tending,), timeout=self._config.duty_stop_seconds_max)
+            for task in late:
+                task.cancel()
+                await asyncio.wait((task,))
+        if self._writing is not None:
+            await asyncio.wait((self._writing,))
+        self.gate = _OPEN
+        if self._spool is not None:
+            spool, self._spool = self._spool, None
+            left = spool.counts()
+            if left.messages and self._scratch is None:
+                extra = {"action": "spool_left", "messages": left.messages, "directory": str(spool.directory)}
+                logger.warning("spool_left", extra=extra)
+            spool.close()
+        if self._scratch is not None:
+            self._scratch.cleanup()
+            self._scratch = None
+
+    # Pushes
+
+    async def push(self, batches: Sequence[Batch]) -> PushResult | None:
+        """Buffer a push, whose process found the gate shut. None if it is open by now: it goes the usual way."""
+        if self._spool is None and not self._pushes_paused:
+            return None
+        return await self._buffered(batches, unless_open=True)
+
+    async def rescue(self, batches: Sequence[Batch], error: Unavailable, again: Push) -> PushResult:
+        """What becomes of a push that failed: it is buffered if the store cannot be reached and the push is surely not
+        in it, or would be found to be a duplicate. Raises the error if not."""
+        if not self._may_buffer(batches, error):
+            raise error
+        if self._is_there and error.details.get("maybe_applied"):
+            # Perhaps only this connection was lost.
+            try:
+                return await again(batches)
+            except Unavailable as second:
+                if not self._may_buffer(batches, second):
+                    raise
+        buffered = await self._buffered(batches, unless_open=False)
+        assert buffered is not None
+        return buffered
+
+    def _may_buffer(self, batches: Sequence[Batch], error: Unavailable) -> bool:
+        if self._spool is None or not error.details.get("unreachable"):
+            return False
+        return not error.details.get("maybe_applied") or all([_is_repeatable(batch) for batch in batches])
+
+    def refuse_while_shut(self) -> None:
+        """For pushes that are part of a transaction: they cannot be buffered, and must not overtake."""
+        if self.gate[0] and (self._spool is not None or self._pushes_paused):
+            raise Buffering("pushes are buffered until the database is back; a transaction with a push has to wait")
+
+    async def _buffered(self, batches: Sequence[Batch], *, unless_open: bool) -> PushResult | None:
+        written = await self._write(_Entry(batches, None, unless_open, _future()))
+        if not written:
+            return None
+        return PushResult(batches, [Placement.of_buffered()] * len(batches))
+
+    async def _write(self, entry: _Entry) -> bool:
+        if self._spool is None:
+            raise SpoolUnusable("pushes are to be buffered, and the spool of this server cannot be used")
+        self._entries.append(entry)
+        if self._writing is None or self._writing.done():
+            self._writing = asyncio.create_task(self._write_all(self._spool))
+        return await entry.written
+
+    async def _write_all(self, spool: Spool) -> None:
+        while self._entries:
+            entries, self._entries = self._entries[:_TOGETHER_MAX], self._entries[_TOGETHER_MAX:]
+            only_behind = self.gate is not _SHUT and all([entry.unless_open for entry in entries])
+            try:
+                count = await in_thread(self._append, spool, entries, only_behind)
+            except Exception as error:
+                for entry in entries:
+                    _settle(entry.written, error)
+                continue
+            for index, entry in enumerate(entries):
+                full = SpoolFull("the spool has no room for this push (spool_bytes_max)")
+                _settle(entry.written, False if count is None else True if index < count else full)
+            self._stirred.set()
+
+    def _append(self, spool: Spool, entries: Sequence[_Entry], only_behind: bool) -> int | None:
+        now = datetime.now(UTC)
+        contents = [entry.content or contents_of(entry.batches, key=self._key, now=now) for entry in entries]
+        return spool.append(contents, only_behind=only_behind)
+
+    # Modes
+
+    async def mode(self) -> MaintenanceMode:
+        """As this process acts; of one that was not started, as servers on the store do."""
+        system = self._system or await self._store.system()
+        push, pop = self._modes(system)
+        return MaintenanceMode(push=push, pop=pop, breaker=self.breaker, buffer=self.buffer_stats())
+
+    @property
+    def breaker(self) -> BreakerState:
+        return "closed" if self._is_there else "open"
+
+    async def set_mode(self, *, push: bool | None, pop: bool | None) -> MaintenanceMode:
+        """For all servers on the store; while it is away for those of this machine, and for all once it is back."""
+        try:
+            system = await self._store.set_maintenance_mode(push=push, pop=pop)
+        except Unavailable:
+            if self._spool is None:
+                raise
+            decided = [
+                given if given is not None else old for given, old in zip((push, pop), self._spool.modes(), strict=True)
+            ]
+            self._spool.set_modes(decided)
+        else:
+            if self._spool is not None:
+                self._spool.set_modes([None, None])
+            if self._tending is not None:
+                self._system = system
+        self._adjust()
+        self._stirred.set()
+        return await self.mode()
+
+    async def retry_rejected(self) -> int:
+        """Put what was set aside behind what is in the spool; returns how many messages."""
+        if self._spool is None:
+            return 0
+        messages = 0
+        for path, frame in list(self._spool.rejected()):
+            content = Content(frame.messages, frame.body)
+            await self._write(_Entry((), content, False, _future()))
+            await in_thread(path.unlink, missing_ok=True)
+            messages += frame.messages
+        return messages
+
+    def _modes(self, system: System) -> tuple[bool, bool]:
+        """What was decided here while the store was away counts until the store knows it."""
+        push, pop = (None, None) if self._spool is None else self._spool.modes()
+        return (
+            system.push_maintenance if push is None else push,
+            system.pop_maintenance if pop is None else pop,
+        )
+
+    @property
+    def _pushes_paused(self) -> bool:
+        return self._system is not None and self._modes(self._system)[0]
+
+    def _adjust(self) -> None:
+        """Shut or open what depends on the modes, and on whether the store is there."""
+        if self._system is None or self._stopping:
+            return
+        pushes_paused, pops_paused = self._modes(self._system)
+        open_gate = _OPEN if self._spool is None else self._spool.gate
+        shut = pushes_paused or (self._spool is not None and not self._is_there)
+        self.gate = _SHUT if shut else open_gate
+        if pops_paused != self.pops_paused:
+            self.pops_paused = pops_paused
+            self._paused(pops_paused)
+
+    def buffer_stats(self) -> BufferStats | None:
+        if self._spool is None or self._draining is None:
+            return None
+        counts = self._spool.counts()
+        return BufferStats(
+            directory=str(self._spool.directory),
+            bytes=counts.bytes,
+            bytes_max=counts.bytes_max,
+            files=counts.files,
+            messages=counts.messages,
+            messages_buffered=counts.messages_buffered,
+            messages_drained=counts.messages_drained,
+            messages_rejected=counts.messages_rejected,
+            bytes_damaged=counts.bytes_damaged,
+            draining=self._draining.active,
+            waiting_for=self._draining.refusal,
+        )
+
+    def _told_there(self, there: bool) -> None:
+        self._is_there = there
+        self._learned_at = _NEVER
+        self._adjust()
+        self._stirred.set()
+
+    def _told_changed(self) -> None:
+        self._learned_at = _NEVER
+        self._stirred.set()
+
+    # Beside the requests
+
+    async def _tend(self) -> None:
+        """Learn of changes, and drain what is in the spool, as long as this process lives."""
+        while not self._stopping:
+            self._stirred.clear()
+            seconds = await self._look()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._stirred.wait()
+
+    async def _look(self) -> float:
+        """One pass; returns in how many seconds to look again. Never raises: a store that is away does not end it."""
+        try:
+            await self._learn()
+            self._adjust()
+            if self._draining is None or not self._is_there or self._pushes_paused or not self._buffers():
+                return _LOOK_SECONDS
+            return await self._draining.run() or _LOOK_SECONDS
+        except Unavailable:
+            return _RETRY_SECONDS
+        except Exception as error:
+            text = error.message if isinstance(error, LockstepError) else str(error)
+            logger.error("spool_failed", extra={"action": "spool_failed", "error": text}, exc_info=error)
+            return _LOOK_SECONDS
+
+    def _buffers(self) -> bool:
+        return self._spool is not None and self._spool.gate[0] != 0
+
+    async def _learn(self) -> None:
+        """What others decided for all servers; and tell them what was decided here while the store was away."""
+        if not self._is_there:
+            return
+        push, pop = (None, None) if self._spool is None else self._spool.modes()
+        if push is not None or pop is not None:
+            self._system = await self._store.set_maintenance_mode(push=push, pop=pop)
+            assert self._spool is not None
+            self._spool.set_modes([None, None])
+        elif asyncio.get_running_loop().time() - self._learned_at >= _LEARN_SECONDS:
+            self._system = await self._store.system()
+            self._learned_at = asyncio.get_running_loop().time()
+
+
+def _is_repeatable(batch: Batch) -> bool:
+    """Whether every message has a transaction id, so that a second push of it stores nothing."""
+    ids = batch.columns.transaction_ids
+    return ids is not None and None not in ids
+
+
+def _future() -> asyncio.Future[bool]:
+    return asyncio.get_running_loop().create_future()
+
+
+def _settle(written: asyncio.Future[bool], outcome: bool | Exception) -> None:
+    if written.done():
+        return  # nobody waits for it any more
+    if isinstance(outcome, Exception):
+        written.set_exception(outcome)
+    else:
+        written.set_result(outcome)

@@ -1,0 +1,247 @@
+"""Operations: requests that wait in bundles, and their application."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from itertools import count
+from uuid import UUID
+
+from lockstep.core.operations import (
+    ACK_LANE,
+    KINDS,
+    PRIORITIES,
+    Answer,
+    Applied,
+    ApplyLimits,
+    Attempt,
+    Bundle,
+    NewOperation,
+    OperationCounts,
+    OperationDepth,
+    OperationInfo,
+    OperationKind,
+    OperationPage,
+    OperationStatus,
+    Outcome,
+    applied_to,
+    operation_cursor,
+    operation_ids,
+    parse_operation_cursor,
+    split_operation_id,
+)
+from lockstep.core.policy import QueueOptions
+from lockstep.errors import Conflict, LockstepError, OperationNotFound
+from lockstep.storage.memory.ack import ack
+from lockstep.storage.memory.push import push
+from lockstep.storage.memory.state import State
+
+
+@dataclass(slots=True)
+class _Stored:
+    serial: int
+    bundle: Bundle
+    kind: OperationKind
+    created_at: datetime
+    due_at: datetime
+    completed_at: datetime | None = None
+    worker: str | None = None
+
+    @property
+    def pending(self) -> bool:
+        return self.completed_at is None
+
+
+@dataclass(slots=True)
+class Operations:
+    """All bundles, oldest first; the lanes in which some of them wait are the state's, where pushes look."""
+
+    bundles: dict[UUID, _Stored] = field(default_factory=dict)
+    serials: count[int] = field(default_factory=lambda: count(1))
+
+    def pending(self, kind: OperationKind) -> list[_Stored]:
+        return [one for one in self.bundles.values() if one.pending and one.kind == kind]
+
+    def find(self, operation_id: str) -> tuple[_Stored, int]:
+        uuid, ordinal = split_operation_id(operation_id)
+        stored = self.bundles.get(uuid)
+        if stored is None or ordinal >= len(stored.bundle.operations):
+            raise OperationNotFound(f"there is no operation {operation_id}")
+        return stored, ordinal
+
+
+def queue_operations(state: State, operations: Operations, new: Sequence[NewOperation], now: datetime) -> list[str]:
+    lanes = _lanes(state, new, now)
+    bundle = Bundle(state.new_segment(now), list(new), [None] * len(new), lanes=lanes)
+    stored = _Stored(next(operations.serials), bundle, new[0].kind, now, now)
+    operations.bundles[bundle.uuid] = stored
+    _enter(state, stored)
+    return operation_ids(bundle.uuid, len(new))
+
+
+def _lanes(state: State, new: Sequence[NewOperation], now: datetime) -> frozenset[int]:
+    """The partitions for which the operations are; what is missing appears, as it does for a push."""
+    for name in sorted({batch.queue for operation in new for batch in operation.batches}):
+        if name not in state.queues:
+            state.add_queue(name, QueueOptions(), now)
+    lanes = {ACK_LANE} if any(operation.acks for operation in new) else set()
+    for name, partition in sorted({place for operation in new for place in operation.places()}):
+        queue = state.queues[name]
+        lanes.add((queue.partitions.get(partition) or state.add_partition(queue, partition, now)).id)
+    return frozenset(lanes)
+
+
+def _enter(state: State, stored: _Stored) -> None:
+    for lane in stored.bundle.lanes:
+        state.lanes.setdefault(lane, set()).add(stored.serial)
+
+
+def _leave(state: State, stored: _Stored) -> None:
+    for lane in stored.bundle.lanes:
+        state.lanes[lane].discard(stored.serial)
+        if not state.lanes[lane]:
+            del state.lanes[lane]
+
+
+def apply_operations(
+    state: State, operations: Operations, kind: OperationKind, *, by: str, limits: ApplyLimits, now: datetime
+) -> Applied:
+    taken = _claim(state, operations, kind, limits, now)
+    for stored in taken:
+        _leave(state, stored)
+    applied = applied_to([one.bundle for one in taken], lambda attempt: _attempt(state, attempt, now), limits)
+    for stored in taken:
+        stored.worker = by
+        if stored.bundle.left:
+            stored.due_at = now + timedelta(seconds=limits.wait_seconds(stored.bundle.retries))
+            stored.bundle.lanes = _lanes(state, stored.bundle.left, now)
+            _enter(state, stored)
+        else:
+            stored.completed_at = now
+    return applied
+
+
+def _claim(
+    state: State, operations: Operations, kind: OperationKind, limits: ApplyLimits, now: datetime
+) -> list[_Stored]:
+    """Bundles that may be applied now: before each, in its lanes, is nothing but what is taken, too."""
+    taken: list[_Stored] = []
+    serials: set[int] = set()
+    messages = size = 0
+    for stored in operations.pending(kind):
+        before = {s for lane in stored.bundle.lanes for s in state.lanes[lane] if s < stored.serial}
+        if stored.due_at > now or before - serials:
+            continue
+        messages += sum(operation.messages() for operation in stored.bundle.operations)
+        size += sum(operation.bytes() for operation in stored.bundle.operations)
+        if taken and (messages > limits.messages_max or size > limits.bytes_max):
+            break
+        taken.append(stored)
+        serials.add(stored.serial)
+    return taken
+
+
+def _attempt(state: State, attempt: Attempt, now: datetime) -> Answer:
+    """One call, which leaves nothing behind if it fails."""
+    try:
+        if attempt[0].acks:
+            return ack(state, [one for operation in attempt for one in operation.acks], now)
+        return push(state, [batch for operation in attempt for batch in operation.batches], now, overtake=True)
+    except LockstepError as error:
+        return error
+
+
+def operations_page(
+    operations: Operations, *, status: OperationStatus | None, cursor: str | None, limit: int
+) -> OperationPage:
+    after = parse_operation_cursor(cursor)
+    found = [
+        (operation_cursor(stored.serial, ordinal), info)
+        for stored in operations.bundles.values()
+        for ordinal, info in enumerate(_infos(stored))
+        if (stored.serial, ordinal) > after and status in (None, info.status)
+    ]
+    return OperationPage(
+        items=[info for _, info in found[:limit]], next_cursor=found[limit - 1][0] if len(found) > limit else None
+    )
+
+
+def operation(operations: Operations, operation_id: str) -> OperationInfo:
+    stored, ordinal = operations.find(operation_id)
+    earlier = [one for one in operations.pending(stored.kind) if one.serial < stored.serial]
+    return _infos(stored, before=sum(len(one.bundle.operations) for one in earlier))[ordinal]
+
+
+def _infos(stored: _Stored, *, before: int | None = None) -> list[OperationInfo]:
+    bundle = stored.bundle
+    infos = []
+    ids = operation_ids(bundle.uuid, len(bundle.operations))
+    for ordinal, (operation_id, outcome) in enumerate(zip(ids, bundle.outcomes, strict=True)):
+        failure = None if outcome is None else outcome.failure
+        ahead = None if before is None else before + bundle.outcomes[:ordinal].count(None)
+        infos.append(
+            OperationInfo(
+                id=operation_id,
+                kind=stored.kind,
+                status="pending" if outcome is None else outcome.status,
+                priority=PRIORITIES[stored.kind],
+                created_at=stored.created_at,
+                position=ahead + 1 if outcome is None and ahead is not None else None,
+                due_at=stored.due_at if outcome is None else None,
+                retries=bundle.retries,
+                completed_at=stored.completed_at,
+                worker=stored.worker,
+                error=bundle.error if outcome is None else None if failure is None else failure.message,
+                error_code=None if failure is None else failure.code,
+                outcome=outcome,
+            )
+        )
+    return infos
+
+
+def operation_outcomes(operations: Operations, bundles: Sequence[UUID]) -> dict[UUID, list[Outcome | None]]:
+    known = [operations.bundles[uuid].bundle for uuid in bundles if uuid in operations.bundles]
+    return {bundle.uuid: list(bundle.outcomes) for bundle in known}
+
+
+def operation_counts(operations: Operations) -> OperationCounts:
+    failed = sum(stored.bundle.failed for stored in operations.bundles.values())
+    return OperationCounts(pending=[_depth(kind, operations.pending(kind)) for kind in KINDS], failed=failed)
+
+
+def _depth(kind: OperationKind, waiting: Sequence[_Stored]) -> OperationDepth:
+    requests = [operation for stored in waiting for operation in stored.bundle.operations]
+    return OperationDepth(
+        kind=kind,
+        operations=len(requests),
+        messages=sum(operation.messages() for operation in requests),
+        bytes=sum(operation.bytes() for operation in requests),
+        oldest_at=min((stored.created_at for stored in waiting), default=None),
+    )
+
+
+def retry_operation(state: State, operations: Operations, operation_id: str, now: datetime) -> OperationInfo:
+    stored, ordinal = operations.find(operation_id)
+    outcome = stored.bundle.outcomes[ordinal]
+    if outcome is None or outcome.failure is None:
+        raise Conflict(f"operation {operation_id} has not failed")
+    if stored.pending:
+        _leave(state, stored)
+    stored.bundle.outcomes[ordinal] = None
+    stored.bundle.retries, stored.due_at, stored.completed_at = 0, now, None
+    stored.bundle.lanes = _lanes(state, stored.bundle.left, now)
+    _enter(state, stored)
+    return operation(operations, operation_id)
+
+
+def prune_operations(
+    operations: Operations, seconds: float, *, failed_seconds: float, limit: int, now: datetime
+) -> int:
+    def kept(stored: _Stored) -> timedelta:
+        return timedelta(seconds=max(seconds, failed_seconds) if stored.bundle.failed else seconds)
+
+    ended = [one for one in operations.bundles.values() if one.completed_at and one.completed_at <= now - kept(one)]
+    for stored in sorted(ended, key=lambda one: (one.completed_at, one.serial))[:limit]:
+        del operations.bundles[stored.bundle.uuid]
+    return min(len(ended), limit)

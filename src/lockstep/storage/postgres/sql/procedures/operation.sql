@@ -1,0 +1,143 @@
+-- Operations: requests that wait, in bundles, until a processor applies them.
+--
+-- Guarantees: a bundle is applied after all older ones that have a lane in common with it, and marked in the transaction that
+-- applies it. A claim is the lock on its row, so it ends with the transaction, whatever becomes of the process.
+-- Serials rise in the order in which inserts began. A producer that was told of one bundle before it sent for the next has
+-- them in that order; of inserts that overlap, nobody was told, and either may come first.
+-- Locks: operation rows come before queue rows, partition rows and all that follow.
+-- Indexes: operation_pending, operation_lane_pkey, operation_uuid, partition_pkey.
+
+-- Queues the requests of one body. Raises LS001 if a partition is gone: resolve the names again.
+create or replace function lockstep.queue_operations(
+    _kind text, _priority smallint, _requests int, _messages int, _bytes bigint, _partition_ids bigint[], _codec smallint, _body bytea,
+    _at timestamptz, out _uuid uuid
+) language plpgsql as $$
+declare
+    _now timestamptz := coalesce(_at, clock_timestamp());
+    _serial bigint;
+begin
+    if _kind = 'push' and cardinality(_partition_ids) <> (
+        select count(*) from unnest(_partition_ids) t (id)
+        cross join lateral (select 1 from lockstep.partition p where p.id = t.id limit 1) p
+    ) then
+        raise exception 'a partition is gone' using errcode = 'LS001';
+    end if;
+    insert into lockstep.operation (uuid, kind, priority, request_count, message_count, bytes, partition_ids, codec, requests, created_at, due_at)
+    values (lockstep.segment_uuid(), _kind, _priority, _requests, _messages, _bytes, _partition_ids, _codec, _body, _now, _now)
+    returning serial, uuid into _serial, _uuid;
+    insert into lockstep.operation_lane (partition_id, serial) select t.id, _serial from unnest(_partition_ids) t (id);
+end $$;
+
+-- Takes bundles of a kind that may be applied now, oldest first: up to so many messages and bytes, and at least one. They are
+-- locked, and out of their lanes. One may be applied if all that is before it in its lanes is taken here, too; what is not
+-- older than another in all its lanes stays so, hence it is looked at before it is locked.
+-- What waits behind a bundle that is not due is not looked at again before that is.
+-- The transaction ends by itself if its process hangs for _timeout_ms, and with it the claim.
+create or replace function lockstep.claim_operations(
+    _kind text, _messages_max int, _bytes_max bigint, _timeout_ms int, _at timestamptz
+)
+returns table (
+    serial bigint, uuid uuid, request_count int, codec smallint, requests bytea, results bytea, retries int, partition_ids bigint[]
+) language plpgsql as $$
+#variable_conflict use_column
+declare
+    _now timestamptz := coalesce(_at, clock_timestamp());
+    _taken bigint[] := '{}';
+    _messages bigint := 0;
+    _bytes bigint := 0;
+    _one record;
+    _before bigint;
+    _until timestamptz;
+begin
+    perform set_config('idle_in_transaction_session_timeout', _timeout_ms::text, true);
+    for _one in
+        select o.serial, o.message_count, o.bytes, o.partition_ids from lockstep.operation o
+        where o.pending and o.kind = _kind and o.due_at <= _now order by o.priority, o.serial
+    loop
+        exit when _taken <> '{}' and (_messages + _one.message_count > _messages_max or _bytes + _one.bytes > _bytes_max);
+        select l.serial into _before from unnest(_one.partition_ids) t (id)
+        cross join lateral (
+            select l.serial from lockstep.operation_lane l
+            where l.partition_id = t.id and l.serial < _one.serial and l.serial <> all (_taken) order by l.serial limit 1
+        ) l limit 1;
+        if found then
+            select o.due_at into _until from lockstep.operation o where o.serial = _before and o.due_at > _now;
+            if found then
+                update lockstep.operation o set due_at = _until where o.serial = (
+                    select s.serial from lockstep.operation s where s.serial = _one.serial and s.pending for update skip locked
+                );
+            end if;
+            continue;
+        end if;
+        perform 1 from lockstep.operation o where o.serial = _one.serial and o.pending for update skip locked;
+        continue when not found;
+        _taken := _taken || _one.serial;
+        _messages := _messages + _one.message_count;
+        _bytes := _bytes + _one.bytes;
+    end loop;
+    delete from lockstep.operation_lane l using (
+        select o.serial, unnest(o.partition_ids) as partition_id from lockstep.operation o where o.serial = any (_taken)
+    ) t where l.partition_id = t.partition_id and l.serial = t.serial;
+    return query
+    select o.serial, o.uuid, o.request_count, o.codec, o.requests, o.results, o.retries, o.partition_ids
+    from unnest(_taken) with ordinality t (serial, o)
+    cross join lateral (select o.* from lockstep.operation o where o.serial = t.serial limit 1) o
+    order by t.o;
+end $$;
+
+-- Writes down what became of claimed bundles. One that has requests left (_wait_seconds is not null) waits for that long, in
+-- the lanes _lanes[_first_lanes[i]:_last_lanes[i]], which those requests are for.
+create or replace function lockstep.finish_operations(
+    _serials bigint[], _results bytea[], _failed int[], _retries int[], _errors text[], _wait_seconds double precision[],
+    _lanes bigint[], _first_lanes int[], _last_lanes int[], _worker text, _at timestamptz
+) returns void language plpgsql as $$
+declare
+    _now timestamptz := coalesce(_at, clock_timestamp());
+begin
+    update lockstep.operation o set
+        results = t.results, failed_count = t.failed, retries = t.retries, error = t.error, worker = _worker,
+        pending = t.wait_seconds is not null,
+        due_at = coalesce(_now + make_interval(secs => t.wait_seconds), o.due_at),
+        completed_at = case when t.wait_seconds is null then _now end,
+        requests = case when t.wait_seconds is not null or t.failed > 0 then o.requests end,
+        partition_ids = case when t.wait_seconds is null then o.partition_ids else _lanes[t.first_lane:t.last_lane] end
+    from unnest(_serials, _results, _failed, _retries, _errors, _wait_seconds, _first_lanes, _last_lanes)
+        t (serial, results, failed, retries, error, wait_seconds, first_lane, last_lane)
+    where o.serial = t.serial;
+    insert into lockstep.operation_lane (partition_id, serial)
+    select l.id, t.serial from unnest(_serials, _wait_seconds, _first_lanes, _last_lanes) t (serial, wait_seconds, first_lane, last_lane)
+    cross join lateral unnest(_lanes[t.first_lane:t.last_lane]) l (id)
+    where t.wait_seconds is not null;
+end $$;
+
+-- Lets a request that failed wait again, in its old place. The caller has taken it out of the results.
+create or replace function lockstep.retry_operation(_serial bigint, _results bytea, _lanes bigint[], _at timestamptz) returns void language plpgsql as $$
+declare
+    _now timestamptz := coalesce(_at, clock_timestamp());
+    _was_pending boolean;
+begin
+    select o.pending into _was_pending from lockstep.operation o where o.serial = _serial;
+    update lockstep.operation o set
+        pending = true, completed_at = null, results = _results, failed_count = o.failed_count - 1, retries = 0, due_at = _now,
+        partition_ids = array(select unnest(_lanes) union select unnest(o.partition_ids) where _was_pending order by 1)
+    where o.serial = _serial;
+    insert into lockstep.operation_lane (partition_id, serial) select t.id, _serial from unnest(_lanes) t (id) on conflict do nothing;
+end $$;
+
+-- Removes bundles that ended, so many seconds ago; those in which something failed stay for longer.
+create or replace function lockstep.prune_operations(
+    _seconds double precision, _failed_seconds double precision, _limit int, _at timestamptz
+) returns int language plpgsql as $$
+declare
+    _now timestamptz := coalesce(_at, clock_timestamp());
+    _removed int;
+begin
+    delete from lockstep.operation o where o.serial = any (array(
+        select p.serial from lockstep.operation p
+        where not p.pending and p.completed_at <= _now - make_interval(secs => _seconds)
+          and (p.failed_count = 0 or p.completed_at <= _now - make_interval(secs => _failed_seconds))
+        order by p.completed_at limit _limit for update skip locked
+    ));
+    get diagnostics _removed = row_count;
+    return _removed;
+end $$;

@@ -1,0 +1,44 @@
+-- Servers that buffer pushes: the mode that all of them are in, and how far each has drained its spool.
+
+-- The one row, made if there is none yet.
+create or replace function lockstep.system(_at timestamptz) returns lockstep.system language plpgsql as $$
+declare
+    _found lockstep.system;
+begin
+    select * into _found from lockstep.system;
+    if not found then
+        insert into lockstep.system (changed_at) values (coalesce(_at, clock_timestamp())) on conflict (only_row) do nothing;
+        select * into _found from lockstep.system;
+    end if;
+    return _found;
+end $$;
+
+-- Changes the modes that are given, and tells every server that listens.
+create or replace function lockstep.set_maintenance(_push boolean, _pop boolean, _at timestamptz) returns lockstep.system language plpgsql as $$
+declare
+    _changed lockstep.system;
+begin
+    perform lockstep.system(_at);
+    update lockstep.system s
+    set push_maintenance = coalesce(_push, s.push_maintenance), pop_maintenance = coalesce(_pop, s.pop_maintenance),
+        changed_at = coalesce(_at, clock_timestamp())
+    returning s.* into _changed;
+    perform pg_notify('lockstep_system', '');
+    return _changed;
+end $$;
+
+-- Begins to drain a part of a spool: returns up to where it was drained before. If that is beyond _start, the part was
+-- drained already, wholly or to there, and the caller must not push it; else it counts as drained when this commits.
+-- Locks the row of the spool, before anything else, so that two who drain the same part come one after the other.
+create or replace function lockstep.drain_spool(_id uuid, _start bigint, _end bigint, _at timestamptz) returns bigint language plpgsql as $$
+declare
+    _now timestamptz := coalesce(_at, clock_timestamp());
+    _place bigint;
+begin
+    insert into lockstep.spool (id, drained_to, changed_at) values (_id, 0, _now) on conflict (id) do nothing;
+    select s.drained_to into _place from lockstep.spool s where s.id = _id for no key update;
+    if _place <= _start and _place < _end then
+        update lockstep.spool s set drained_to = _end, changed_at = _now where s.id = _id;
+    end if;
+    return _place;
+end $$;

@@ -1,0 +1,261 @@
+"""How busy a server is, and what it decides because of it."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from lockstep.config import Config, load
+from lockstep.core.operations import OperationCounts, OperationDepth
+from lockstep.core.statistics import StoreCounts
+from lockstep.engine.batching import Crowd, LoadKind
+from lockstep.engine.load import Answer, Load, Situation, Thresholds, decide, load_of, pool_load
+from lockstep.errors import InvalidOption, Overloaded
+
+EXECUTE, QUEUE, SHED, REJECT = Answer.EXECUTE, Answer.QUEUE, Answer.SHED, Answer.REJECT
+PUSH = Thresholds(0.7, 10_000, leave_ratio=0.8, stay_seconds=2, sheds=True)
+POP = Thresholds(0.95, 0, leave_ratio=0.8, stay_seconds=2)
+
+
+@pytest.mark.parametrize(
+    ("before", "seconds", "situation", "answer"),
+    [
+        (EXECUTE, 60, Situation(load=0.69), EXECUTE),
+        (EXECUTE, 60, Situation(load=0.7), QUEUE),
+        (EXECUTE, 0, Situation(load=5.0), QUEUE),
+        (EXECUTE, 60, Situation(load=0.7, depth=1.0), REJECT),
+        # An idle server does what it can, however much lies there that cannot be applied.
+        (EXECUTE, 60, Situation(load=0.1, depth=1.0), EXECUTE),
+        (EXECUTE, 60, Situation(load=0.1, draining=True), EXECUTE),
+        # What was entered is left well below the threshold, after a while, and once what was queued is applied.
+        (QUEUE, 60, Situation(load=0.6), QUEUE),
+        (QUEUE, 60, Situation(load=0.55), EXECUTE),
+        (QUEUE, 1.9, Situation(load=0.0), QUEUE),
+        (QUEUE, 2.0, Situation(load=0.0), EXECUTE),
+        (QUEUE, 60, Situation(load=0.0, draining=True), QUEUE),
+        (QUEUE, 60, Situation(load=0.0, draining=True, depth=1.0), REJECT),
+        (QUEUE, 60, Situation(load=0.9, depth=0.99), QUEUE),
+        (QUEUE, 0, Situation(load=0.9, depth=1.0), REJECT),
+        (REJECT, 60, Situation(load=0.9, depth=0.8), REJECT),
+        (REJECT, 0, Situation(load=0.9, depth=0.79), QUEUE),
+        (REJECT, 60, Situation(load=0.0, depth=0.79), EXECUTE),
+        # A process that is short of time itself does not queue, unless what it has queued is not applied yet.
+        (EXECUTE, 60, Situation(load=0.7, late=True), SHED),
+        (SHED, 0, Situation(load=0.1, late=True), SHED),
+        (SHED, 60, Situation(load=0.1, late=True), EXECUTE),
+        (SHED, 0, Situation(load=0.9), QUEUE),
+        (QUEUE, 0, Situation(load=0.9, late=True, draining=True), QUEUE),
+        (QUEUE, 0, Situation(load=0.9, late=True), SHED),
+        (EXECUTE, 60, Situation(load=0.1, late=True), EXECUTE),
+    ],
+)
+def test_decision_about_pushes(before: Answer, seconds: float, situation: Situation, answer: Answer) -> None:
+    assert decide(before, seconds, situation, PUSH) is answer
+
+
+@pytest.mark.parametrize(
+    ("before", "seconds", "load", "answer"),
+    [
+        (EXECUTE, 60, 0.94, EXECUTE),
+        (EXECUTE, 60, 0.95, REJECT),
+        (REJECT, 60, 0.8, REJECT),
+        (REJECT, 1, 0.1, REJECT),
+        (REJECT, 3, 0.1, EXECUTE),
+    ],
+)
+def test_decision_about_pops_which_are_never_queued(
+    before: Answer, seconds: float, load: float, answer: Answer
+) -> None:
+    assert decide(before, seconds, Situation(load=load), POP) is answer
+
+
+CONFIG = load(
+    {
+        "load_wait_seconds_max": 2.0,
+        "load_requests_max": 100,
+        "load_bytes_max": 1000,
+        "load_latency_seconds_max": 4.0,
+    },
+    environ={},
+)
+
+
+@pytest.mark.parametrize(
+    ("crowd", "pool", "expected"),
+    [
+        (Crowd(), 0.0, 0.0),
+        (Crowd(oldest_seconds=1.0), 0.0, 0.5),
+        (Crowd(requests=25), 0.0, 0.25),
+        (Crowd(bytes=3000), 0.0, 3.0),
+        (Crowd(fastest_seconds=3.0), 0.0, 0.75),
+        (Crowd(requests=10), 0.4, 0.4),
+        (Crowd(requests=10, oldest_seconds=1.5), 0.4, 0.75),
+    ],
+)
+def test_load_is_the_worst_of_its_parts(crowd: Crowd, pool: float, expected: float) -> None:
+    assert load_of(crowd, pool, CONFIG) == pytest.approx(expected)
+
+
+def test_time_that_everything_waits_for_the_process_counts() -> None:
+    assert load_of(Crowd(oldest_seconds=0.5), 0.0, CONFIG, late_seconds=0.5) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("store", "expected"),
+    [
+        (StoreCounts(), 0.0),
+        (StoreCounts(connections_max=10, connections_open=10), 0.5),
+        (StoreCounts(connections_max=10, connections_open=10, connections_idle=6), 0.2),
+        (StoreCounts(connections_max=10, connections_open=10, connection_waiters=10), 1.0),
+    ],
+)
+def test_load_of_connections(store: StoreCounts, expected: float) -> None:
+    assert pool_load(store) == pytest.approx(expected)
+
+
+def test_calls_that_happen_to_meet_at_the_pool_are_no_load() -> None:
+    room = Room()
+    crowded = StoreCounts(connections_max=10, connections_open=10, connection_waiters=50)
+    room.load.sample(crowded)
+    assert room.load.pop is EXECUTE
+    room.load.sample(crowded)
+    assert room.load.pop is REJECT
+
+
+class Room:
+    """What a load looks at, set by the test."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.now = 100.0
+        self.crowd = Crowd()
+        config = load({"operation_push_depth_max": 10, "load_stay_seconds": 2, **settings}, environ={})
+        self.load = Load(config, crowds=self.crowds, clock=lambda: self.now)
+        self.load.manage()
+
+    def crowds(self) -> dict[LoadKind, Crowd]:
+        return {"push": self.crowd, "ack": Crowd(), "pop": Crowd()}
+
+    def sample(self, *, after: float = 1.0, waited: float = 0.0) -> Answer:
+        self.now += after
+        self.crowd = Crowd(oldest_seconds=waited)
+        self.load.sample(StoreCounts())
+        return self.load.push
+
+
+def test_push_is_queued_while_it_is_busy_and_executed_again_after_a_rest(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="lockstep.engine.load")
+    room = Room()
+    assert room.sample() is EXECUTE
+    assert room.sample(waited=0.8) is QUEUE
+    assert room.sample(waited=0.8) is QUEUE
+    assert room.sample() is EXECUTE
+    assert [(r.kind, r.answer, r.before) for r in caplog.records] == [  # type: ignore[attr-defined]
+        ("push", "queue", "execute"),
+        ("push", "execute", "queue"),
+    ]
+
+
+def test_crowd_is_answered_at_once() -> None:
+    room = Room()
+    room.load.note_crowd("push")
+    assert (room.load.push, room.load.ack, room.load.pop) == (SHED, EXECUTE, EXECUTE)
+    assert room.sample(waited=1) is QUEUE, "the process has time, so the store is slow"
+
+
+def test_full_operation_queue_refuses_at_once_and_takes_again_when_it_has_room() -> None:
+    room = Room()
+    room.sample(waited=1)
+    for _ in range(9):
+        room.load.note_queued("push", 1)
+    assert room.load.has_room("push")
+    assert room.load.push is QUEUE
+    room.load.note_queued("push", 1)
+    assert room.load.push is REJECT
+    assert not room.load.has_room("push")
+    with pytest.raises(Overloaded) as refused:
+        room.load.check("push")
+    assert refused.value.details["retry_after_seconds"] == 1
+    for depth, answer in ((9, REJECT), (8, REJECT), (7, QUEUE)):
+        room.load.note_counts(OperationCounts(pending=[OperationDepth(kind="push", operations=depth)]))
+        assert room.sample(waited=1) is answer
+
+
+def test_operation_queue_is_full_of_bytes_too() -> None:
+    room = Room(operation_bytes_max=1000)
+    room.sample(waited=1)
+    room.load.note_queued("push", 1000)
+    assert room.load.push is REJECT
+
+
+def test_retry_after_follows_what_is_to_be_applied() -> None:
+    room = Room(operation_push_depth_max=1000)
+    room.sample(waited=1)
+    room.load.note_counts(OperationCounts(pending=[OperationDepth(kind="push", operations=1000)]))
+    room.load.note_applied(100, seconds=2)
+    assert room.load.wait_seconds(100) == 2
+    assert room.load.refusal("push").details["retry_after_seconds"] == 4
+    room.load.drain_rate = 0.1
+    assert room.load.refusal("push").details["retry_after_seconds"] == 30
+
+
+def test_unmanaged_load_executes_everything() -> None:
+    room = Room(load_management=False)
+    assert room.sample(waited=60) is EXECUTE
+    room.load.note_crowd("push")
+    assert room.load.push is EXECUTE
+
+
+def test_thresholds_are_those_of_the_design() -> None:
+    config = Config()
+    assert (config.load_push_threshold, config.load_ack_threshold, config.load_pop_threshold) == (0.7, 0.8, 0.95)
+    assert (config.operation_push_depth_max, config.operation_ack_depth_max) == (10_000, 50_000)
+    assert config.operation_keep_seconds == 3600
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("load_push_threshold", 0),
+        ("load_leave_ratio", 1.5),
+        ("load_stay_seconds", -1),
+        ("operation_push_depth_max", 0),
+        ("operation_retries_max", -1),
+        ("operation_call_messages_max", 65_537),
+    ],
+)
+def test_settings_out_of_range(name: str, value: object) -> None:
+    with pytest.raises(InvalidOption, match=name):
+        load({name: value}, environ={})
+
+
+def test_process_that_is_short_of_time_executes_what_it_can_and_refuses_the_rest() -> None:
+    room = Room()
+    for _ in range(20):
+        room.load.note_late(0.8)
+    assert room.sample() is SHED
+    assert room.load.executes_push()
+    room.load.check("push")
+    room.load.has_time = lambda: False
+    with pytest.raises(Overloaded):
+        room.load.executes_push()
+    with pytest.raises(Overloaded):
+        room.load.check("push")
+
+
+def test_busy_server_queues_only_so_many_at_a_time() -> None:
+    room = Room(load_busy_messages_max=10)
+    assert room.sample(waited=1) is QUEUE
+    assert not room.load.executes_push()
+    room.load.queueing = lambda: 10
+    with pytest.raises(Overloaded):
+        room.load.executes_push()
+
+
+def test_being_late_is_load_at_once() -> None:
+    room = Room()
+    room.load.note_late(0.69)
+    assert room.load.push is EXECUTE
+    room.load.note_late(0.81)
+    assert (room.load.push, room.load.ack, room.load.pop) == (SHED, QUEUE, EXECUTE)

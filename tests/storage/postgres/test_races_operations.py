@@ -1,0 +1,212 @@
+"""Operations and pushes that meet: who is queued, who applies, and processors that are killed or hang."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from lockstep.core.messages import Batch
+from lockstep.core.operations import ApplyLimits, NewOperation
+from lockstep.errors import EncryptionUnavailable, OperationPending, Overloaded
+from lockstep.storage.postgres.pushing import Encryption
+from lockstep.storage.postgres.store import PostgresStore
+from support.builders import batch, configure, numbers, pop_all, push_n
+from support.databases import Databases
+from support.sessions import Actor, Stage
+
+LIMITS = ApplyLimits(retry_seconds_min=0.001, retry_seconds_max=0.001)
+
+
+@pytest.fixture
+def dsn(databases: Databases) -> str:
+    return databases.emptied()
+
+
+@pytest_asyncio.fixture
+async def stage(dsn: str) -> AsyncIterator[Stage]:
+    async with Stage(dsn) as stage:
+        yield stage
+        assert await (await stage.actor()).store.verify() == []
+
+
+async def queue(actor: Actor, *numbers: int, partition: str = "p") -> list[str]:
+    pushes = [[batch("q", partition=partition, start=number)] for number in numbers]
+    return await actor.store.queue_operations([NewOperation(push) for push in pushes])
+
+
+async def apply(actor: Actor, **limits: Any) -> int:
+    given = {name: getattr(LIMITS, name) for name in LIMITS.__struct_fields__} | limits
+    return (await actor.store.apply_operations("push", by="test", limits=ApplyLimits(**given))).operations
+
+
+async def test_push_waits_for_the_processor_and_follows_what_it_applies(stage: Stage) -> None:
+    a, b = await stage.actors(2)
+    await push_n(b.store, "q", partition="p", start=1)
+    await queue(a, 2)
+    await a.begin()
+    assert await apply(a) == 1
+    waiting = await stage.blocked(push_n(b.store, "q", partition="p", start=3), b, by=a)
+    await a.commit()
+    await waiting
+    assert numbers(await pop_all(b.store, "q")) == [1, 2, 3]
+
+
+async def test_push_is_refused_if_the_processor_rolled_back(stage: Stage) -> None:
+    a, b = await stage.actors(2)
+    await push_n(b.store, "q", partition="p", start=1)
+    await queue(a, 2)
+    await a.begin()
+    assert await apply(a) == 1
+    waiting = await stage.blocked(push_n(b.store, "q", partition="p", start=3), b, by=a)
+    await a.rollback()
+    with pytest.raises(OperationPending):
+        await waiting
+    assert await apply(b) == 1
+
+
+async def test_operations_that_a_processor_holds_are_left_to_it_with_all_behind_them(stage: Stage) -> None:
+    a, b = await stage.actors(2)
+    await queue(a, 1)
+    await queue(a, 2)
+    await queue(a, 3, partition="other")
+    await a.begin()
+    assert await apply(a, messages_max=1) == 1
+    assert await apply(b) == 1, "only what is for another partition"
+    await a.commit()
+    assert await apply(b) == 1
+    assert numbers(await pop_all(b.store, "q", partition="p")) == [1, 2]
+
+
+async def test_bundle_that_commits_late_does_not_hold_up_those_that_others_were_told_of(stage: Stage) -> None:
+    a, b = await stage.actors(2)
+    await push_n(a.store, "q", partition="p", start=0)
+    await push_n(b.store, "q", partition="p", start=0)
+    await a.begin()
+    await queue(a, 1)
+    await queue(b, 2)
+    assert await apply(b) == 1
+    await a.commit()
+    assert await apply(b) == 1
+    assert numbers(await pop_all(b.store, "q")) == [0, 0, 2, 1]
+
+
+async def test_push_from_sql_and_in_a_foreign_transaction_is_refused_while_an_operation_waits(
+    stage: Stage, dsn: str
+) -> None:
+    import psycopg
+
+    from lockstep import push_within
+
+    actor = await stage.actor()
+    await queue(actor, 1)
+    with psycopg.connect(dsn) as connection:
+        with pytest.raises(psycopg.errors.Error) as refused:
+            connection.execute("select lockstep.push('q', 'p', '1'::jsonb)")
+        assert refused.value.sqlstate == "LS008"
+        connection.rollback()
+        with pytest.raises(Overloaded):
+            push_within(connection, [Batch.of("q", [b"1"], partition="p")])
+        connection.rollback()
+    await apply(actor)
+
+
+async def test_killed_processor_has_applied_nothing_and_another_applies_it_once(stage: Stage) -> None:
+    victim, other = await stage.actors(2)
+    await queue(victim, 1, 2)
+    await victim.begin()
+    assert await apply(victim) == 2
+    assert await apply(other) == 0
+    await other.sql("select pg_terminate_backend($1)", victim.pid)
+    while not await apply(other):  # noqa: ASYNC110 - its locks end a moment later
+        await asyncio.sleep(0.001)
+    assert numbers(await pop_all(other.store, "q")) == [1, 2]
+
+
+async def test_processor_that_hangs_loses_what_it_has_claimed(stage: Stage) -> None:
+    hanging, other = await stage.actors(2)
+    await queue(hanging, 1)
+    await hanging.begin()
+    assert await apply(hanging, timeout_seconds=0.01) == 1
+    while not await apply(other):  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+    assert numbers(await pop_all(other.store, "q")) == [1]
+
+
+async def test_partition_that_somebody_holds_holds_up_no_other(stage: Stage) -> None:
+    a, holder = await stage.actors(2)
+    await push_n(a.store, "q", partition="p", start=0)
+    ids = await queue(a, 1)
+    await queue(a, 2, partition="other")
+    await holder.begin()
+    await holder.sql("select 1 from lockstep.partition where name = 'p' for no key update")
+    assert await apply(a, lock_seconds=0.001) == 1
+    waiting = await a.store.operation(ids[0])
+    assert (waiting.status, waiting.retries) == ("pending", 0), "it is no fault of its own"
+    await holder.commit()
+    while not await apply(a):  # noqa: ASYNC110 - it is due a moment later
+        await asyncio.sleep(0.001)
+    assert numbers(await pop_all(a.store, "q", partition="p")) == [0, 1]
+
+
+async def test_operations_of_an_encrypted_queue_are_sealed_and_wait_for_a_server_with_the_key(stage: Stage) -> None:
+    knowing, other = await stage.actors(2)
+    await configure(knowing.store, "secret", encryption=True)
+    pushed = Batch.of("secret", [b'{"n":1,"text":"hidden"}'])
+    with pytest.raises(EncryptionUnavailable):
+        await other.store.queue_operations([NewOperation([pushed])])
+    knowing.store.encryption = Encryption(b"k" * 32)
+    [operation_id] = await knowing.store.queue_operations([NewOperation([pushed])])
+    assert b"hidden" not in await knowing.sql("select requests from lockstep.operation")
+    await knowing.store.queue_operations([NewOperation([Batch.of("secret", [b'{"n":2}'])])])
+    assert await apply(other) == 0
+    assert (await other.store.operation(operation_id)).retries == 1
+    while (await knowing.store.operation_counts()).depth("push").operations:
+        await apply(knowing)
+    assert numbers(await pop_all(knowing.store, "secret")) == [1, 2]
+
+
+async def test_many_processors_and_producers_keep_every_order(dsn: str) -> None:
+    """Producers that queue and push in turn, over common partitions, while four processors apply."""
+    stores = [PostgresStore(dsn) for _ in range(4)]
+    for store in stores:
+        await store.open()
+    done = asyncio.Event()
+
+    async def process(store: PostgresStore) -> None:
+        while not done.is_set():
+            if not (await store.apply_operations("push", by="test", limits=LIMITS)).operations:
+                await asyncio.sleep(0.001)
+
+    async def produce(name: str) -> None:
+        chance = random.Random(name)
+        for number in range(1, 41):
+            store = chance.choice(stores)
+            pushed = [batch("q", partition=f"{name}-{part}", start=number) for part in range(2)]
+            pushed.append(batch("q", partition="common", start=number))
+            try:
+                if chance.random() < 0.4:
+                    await store.queue_operations([NewOperation(pushed)])
+                else:
+                    await store.push(pushed)
+            except OperationPending:
+                await store.queue_operations([NewOperation(pushed)])
+
+    processors = [asyncio.create_task(process(store)) for store in stores]
+    await asyncio.gather(*[produce(f"p{n}") for n in range(6)])
+    while (await stores[0].operation_counts()).depth("push").operations:  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+    done.set()
+    await asyncio.gather(*processors)
+    found: dict[str, list[int]] = {}
+    for message in await pop_all(stores[0], "q"):
+        found.setdefault(message.partition, []).append(message.json()["n"])
+    assert sorted(found.pop("common")) == sorted(list(range(1, 41)) * 6)
+    assert found == {f"p{n}-{part}": list(range(1, 41)) for n in range(6) for part in range(2)}
+    assert await stores[0].verify() == []
+    for store in stores:
+        await store.close()
