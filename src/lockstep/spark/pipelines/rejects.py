@@ -138,7 +138,7 @@ class Search:
             if error is None:
                 return
         assert error is not None
-        raise StepFailed(f"every message fails, one of them with: {cause_of(error)}") from error
+        raise StepFailed(f"every message that was tried alone fails, one of them with: {cause_of(error)}") from error
 
     def _look(self, ids: Sequence[str], *, fails: bool) -> bool:
         """Look among some messages, in the order of their ids; whether all of them pass. `fails`: together they are

@@ -101,8 +101,8 @@ def run(
     """Run steps of a pipeline; see `Pipeline.run`."""
     chosen = pipeline.chosen(steps)
     stop = stop or threading.Event()
+    _prepare(pipeline, chosen, options.access)
     with _session(pipeline, spark) as session, stopped_by_signals(stop), explained_by_spark(), _told_once():
-        _prepare(pipeline, chosen, options.access)
         runs = [StepRun(session, step, options, progress) for step in chosen]
         for together in [[one] for one in runs] if options.once else [runs]:
             _run(together, stop, options)
