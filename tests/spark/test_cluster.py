@@ -19,7 +19,7 @@ from support.builders import batch
 from support.spark_reads import Producer
 from support.spark_writes import numbers, problems, query
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = pytest.mark.xdist_group("spark-pipelines")
 
 BIN = Path(pyspark.__file__).parent / "bin"
 START_SECONDS = 90

@@ -19,7 +19,7 @@ from support.spark_reads import Producer
 from support.spark_writes import problems, stored
 
 pytestmark = [
-    pytest.mark.xdist_group("spark"),
+    pytest.mark.xdist_group("spark-pipelines"),
     pytest.mark.skipif(find_spec("grpc") is None, reason="spark-pipelines needs pyspark[pipelines]"),
 ]
 

@@ -11,7 +11,7 @@ import pytest
 
 from support.databases import scratch_directory
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = pytest.mark.xdist_group("spark-pipelines")
 
 
 def program(directory: Path, *arguments: str) -> list[str]:

@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 CHUNK_BYTES_MAX = 4 * 1024**2
 """Stored bytes that are fetched at a time; about four times as much when they are decompressed."""
-CHUNK_MESSAGES_MAX = 20_000
+CHUNK_MESSAGES_MAX = 50_000
 """Larger chunks fall out of the processor's cache, smaller ones cost more round trips."""
 CHUNK_SEGMENTS_MAX = 2_000
 BATCH_BYTES_MAX = 32 * 1024**2

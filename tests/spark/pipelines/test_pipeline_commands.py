@@ -22,7 +22,7 @@ from support.builders import batch
 from support.spark_reads import Producer
 from support.spark_writes import numbers, problems, query, wait_for_waiter
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = pytest.mark.xdist_group("spark-pipelines")
 
 FILE = """
 from pyspark.sql import functions as F

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from lockstep.client import Client
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = pytest.mark.xdist_group("spark-pipelines")
 
 SCHEMA = "n bigint, card string"
 

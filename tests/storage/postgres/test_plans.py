@@ -29,6 +29,8 @@ from support.sessions import Actor, Stage
 SMALL, LARGE = 1_000, 100_000
 GROWN = 20_000
 GROWTH_MAX = 1.5
+LEVELS_MAX = 10
+"""A larger index may have one level more, and a call looks into several."""
 MESSAGES_PER_PARTITION = 2
 
 READY = QUEUE_MODE
@@ -408,7 +410,7 @@ SCENARIOS = [
     Scenario("ack-dead-queue", death_with_a_dead_queue, 3000),
     Scenario("promote-nothing", look_for_what_is_due, 20),
     Scenario("promote", promotion_of_ten, 600),
-    Scenario("messages-first", first_page_of_messages, 150),
+    Scenario("messages-first", first_page_of_messages, 220),
     Scenario("messages-middle", page_of_messages_from_the_middle, 250),
     Scenario("message-by-id", message_by_id, 60),
     Scenario("message-by-transaction-id", message_by_transaction_id, 60),
@@ -427,7 +429,7 @@ async def test_call_costs_as_little_among_many_partitions(stages: dict[int, Stag
         costs[size] = await typical_cost(stage, await stage.actor(), scenario)
     assert not costs[LARGE].scanned, f"read from end to end: {sorted(costs[LARGE].scanned)}"
     assert costs[LARGE].blocks <= scenario.blocks_max
-    assert costs[LARGE].blocks <= GROWTH_MAX * costs[SMALL].blocks
+    assert costs[LARGE].blocks <= GROWTH_MAX * costs[SMALL].blocks + LEVELS_MAX
 
 
 # --- A database that grows ----------------------------------------------------------------------------------
