@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from support.databases import scratch_directory
+from support.soak import soak_only
 
 pytestmark = pytest.mark.xdist_group("spark-pipelines")
 
@@ -31,6 +32,7 @@ def test_demo_adds_up() -> None:
         assert list((directory / "demo/archive").rglob("*.parquet"))
 
 
+@soak_only
 def test_ctrl_c_ends_it_and_its_server() -> None:
     with scratch_directory() as directory:
         command = program(directory, "--orders", "1000", "--seconds", "600")

@@ -21,6 +21,7 @@ from lockstep.core.policy import queue_options
 from lockstep.core.records import Ack
 from lockstep.storage.postgres.store import PostgresStore
 from support.builders import pop, push_n
+from support.soak import soak_only
 from support.until import until
 
 pytestmark = pytest.mark.xdist_group("spark")
@@ -118,6 +119,7 @@ def test_database_that_is_not_there_is_unavailable(tmp_path: Path) -> None:
     assert result.stderr.endswith("(unavailable)\n")
 
 
+@soak_only
 async def test_follow_is_stopped_by_ctrl_c(database_dsn: str, tmp_path: Path) -> None:
     """In a process of its own, with a Spark of its own, which is gone when it has ended."""
     store = PostgresStore(database_dsn)

@@ -22,6 +22,7 @@ from lockstep.spark.jobs.archives import DDL
 from lockstep.spark.jobs.replay import Replayed, ReplayOptions
 from lockstep.storage.postgres.store import PostgresStore
 from support.builders import batch, push_n
+from support.soak import soak_only
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -96,6 +97,7 @@ async def test_archive_delete_replay_gives_the_same_messages(
     await store.close()
 
 
+@soak_only
 async def test_replay_of_a_part_to_another_queue(spark: SparkSession, database_dsn: str, tmp_path: Path) -> None:
     store = PostgresStore(database_dsn)
     trace = str(uuid4())
@@ -124,6 +126,7 @@ async def test_replay_of_a_part_to_another_queue(spark: SparkSession, database_d
     await store.close()
 
 
+@soak_only
 async def test_full_queue_is_a_clear_error(spark: SparkSession, database_dsn: str, tmp_path: Path) -> None:
     store = PostgresStore(database_dsn)
     await push_n(store, "q", 3)
