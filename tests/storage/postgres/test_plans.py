@@ -396,7 +396,7 @@ SCENARIOS = [
     Scenario("pop-all-leased", pop_where_all_are_leased, 30),
     Scenario("pop-named", pop_of_a_named_partition, 140),
     Scenario("ack", ack_of_a_lease_over_ten_partitions, 500),
-    Scenario("ack-messages", ack_by_message, 1200),
+    Scenario("ack-messages", ack_by_message, 1500),
     Scenario("renew", renewal, 350),
     Scenario("has-pending", question_whether_something_is_pending, 40),
     Scenario("transaction", transaction_of_ack_and_push, 800),
