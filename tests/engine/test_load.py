@@ -157,6 +157,16 @@ def test_push_is_queued_while_it_is_busy_and_executed_again_after_a_rest(caplog:
     ]
 
 
+def test_pops_are_refused_no_longer_than_the_server_is_busy() -> None:
+    """A pop cannot be queued: whoever is refused after the load is gone has nothing from it."""
+    room = Room(load_stay_seconds=60)
+    room.load.note_late(2)
+    assert room.load.pop is REJECT
+    room.load.note_late(0)
+    room.sample()
+    assert room.load.pop is EXECUTE
+
+
 def test_crowd_is_answered_at_once() -> None:
     room = Room()
     room.load.note_crowd("push")

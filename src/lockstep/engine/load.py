@@ -171,7 +171,8 @@ class Load:
         self._thresholds = {
             "push": Thresholds(config.load_push_threshold, config.operation_push_depth_max, leave, stay, sheds=True),
             "ack": Thresholds(config.load_ack_threshold, config.operation_ack_depth_max, leave, stay),
-            "pop": Thresholds(config.load_pop_threshold, 0, leave, stay),
+            # Nothing is queued that would have to be applied first, so pops go on when the load is gone.
+            "pop": Thresholds(config.load_pop_threshold, 0, leave, stay_seconds=0),
         }
 
     def manage(self) -> None:
