@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from uuid import uuid4
 
@@ -13,6 +14,9 @@ pytest.register_assert_rewrite("support")
 from lockstep.storage.base import Store  # noqa: E402
 from support.clock import SetClock  # noqa: E402
 from support.databases import Databases, running_server  # noqa: E402
+
+# In the background a shell lets its commands ignore Ctrl-C, and they their children: some tests press it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 STORES = ("memory", "postgres")
 

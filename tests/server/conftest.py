@@ -57,3 +57,11 @@ def queue() -> str:
 @pytest.fixture
 def group() -> str:
     return f"group-{uuid4().hex[:12]}"
+
+
+@pytest.fixture(scope="session")
+def impatient_http(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Http]:
+    """A server that gives slow clients up soon."""
+    directory = tmp_path_factory.mktemp("impatient-server")
+    with running_server("memory://", directory, request_timeout_seconds=0.2) as server:
+        yield Http(server.url)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Iterator
 from http.client import HTTPResponse
 
 import pytest
 
 from support.http import Http
-from support.server import running_server
 
 
 def _raw(http: Http, *parts: bytes) -> bytes:
@@ -273,14 +271,6 @@ def test_headers_without_end_are_refused(memory_http: Http) -> None:
 
 def test_what_is_no_http_is_refused(memory_http: Http) -> None:
     assert _raw(memory_http, b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\r\n\r\n").startswith(b"HTTP/1.1 400 ")
-
-
-@pytest.fixture(scope="module")
-def impatient_http(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Http]:
-    """A server that gives slow clients up soon."""
-    directory = tmp_path_factory.mktemp("impatient-server")
-    with running_server("memory://", directory, request_timeout_seconds=0.2) as server:
-        yield Http(server.url)
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,8 @@ class ServerProcess:
 
     url: str
     process: subprocess.Popen[str]
+    dsn: str
+    """Of its store."""
 
     def kill(self) -> None:
         """kill -9, of the server and its workers."""
@@ -64,7 +66,7 @@ def running_server(dsn: str, directory: Path, **settings: object) -> Iterator[Se
         url = process.stdout.readline().strip()
         if not url:
             raise RuntimeError(f"the server did not start: {(directory / 'server.log').read_text()}")
-        yield ServerProcess(url, process)
+        yield ServerProcess(url, process, dsn)
     finally:
         process.stdout.close()
         if process.poll() is None:

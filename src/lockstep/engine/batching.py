@@ -561,6 +561,9 @@ class Batching:
                 self._shared.add((request.queue, request.group))
         return answers
 
+    def release(self, popped: Iterable[Popped]) -> None:
+        self._releases.release(popped)
+
     def _is_shared(self, request: PopRequest) -> bool:
         return (request.queue, request.group) in self._shared
 

@@ -370,6 +370,10 @@ class Engine:
     async def has_pending(self, requests: Sequence[PendingRequest]) -> list[bool]:
         return await self._store.has_pending([checks.check_pending(request) for request in requests])
 
+    def release(self, popped: Popped) -> None:
+        """Give back what was popped for somebody who will never see it, in the background."""
+        self._batching.release([popped])
+
     async def ack(self, acks: Sequence[Ack], *, atomic: bool = False) -> list[AckOutcome]:
         """Ack; with `atomic` all or nothing: if one fails, TransactionRolledBack tells what became of each."""
         acks = checks.check_acks(acks, self._config)

@@ -1,25 +1,32 @@
-"""The ASGI application: finds the route, keeps the limits, translates errors, counts and logs."""
+"""The application: finds the route, keeps the limits, translates errors, counts and logs.
+
+A request is looked at twice: when its head has come, because one that is refused need not be kept; and when it is
+whole. Our own connections ask for both (protocol.py); any other ASGI server can call the application, too.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
-from functools import lru_cache
-from http import HTTPStatus
+from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from lockstep.errors import LockstepError, TooLarge
-from lockstep.server.exchange import ANSWER, Disconnected, Receive, Request, Response, Scope, Send
+from lockstep.server.exchange import ANYWHERE, Disconnected, Request, Response
 from lockstep.server.failures import failure, unexpected
 from lockstep.server.node import Node
 from lockstep.server.routes import ROUTES
-from lockstep.server.routing import Route, Routes
+from lockstep.server.routing import Routes
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 logger = logging.getLogger("lockstep.server")
 
 _REQUEST_ID_LENGTH_MAX = 128
-_NO_EXTENSIONS: dict[str, Any] = {}
-_ANYWHERE = (b"access-control-allow-origin", b"*")
+_CLIENT_WENT_AWAY = 499
 _PREFLIGHT = Response(
     204,
     b"",
@@ -37,6 +44,83 @@ class Application:
         self._routes = routes
         self._log_requests = logger.isEnabledFor(logging.DEBUG)
 
+    def request(self, method: str, path: bytes, query_string: bytes, headers: dict[bytes, bytes]) -> Request:
+        """A request whose head has come."""
+        given = headers.get(b"x-request-id")
+        id = self._node.next_request_id() if given is None else given[:_REQUEST_ID_LENGTH_MAX].decode("latin-1")
+        return Request(method, path, query_string, headers, id)
+
+    def refuse(self, request: Request) -> Response | None:
+        """The answer to a request that must not go on, by its head alone; None if its body is worth reading."""
+        try:
+            if request.method == "OPTIONS":
+                response = _PREFLIGHT
+            else:
+                self._check_headers(request)
+                request.route, request.parameters = self._routes.find(request.method, request.path)
+                length = request.headers.get(b"content-length")
+                if length is not None and length.isdigit():
+                    self.check_body_size(int(length))
+                if request.route.admit is not None:
+                    request.route.admit(self._node)
+                return None
+        except LockstepError as error:
+            response = failure(error, request)
+        except Exception as error:
+            response = unexpected(error, request)
+        self._count(request, response)
+        return response
+
+    async def respond(self, request: Request) -> Response | None:
+        """The answer to a request that is whole; None if its client has gone."""
+        counters = self._node.counters
+        counters.in_flight += 1
+        response: Response | None = None
+        try:
+            response = await request.route.endpoint(self._node, request)
+        except Disconnected:
+            pass
+        except LockstepError as error:
+            response = failure(error, request)
+        except Exception as error:
+            response = unexpected(error, request)
+        finally:
+            counters.in_flight -= 1
+            self._count(request, response)
+        return response
+
+    def _check_headers(self, request: Request) -> None:
+        limit = self._node.config.request_headers_bytes_max
+        if sum(map(len, request.headers)) + sum(map(len, request.headers.values())) > limit:
+            raise TooLarge(f"the headers have more than {limit} bytes (request_headers_bytes_max)")
+
+    def check_body_size(self, size: int) -> None:
+        """Raises TooLarge."""
+        limit = self._node.config.body_bytes_max
+        if size > limit:
+            raise TooLarge(f"the body has more than {limit} bytes (body_bytes_max)")
+
+    def _count(self, request: Request, response: Response | None) -> None:
+        seconds = time.perf_counter() - request.came_at
+        method, path = (request.route.method, request.route.path) if request.route else ("*", "*")
+        status = response.status if response else _CLIENT_WENT_AWAY
+        self._node.counters.requests[method, path, status] += 1
+        self._node.counters.seconds[method, path] += seconds
+        if self._log_requests:
+            logger.debug(
+                "request_answered",
+                extra={
+                    "action": "request_answered",
+                    "request_id": request.id,
+                    "method": request.method,
+                    "route": path,
+                    "status": status,
+                    "seconds": round(seconds, 6),
+                },
+            )
+
+    # ASGI
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             await self._exchange(scope, receive, send)
@@ -46,93 +130,48 @@ class Application:
             await send({"type": "websocket.close", "code": 1000})
 
     async def _exchange(self, scope: Scope, receive: Receive, send: Send) -> None:
-        config, counters = self._node.config, self._node.counters
-        request = Request(scope, receive, id=self._node.next_request_id(), body_bytes_max=config.body_bytes_max)
-        given = request.header(b"x-request-id")
-        if given is not None:
-            request.id = given[:_REQUEST_ID_LENGTH_MAX]
-        began = time.perf_counter()
-        counters.in_flight += 1
-        route: Route | None = None
-        response: Response | None = None
-        try:
-            if scope["method"] == "OPTIONS":
-                response = _PREFLIGHT
+        path = scope.get("raw_path") or scope["path"].encode()
+        request = self.request(scope["method"], path, scope["query_string"], dict(scope["headers"]))
+        response = self.refuse(request)
+        if response is None:
+            try:
+                request.body = await self._body(receive)
+            except Disconnected:
+                return
+            except TooLarge as error:
+                response = failure(error, request)
             else:
-                self._check_headers(scope)
-                route, request.parameters = self._routes.find(scope["method"], scope["raw_path"])
-                response = await route.endpoint(self._node, request)
-            await _send(scope, send, response, request.id)
-        except Disconnected:
-            pass
-        except LockstepError as error:
-            response = failure(error, request)
-            await _send(scope, send, response, request.id)
-        except Exception as error:
-            response = unexpected(error, request)
-            await _send(scope, send, response, request.id)
-        finally:
-            counters.in_flight -= 1
-            self._count(scope, route, response, time.perf_counter() - began, request)
+                watch = asyncio.create_task(_watch(receive, request))
+                response = await self.respond(request)
+                watch.cancel()
+        if response is not None:
+            await _send(send, response, request.id)
 
-    def _check_headers(self, scope: Scope) -> None:
-        if (
-            sum([len(name) + len(value) for name, value in scope["headers"]])
-            > self._node.config.request_headers_bytes_max
-        ):
-            limit = self._node.config.request_headers_bytes_max
-            raise TooLarge(f"the headers have more than {limit} bytes (request_headers_bytes_max)")
-
-    def _count(
-        self, scope: Scope, route: Route | None, response: Response | None, seconds: float, request: Request
-    ) -> None:
-        method, path = (route.method, route.path) if route else ("*", "*")
-        status = response.status if response else 499  # the client went away
-        self._node.counters.requests[method, path, status] += 1
-        self._node.counters.seconds[method, path] += seconds
-        if self._log_requests:
-            logger.debug(
-                "request_answered",
-                extra={
-                    "action": "request_answered",
-                    "request_id": request.id,
-                    "method": scope["method"],
-                    "route": path,
-                    "status": status,
-                    "seconds": round(seconds, 6),
-                },
-            )
+    async def _body(self, receive: Receive) -> bytes:
+        chunks, size, more = [], 0, True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise Disconnected
+            chunks.append(message.get("body", b""))
+            size += len(chunks[-1])
+            self.check_body_size(size)
+            more = message.get("more_body", False)
+        return b"".join(chunks)
 
 
-async def _send(scope: Scope, send: Send, response: Response, request_id: str) -> None:
-    at_once = scope.get("extensions", _NO_EXTENSIONS).get(ANSWER)
-    if at_once is not None and at_once(_head(response, request_id), response.body):
-        return
-    headers: list[tuple[bytes, bytes]] = [
-        *response.headers,
-        _ANYWHERE,
-        (b"x-request-id", request_id.encode("latin-1", "replace")),
-    ]
+async def _watch(receive: Receive, request: Request) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    request.tell_disconnected()
+
+
+async def _send(send: Send, response: Response, request_id: str) -> None:
+    headers = [*response.headers, ANYWHERE, (b"x-request-id", request_id.encode("latin-1", "replace"))]
     if response.status != 204:
         headers.append((b"content-length", str(len(response.body)).encode()))
     await send({"type": "http.response.start", "status": response.status, "headers": headers})
     await send({"type": "http.response.body", "body": response.body})
-
-
-def _head(response: Response, request_id: str) -> bytes:
-    """The head of an answer as it is sent, up to the empty line."""
-    begin = _begin(response.status, response.headers)
-    named = request_id.encode("latin-1", "replace")
-    if response.status == 204:
-        return b"%bx-request-id: %b\r\n" % (begin, named)
-    return b"%bx-request-id: %b\r\ncontent-length: %d\r\n" % (begin, named, len(response.body))
-
-
-@lru_cache(maxsize=256)
-def _begin(status: int, headers: tuple[tuple[bytes, bytes], ...]) -> bytes:
-    lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}".encode()]
-    lines += [b"%b: %b" % header for header in (*headers, _ANYWHERE)]
-    return b"".join([line + b"\r\n" for line in lines])
 
 
 async def _lifespan(receive: Receive, send: Send) -> None:

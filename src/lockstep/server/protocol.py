@@ -1,177 +1,340 @@
-"""uvicorn's HTTP protocol, with what it lacks: limits on slow and endless requests, and answers in one piece.
+"""An HTTP/1.1 connection of the server: what uvicorn calls for the bytes of a client.
 
-Without limits a client could send headers without end, or keep a connection busy by sending one byte at a time. The
-times, also that of an idle connection, are looked at by one timer per connection, so that a request costs no timer.
+It stands in for uvicorn's own, which makes an ASGI exchange of every request: with limits on slow and endless requests,
+answers that leave in one piece (one system call, one packet), and nothing between the parser and the application that
+a small request would have to pay for. uvicorn listens, accepts, and ends connections and tasks when it is stopped.
 
-uvicorn takes an answer apart that the application has put together: it looks at each header, and writes head and body
-one after the other, which is two system calls and two packets. So the application is offered another way, the ASGI
-extension `lockstep.answer`: a whole answer as bytes. What is written without it is held together.
+A request reaches the application when it is whole, so that one which never gets so far costs nothing; but its head is
+shown before, and what is refused by it is not kept. Requests that a client sends without waiting for the answers are
+answered one after the other. The times, also that of an idle connection, are looked at by one timer per connection,
+so that a request costs no timer.
 """
 
 from __future__ import annotations
 
 import asyncio
-from functools import partial
+import logging
+from collections import deque
+from functools import lru_cache
+from http import HTTPStatus
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+import httptools
+import uvicorn
+from uvicorn.server import ServerState
 
 from lockstep.config import Config
-from lockstep.server.exchange import ANSWER
+from lockstep.errors import TooLarge
+from lockstep.server.app import Application
+from lockstep.server.exchange import ANYWHERE, JSON, Request, Response
+from lockstep.server.failures import failure
 
-_TOO_LARGE = (
-    b"HTTP/1.1 413 Payload Too Large\r\ncontent-type: application/json\r\nconnection: close\r\n\r\n"
-    b'{"error":"the headers are too large (request_headers_bytes_max)","code":"too_large"}'
+logger = logging.getLogger("lockstep.server")
+
+_REMEMBERED_BYTES_MAX = 512
+_LINGER_SECONDS = 2.0
+"""So long a client that is still sending may read why it was refused, before the connection is cut."""
+_TOO_LARGE = Response(
+    413, b'{"error":"the headers are too large (request_headers_bytes_max)","code":"too_large"}', JSON
 )
-_TOO_SLOW = (
-    b"HTTP/1.1 408 Request Timeout\r\ncontent-type: application/json\r\nconnection: close\r\n\r\n"
-    b'{"error":"the request did not arrive in time (request_timeout_seconds)","code":"request_timeout"}'
+_TOO_SLOW = Response(
+    408, b'{"error":"the request did not arrive in time (request_timeout_seconds)","code":"request_timeout"}', JSON
 )
+_NOT_HTTP = Response(400, b'{"error":"this is not HTTP/1.1","code":"invalid_request"}', JSON)
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
-class GuardedProtocol(HttpToolsProtocol):
-    """A connection whose requests are bounded in size and time."""
+class HttpConnection(asyncio.Protocol):
+    """A client's connection, whose requests are bounded in size and time."""
 
     head_bytes_max: int
     timeout_seconds: float
+    idle_seconds: float
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],  # noqa: ARG002
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        """As uvicorn makes its connections."""
+        self._application: Application = config.loaded_app
+        self._server = server_state
+        self._loop = _loop or asyncio.get_running_loop()
+        self._parser: Any = httptools.HttpRequestParser(self)
+        self._transport: Any = None
+        self._watch: asyncio.TimerHandle | None = None
+        # What arrives
+        self._url = b""
+        self._headers: dict[bytes, bytes] = {}
         self._head_bytes: int | None = 0
-        """Bytes of the head that is arriving; None while none is."""
+        """Bytes of the head that is arriving, without those that came with the request before; None while none is."""
+        self._arriving: _Arriving | None = None
+        """The request whose body is arriving."""
         self._since: float | None = None
         """When the head began to arrive, or the last part of the body came; None between requests."""
+        self._deaf = False
+        """Whether what still comes is thrown away, because the last answer has been given."""
+        # What is answered
+        self._answering: _Arriving | None = None
+        self._behind: deque[_Arriving] = deque()
+        """Whole requests that came before the one in front of them was answered."""
+        self._full = False
+        """Whether the client does not read what it is sent."""
+        self._unsent = 0
+        """Bytes that the client had not taken when this was last looked at, and since when they are so many."""
+        self._unsent_since = 0.0
+        self._closing = False
+        """Whether the connection ends with the answer that is being worked on."""
         self._idle_since: float | None = None
         """When the last answer was complete; None while there is a request."""
-        self._watch: asyncio.TimerHandle | None = None
 
     @classmethod
-    def of(cls, config: Config) -> type[GuardedProtocol]:
-        """The protocol with the limits of the settings."""
+    def of(cls, config: Config) -> type[HttpConnection]:
+        """The connection with the limits of the settings."""
         limits = {
             # Room for the request line: the application looks at the headers themselves.
             "head_bytes_max": config.request_headers_bytes_max * 2,
             "timeout_seconds": config.request_timeout_seconds,
+            "idle_seconds": config.keep_alive_seconds,
         }
-        return type("ConfiguredProtocol", (cls,), limits)
+        return type("ConfiguredConnection", (cls,), limits)
 
-    def connection_made(self, transport: Any) -> None:
-        super().connection_made(_InOnePiece(transport, self.loop))  # type: ignore[arg-type]
+    # Called by the transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+        self._server.connections.add(self)  # type: ignore[arg-type]
         # The first head must come, too.
-        self._since = self.loop.time()
-        self._watch = self.loop.call_later(self._watch_seconds(), self._look)
+        self._since = self._loop.time()
+        self._watch = self._loop.call_later(self._watch_seconds(), self._look)
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        self._server.connections.discard(self)
         if self._watch is not None:
             self._watch.cancel()
-        super().connection_lost(exc)
+        self._parser = None  # it refers to us
+        self._behind.clear()
+        if self._answering is not None:
+            self._answering.request.tell_disconnected()
 
     def data_received(self, data: bytes) -> None:
-        super().data_received(data)
+        if self._deaf:
+            return
         if self._head_bytes is not None:
             self._head_bytes += len(data)
-            if self._head_bytes > self.head_bytes_max:
-                self._refuse(_TOO_LARGE)
-        elif self._since is not None:
-            self._since = self.loop.time()
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self.shutdown()  # we speak nothing else, and the parser takes what follows for something else
+        except httptools.HttpParserError:
+            if not self._closing:
+                logger.warning("request_unreadable", extra={"action": "request_unreadable"})
+                self._refuse(_NOT_HTTP)
+            return
+        if self._head_bytes is None:
+            if self._since is not None:
+                self._since = self._loop.time()
+        elif self._head_bytes > self.head_bytes_max:
+            self._refuse(_TOO_LARGE)
+
+    def pause_writing(self) -> None:
+        self._full = True
+
+    def resume_writing(self) -> None:
+        self._full = False
+        self._go_on()
+
+    # Called by the parser
 
     def on_message_begin(self) -> None:
         self._idle_since = None
         self._head_bytes = 0
-        self._since = self.loop.time()
-        super().on_message_begin()
+        self._since = self._loop.time()
+        self._url = b""
+        self._headers = {}
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers[name.lower()] = value
 
     def on_headers_complete(self) -> None:
         self._head_bytes = None
-        super().on_headers_complete()
-        if self.cycle is not None:
-            # The application begins later, in a task.
-            self.scope["extensions"] = {ANSWER: partial(self._answer, self.cycle)}  # type: ignore[dict-item]
+        if self._deaf:
+            return
+        parser = self._parser
+        path, query_string = (_split if len(self._url) <= _REMEMBERED_BYTES_MAX else _split_url)(self._url)
+        request = self._application.request(parser.get_method().decode("ascii"), path, query_string, self._headers)
+        arriving = self._arriving = _Arriving(request)
+        arriving.keep_alive = parser.should_keep_alive() and parser.get_http_version() != "1.0"
+        arriving.refusal = refusal = self._application.refuse(request)
+        if refusal is not None and refusal.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
+            self._refuse(refusal)
+        elif refusal is None and self._headers.get(b"expect", b"").lower() == b"100-continue":
+            self._transport.write(_CONTINUE)
+
+    def on_body(self, body: bytes) -> None:
+        arriving = self._arriving
+        if arriving is None or arriving.refusal is not None:
+            return
+        arriving.chunks.append(body)
+        arriving.size += len(body)
+        try:
+            self._application.check_body_size(arriving.size)
+        except TooLarge as error:
+            self._refuse(failure(error, arriving.request))
 
     def on_message_complete(self) -> None:
         self._since = None
-        super().on_message_complete()
+        arriving, self._arriving = self._arriving, None
+        if arriving is not None:
+            self._take(arriving)
 
-    def on_response_complete(self) -> None:
-        """As uvicorn's, but for the timer of an idle connection."""
-        self.server_state.total_requests += 1
-        if self.transport.is_closing():
-            return
-        self.flow.resume_reading()
-        if self.pipeline:
-            self._start_asgi_task(*self.pipeline.pop())
+    # Answers
+
+    def _take(self, arrived: _Arriving) -> None:
+        """A request that is whole, or whose body does not matter."""
+        if self._answering is not None or self._full:
+            self._behind.append(arrived)
+            self._transport.pause_reading()
         else:
-            self._idle_since = self.loop.time()
+            self._begin(arrived)
 
-    def _answer(self, cycle: RequestResponseCycle, head: bytes, body: bytes) -> bool:
-        """Send a whole answer, whose head lacks the empty line at its end. False if it must go the long way."""
-        if self.flow.write_paused or cycle.response_started or cycle.scope["method"] == "HEAD":
-            return False
-        if cycle.disconnected:
-            return True
-        cycle.response_started = cycle.response_complete = True
-        cycle.waiting_for_100_continue = False
-        self.transport.write_at_once(  # type: ignore[attr-defined]
-            b"%b%b%b" % (head, b"\r\n" if cycle.keep_alive else b"connection: close\r\n\r\n", body)
-        )
-        cycle.message_event.set()
-        if not cycle.keep_alive:
-            self.transport.close()
-        cycle.on_response()
-        return True
+    def _begin(self, arrived: _Arriving) -> None:
+        self._answering = arrived
+        if arrived.refusal is not None:
+            self._answer(arrived, arrived.refusal)
+            return
+        arrived.request.body = b"".join(arrived.chunks)
+        arrived.task = self._loop.create_task(self._respond(arrived))
+        self._server.tasks.add(arrived.task)
+
+    async def _respond(self, arrived: _Arriving) -> None:
+        response: Response | None = None
+        try:
+            response = await self._application.respond(arrived.request)
+        finally:
+            self._server.tasks.discard(arrived.task)
+            if response is None:
+                self._transport.close()  # nobody is there, or we are being stopped
+        if response is not None:
+            self._answer(arrived, response)
+            self._go_on()
+
+    def _answer(self, arrived: _Arriving, response: Response) -> None:
+        self._server.total_requests += 1
+        self._answering = None
+        if self._transport.is_closing():
+            if response.undelivered is not None:
+                response.undelivered()
+            return
+        request = arrived.request
+        last = not arrived.keep_alive or (self._closing and not self._behind)
+        self._transport.write(_written(response, request.id, last=last, body=request.method != "HEAD"))
+        if last:
+            self._end()
+        else:
+            self._idle_since = self._loop.time()
+
+    def _end(self) -> None:
+        if self._deaf:
+            # What is on its way is thrown away for a while: a connection that is closed before would be reset, and the
+            # client might never see why.
+            self._transport.write_eof()
+            self._loop.call_later(_LINGER_SECONDS, self._transport.close)
+        else:
+            self._transport.close()
+
+    def _go_on(self) -> None:
+        """Begin with the next request that is whole."""
+        while self._behind and self._answering is None and not self._full and not self._transport.is_closing():
+            self._idle_since = None
+            arrived = self._behind.popleft()
+            if not self._behind:
+                self._transport.resume_reading()
+            self._begin(arrived)
+
+    def _refuse(self, response: Response) -> None:
+        """Answer what is not worth reading to its end, after all that came before it; and hear nothing more."""
+        if self._deaf or self._transport.is_closing():
+            return
+        arriving, self._arriving = self._arriving or _Arriving(self._application.request("", b"", b"", {})), None
+        arriving.refusal = response
+        arriving.keep_alive = False
+        self._deaf = True
+        self._since = None
+        self._take(arriving)
+
+    def shutdown(self) -> None:
+        """uvicorn's word for: end with the answer that is being worked on."""
+        self._closing = True
+        if self._answering is None and not self._behind:
+            self._transport.close()
+
+    # Time
 
     def _watch_seconds(self) -> float:
-        return min(self.timeout_seconds, self.timeout_keep_alive) / 2
+        return min(self.timeout_seconds, self.idle_seconds) / 2
 
     def _look(self) -> None:
-        now = self.loop.time()
-        if self._idle_since is not None and now - self._idle_since >= self.timeout_keep_alive:
-            self.timeout_keep_alive_handler()
-            return
-        if self.flow.read_paused and self._since is not None:
-            # A body that the application does not take fast enough is not the client's fault.
-            self._since = now
+        now = self._loop.time()
+        if self._idle_since is not None and self._since is None and now - self._idle_since >= self.idle_seconds:
+            self._transport.close()
+        if self._behind and self._since is not None:
+            self._since = now  # that we do not read on is not the client's fault
         if self._since is not None and now - self._since >= self.timeout_seconds:
             self._refuse(_TOO_SLOW)
-            return
-        self._watch = self.loop.call_later(self._watch_seconds(), self._look)
+        unsent = self._transport.get_write_buffer_size()
+        if unsent == 0 or unsent != self._unsent:
+            self._unsent, self._unsent_since = unsent, now
+        elif now - self._unsent_since >= self.timeout_seconds:
+            self._transport.abort()
+        if not self._transport.is_closing():
+            self._watch = self._loop.call_later(self._watch_seconds(), self._look)
 
-    def _refuse(self, answer: bytes) -> None:
-        if not self.transport.is_closing():
-            if self.cycle is None or not self.cycle.response_started:
-                self.transport.write(answer)
-            self.transport.close()
+
+class _Arriving:
+    """A request on its way in, and later on its way to its answer."""
+
+    __slots__ = ("chunks", "keep_alive", "refusal", "request", "size", "task")
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.keep_alive = True
+        self.refusal: Response | None = None
+        """What it is answered whatever its body is; that is not kept then."""
+        self.chunks: list[bytes] = []
+        self.size = 0
+        self.task: asyncio.Task[None] | None = None
 
 
-class _InOnePiece:
-    """A transport that writes what it is given in one turn of the event loop together."""
+def _split_url(url: bytes) -> tuple[bytes, bytes]:
+    """Path and query string."""
+    parsed = httptools.parse_url(url)
+    return parsed.path or b"/", parsed.query or b""
 
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
-        self._transport = transport
-        self._loop = loop
-        self._pending: list[bytes] = []
-        # Called for every request: no detour.
-        self.is_closing = transport.is_closing
-        self.pause_reading = transport.pause_reading
-        self.resume_reading = transport.resume_reading
 
-    def write(self, data: bytes) -> None:
-        if not self._pending:
-            self._loop.call_soon(self._flush)
-        self._pending.append(data)
+_split = lru_cache(maxsize=1024)(_split_url)
+"""Clients ask the same again and again."""
 
-    def write_at_once(self, data: bytes) -> None:
-        self._flush()
-        self._transport.write(data)
 
-    def close(self) -> None:
-        self._flush()
-        self._transport.close()
+def _written(response: Response, request_id: str, *, last: bool, body: bool) -> bytes:
+    """An answer as it goes over the wire."""
+    length = b"" if response.status == 204 else b"content-length: %d\r\n" % len(response.body)
+    return b"%bx-request-id: %b\r\n%b%b\r\n%b" % (
+        _begin_of(response.status, response.headers),
+        request_id.encode("latin-1", "replace"),
+        length,
+        b"connection: close\r\n" if last else b"",
+        response.body if body else b"",
+    )
 
-    def _flush(self) -> None:
-        if self._pending:
-            self._transport.write(b"".join(self._pending))
-            self._pending.clear()
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
+@lru_cache(maxsize=256)
+def _begin_of(status: int, headers: tuple[tuple[bytes, bytes], ...]) -> bytes:
+    lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}".encode()]
+    lines += [b"%b: %b" % header for header in (*headers, ANYWHERE)]
+    return b"".join([line + b"\r\n" for line in lines])

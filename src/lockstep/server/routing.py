@@ -44,6 +44,8 @@ class Route:
     also: Mapping[int, Any] = field(default_factory=dict)
     """Other answers that are no plain errors: their types by status."""
     media: str = "application/json"
+    admit: Callable[[Node], None] | None = None
+    """Asked when the head of a request has come; raises if it is refused, whatever its body is."""
     wide: bool = False
     """Whether its parameters may contain slashes that were not encoded."""
 

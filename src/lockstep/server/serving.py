@@ -26,7 +26,7 @@ from lockstep.errors import InvalidOption, LockstepError
 from lockstep.opening import running_database, serving_engine_on
 from lockstep.server.app import Application
 from lockstep.server.node import Node
-from lockstep.server.protocol import GuardedProtocol
+from lockstep.server.protocol import HttpConnection
 
 logger = logging.getLogger("lockstep.server")
 
@@ -95,7 +95,7 @@ class _Server(uvicorn.Server):
             uvicorn.Config(
                 Application(node),
                 loop="uvloop",
-                http=GuardedProtocol.of(config),
+                http=HttpConnection.of(config),
                 ws="none",
                 lifespan="off",
                 interface="asgi3",

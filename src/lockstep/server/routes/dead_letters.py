@@ -51,12 +51,12 @@ async def dead_letter(node: Node, request: Request) -> Response:
 
 
 async def redrive(node: Node, request: Request) -> Response:
-    body = await request.json(_redrive_body)
+    body = request.json(_redrive_body)
     return answer(wire.RedriveAnswer(True, await node.engine.redrive(wire.selected(body), limit=body.limit)))
 
 
 async def purge(node: Node, request: Request) -> Response:
-    body = await request.json(_purge_body)
+    body = request.json(_purge_body)
     return answer(wire.PurgeAnswer(True, await node.engine.purge(wire.selected(body))))
 
 

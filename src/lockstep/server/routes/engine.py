@@ -104,7 +104,7 @@ def _endpoint(name: str, arguments: type[msgspec.Struct]) -> Endpoint:
     needed = _needed(arguments)
 
     async def endpoint(node: Node, request: Request) -> Response:
-        given = await request.json(decoder) if needed else await request.json_or(decoder, arguments())
+        given = request.json(decoder) if needed else request.json_or(decoder, arguments())
         result = await getattr(node.engine, name)(**msgspec.structs.asdict(given))
         return answer({"result": result})
 

@@ -70,7 +70,7 @@ async def delete_group(node: Node, request: Request) -> Response:
 
 async def set_subscription(node: Node, request: Request) -> Response:
     name = request.parameters["group"]
-    body = await request.json(_subscription_body)
+    body = request.json(_subscription_body)
     at = parse_time(body.subscription_timestamp, what="subscriptionTimestamp")
     updated = await node.engine.set_subscription(name, Subscription("from", at))
     return answer(wire.SubscriptionAnswer(True, name, timestamp(at), updated))
@@ -78,7 +78,7 @@ async def set_subscription(node: Node, request: Request) -> Response:
 
 async def seek(node: Node, request: Request) -> Response:
     name, queue = request.parameters["group"], request.parameters["queue"]
-    position = wire.position_of(await request.json(_seek_body))
+    position = wire.position_of(request.json(_seek_body))
     moved = await node.engine.seek(queue, name, position, partition=request.parameters.get("partition"))
     return answer(wire.seek_answer(queue, name, position, moved))
 

@@ -17,12 +17,12 @@ async def mode(node: Node, _: Request) -> Response:
 
 
 async def set_push_mode(node: Node, request: Request) -> Response:
-    body = await request.json(_body)
+    body = request.json(_body)
     return answer(maintenance_answer(await node.engine.set_maintenance_mode(push=body.enabled)))
 
 
 async def set_pop_mode(node: Node, request: Request) -> Response:
-    body = await request.json(_body)
+    body = request.json(_body)
     return answer(maintenance_answer(await node.engine.set_maintenance_mode(pop=body.enabled)))
 
 

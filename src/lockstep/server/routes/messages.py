@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 
 import msgspec
 from msgspec import Struct
@@ -17,7 +18,7 @@ from lockstep.core.wire.operations import QueuedAnswer, queued_answer
 from lockstep.core.wire.times import parse_time, parse_time_or_none
 from lockstep.core.wire.transactions import TransactionAnswer, TransactionBody, TransactionSteps
 from lockstep.errors import InvalidRequest, QueueFull, TransactionRolledBack
-from lockstep.server.exchange import NOTHING, Disconnected, Request, Response, answer, decode_needed
+from lockstep.server.exchange import NOTHING, Disconnected, Request, Response, answer
 from lockstep.server.node import Node
 from lockstep.server.routing import Route
 
@@ -56,11 +57,8 @@ class PushQuery(Struct, frozen=True):
 
 
 async def push(node: Node, request: Request) -> Response:
-    # One that is refused is not even read; and not decoded, if that is decided while it arrives.
-    node.engine.check_load("push")
-    content = await request.body()
-    node.engine.check_load("push")
-    body = decode_needed(content, _push_body)
+    _admit_push(node)  # again: it may have been decided while the body came
+    body = request.json(_push_body)
     batches, order = wire.batches_of(body.items)
     result = await node.engine.push(batches, queued="return", told_in=order)
     if result.operation is not None:
@@ -70,6 +68,10 @@ async def push(node: Node, request: Request) -> Response:
     node.counters.messages_pushed += len(body.items)
     node.counters.messages_duplicate += result.duplicates
     return answer(wire.receipts(result, order), 201)
+
+
+def _admit_push(node: Node) -> None:
+    node.engine.check_load("push")
 
 
 def _understands_queued(request: Request) -> bool:
@@ -87,7 +89,9 @@ async def pop(node: Node, request: Request) -> Response:
     if not popped.runs:
         return NOTHING
     node.counters.messages_popped += len(popped)
-    return answer(wire.pop_answer(popped))
+    response = answer(wire.pop_answer(popped))
+    response.undelivered = partial(node.engine.release, popped)
+    return response
 
 
 def _pop_request(query: PopQuery, parameters: dict[str, str]) -> PopRequest:
@@ -139,12 +143,12 @@ async def _wait_pop(node: Node, request: Request, wanted: PopRequest, timeout_ms
 
 
 async def ack(node: Node, request: Request) -> Response:
-    item = await request.json(_ack_body)
+    item = request.json(_ack_body)
     return await _ack(node, [item], None)
 
 
 async def ack_batch(node: Node, request: Request) -> Response:
-    body = await request.json(_ack_batch_body)
+    body = request.json(_ack_batch_body)
     return await _ack(node, body.acknowledgments, body.consumer_group, atomic=body.atomic)
 
 
@@ -162,7 +166,7 @@ def _count_acked(node: Node, outcomes: list[AckOutcome]) -> None:
 async def lease_ack(node: Node, request: Request) -> Response:
     """All that a lease holds, or up to one message of it, in one small request."""
     lease_id = request.parameters["leaseId"]
-    body = await request.json_or(_lease_ack_body, wire.LeaseAckBody())
+    body = request.json_or(_lease_ack_body, wire.LeaseAckBody())
     acked = Ack(
         lease_id=wire.lease_of(lease_id),
         partition_id=None if body.partition_id is None else wire.partition_number(body.partition_id),
@@ -178,7 +182,7 @@ async def lease_ack(node: Node, request: Request) -> Response:
 
 async def extend(node: Node, request: Request) -> Response:
     lease_id = request.parameters["leaseId"]
-    body = await request.json_or(_extend_body, wire.ExtendBody())
+    body = request.json_or(_extend_body, wire.ExtendBody())
     known = wire.lease_of(lease_id) or ""
     renewed = (await node.engine.renew([Renewal(lease_id=known, seconds=body.seconds)]))[0]
     return answer(wire.extend_answer(lease_id, renewed))
@@ -186,7 +190,7 @@ async def extend(node: Node, request: Request) -> Response:
 
 async def transaction(node: Node, request: Request) -> Response:
     """Whatever becomes of it is a 200: clients repeat a 5xx, and a rolled back transaction must not be repeated."""
-    body = await request.json(_transaction_body)
+    body = request.json(_transaction_body)
     if not body.operations:
         raise InvalidRequest("operations must not be empty")
     steps = TransactionSteps.of(body)
@@ -215,6 +219,7 @@ ROUTES = [
         method="POST",
         path="/api/v1/push",
         endpoint=push,
+        admit=_admit_push,
         summary="Push messages",
         level="rw",
         query=PushQuery,

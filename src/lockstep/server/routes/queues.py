@@ -43,7 +43,7 @@ class RedriveQuery(Struct, frozen=True):
 
 
 async def configure(node: Node, request: Request) -> Response:
-    body = await request.json(_configure_body)
+    body = request.json(_configure_body)
     asked = wire.options_of(body.options)
     info = await node.engine.configure(body.queue, wire.queue_options(asked), namespace=body.namespace, task=body.task)
     partition = await node.engine.partition(body.queue, DEFAULT_PARTITION)
@@ -51,7 +51,7 @@ async def configure(node: Node, request: Request) -> Response:
 
 
 async def update(node: Node, request: Request) -> Response:
-    body = await request.json(_update_body)
+    body = request.json(_update_body)
     changes = wire.option_changes(body.options)
     info = await node.engine.update_queue(
         request.parameters["queue"], changes, namespace=body.namespace, task=body.task

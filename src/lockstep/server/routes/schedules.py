@@ -85,7 +85,7 @@ async def cancel(node: Node, request: Request) -> Response:
 
 
 async def reschedule(node: Node, request: Request) -> Response:
-    body = await request.json(_reschedule_body)
+    body = request.json(_reschedule_body)
     return answer(wire.schedule_row(await node.engine.reschedule(_named(request), wire.new_time(body))))
 
 
@@ -100,7 +100,7 @@ async def cron(node: Node, request: Request) -> Response:
 
 
 async def set_cron(node: Node, request: Request) -> Response:
-    body = await request.json(_cron_body)
+    body = request.json(_cron_body)
     return answer(wire.cron_row(await node.engine.set_cron(wire.cron_of(body))))
 
 

@@ -143,7 +143,7 @@ async def retry_message(node: Node, request: Request) -> Response:
 
 async def bury_message(node: Node, request: Request) -> Response:
     partition_id, transaction_id = _identity(request)
-    body = await request.json_or(_bury_body, wire.BuryMessageBody())
+    body = request.json_or(_bury_body, wire.BuryMessageBody())
     letter = await node.engine.bury_message(
         partition_id, transaction_id, group=body.consumer_group or QUEUE_MODE, error=body.error
     )

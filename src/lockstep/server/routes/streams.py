@@ -17,7 +17,7 @@ _cycle_body = msgspec.json.Decoder(wire.CycleBody)
 
 
 async def register_stream_query(node: Node, request: Request) -> Response:
-    body = await request.json(_query_body)
+    body = request.json(_query_body)
     try:
         query = await node.engine.register_stream_query(wire.new_query(body))
     except StreamConfigMismatch as error:
@@ -26,13 +26,13 @@ async def register_stream_query(node: Node, request: Request) -> Response:
 
 
 async def stream_state(node: Node, request: Request) -> Response:
-    body = await request.json(_state_body)
+    body = request.json(_state_body)
     return answer(wire.state_answer(await node.engine.stream_state(wire.state_filter(body))))
 
 
 async def stream_cycle(node: Node, request: Request) -> Response:
     """Whatever becomes of it is a 200: clients repeat a 5xx, and a refused cycle must not be repeated."""
-    body = await request.json(_cycle_body)
+    body = request.json(_cycle_body)
     batches, order = batches_of(body.push_items)
     try:
         result = await node.engine.stream_cycle(wire.cycle_of(body), batches)

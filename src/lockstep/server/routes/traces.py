@@ -21,7 +21,7 @@ class PageQuery(Struct, frozen=True):
 
 
 async def record_trace(node: Node, request: Request) -> Response:
-    body = await request.json(_trace_body)
+    body = request.json(_trace_body)
     trace_id = await node.engine.record_trace(wire.trace_event(body))
     return answer(wire.TraceAnswer(True, str(trace_id)), 201)
 
