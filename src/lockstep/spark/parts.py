@@ -18,7 +18,8 @@ from lockstep.spark.staging import Entries, Part, QueueForm, Staging, pack
 from lockstep.spark.transactions import cursor_of, row_of
 from lockstep.spark.writer import Place, Staged
 from lockstep.spark.writer_options import WriteOptions
-from lockstep.storage.postgres.pushing import Encryption, int_array
+from lockstep.storage.postgres.push_attempt import int_array
+from lockstep.storage.postgres.pushing import Encryption
 
 _FORM = "select q.compression, q.encryption, q.partitions from lockstep.queue q where q.name = $1"
 _STAGE = (

@@ -43,6 +43,7 @@ from lockstep.errors import Conflict, LockstepError, OperationNotFound
 from lockstep.storage.postgres import pushing, scheduling
 from lockstep.storage.postgres.delivery import Delivery, ack_items_call, item_outcomes
 from lockstep.storage.postgres.failures import StaleName, is_retryable, translate
+from lockstep.storage.postgres.push_attempt import int_array
 
 _QUEUE = (
     "select lockstep.queue_operations($1, $2::smallint, $3, $4, $5, $6::text::bigint[], $7::smallint, $8::bytea, "
@@ -100,7 +101,7 @@ class OperationQueue(Delivery):
     ) -> tuple[Any, ...]:
         codec, body = self._packed(pack_operations(operations), self._key_for(batches))
         messages = sum([operation.messages() for operation in operations])
-        lanes = pushing.int_array(self._lanes(operations))
+        lanes = int_array(self._lanes(operations))
         counts = (len(operations), messages, len(body))
         return _QUEUE, kind, PRIORITIES[kind], *counts, lanes, codec, body, self.now()
 

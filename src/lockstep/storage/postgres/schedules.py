@@ -24,6 +24,7 @@ from lockstep.core.schedules import (
 from lockstep.errors import CronNotFound, LockstepError, QueueFull, ScheduleNotFound, Unavailable
 from lockstep.storage.postgres import pushing, scheduling, sql
 from lockstep.storage.postgres.delivery import Delivery
+from lockstep.storage.postgres.push_lanes import join_columns
 
 _NEXT_DUE = "select * from lockstep.next_due($1::timestamptz, $2::timestamptz)"
 _CRONS_DUE = "select name from lockstep.cron where next_at <= $1 order by next_at, name limit $2"
@@ -148,7 +149,7 @@ class Schedules(Delivery):
         columns: dict[str, list[Columns]] = {}
         for _, partition, codec, body in rows:
             columns.setdefault(partition, []).append(scheduling.unpack(codec, body, self.encryption.key))
-        return [Batch(queue, partition, pushing.join_columns(parts)) for partition, parts in columns.items()]
+        return [Batch(queue, partition, join_columns(parts)) for partition, parts in columns.items()]
 
     # Recurring messages
 
