@@ -297,6 +297,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         Meta(ge=60, le=_LIFETIME_SECONDS),
         _help("What a Spark task has staged and nobody has committed for this long is removed."),
     ] = 86_400
+    spark_batch_seconds_max: Annotated[
+        int,
+        Meta(ge=60, le=_LIFETIME_SECONDS),
+        _help("How long the last batch of a Spark query is known, so that it is not written again. Keep it long."),
+    ] = 365 * 86_400
     spark_statement_timeout_seconds: Annotated[
         _Seconds, _help("Longest time that a statement of a Spark task may run.")
     ] = 300.0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +14,9 @@ from lockstep.cli.demo.checks import Counted, check
 from lockstep.cli.demo.server import MARK, prepare
 from lockstep.cli.demo.shop import make_orders
 from lockstep.errors import InvalidOption
+from lockstep.storage.postgres.embedded import running_dsn
+from support.databases import scratch_directory
+from support.until import until
 
 QUEUES = ("order-intake", "payment", "shipping", "shipped")
 ORDERS = make_orders(200)
@@ -68,3 +73,31 @@ def test_directory_of_an_earlier_demo_is_emptied(tmp_path: Path) -> None:
     (tmp_path / "demo/report.html").write_text("old")
     prepare(tmp_path / "demo")
     assert [path.name for path in (tmp_path / "demo").iterdir()] == [MARK]
+
+
+SERVE = """
+import sys, pathlib
+from lockstep.cli.demo.server import running_server
+with running_server(pathlib.Path(sys.argv[1]), port=0) as server:
+    print(server.url, flush=True)
+    input()
+"""
+
+
+def kill_while_it_serves(directory: Path) -> None:
+    program = [sys.executable, "-c", SERVE, str(directory)]
+    demo = subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert demo.stdout is not None
+        assert demo.stdout.readline().startswith("http://")
+        assert running_dsn(str(directory / "data")) is not None
+    finally:
+        demo.kill()
+        demo.communicate()
+
+
+async def test_server_does_not_outlive_a_demo_that_is_killed() -> None:
+    with scratch_directory() as directory:
+        kill_while_it_serves(directory)
+        await until(lambda: running_dsn(str(directory / "data")) is None)
+        await until(lambda: not list((directory / "data").rglob("postmaster.pid")))

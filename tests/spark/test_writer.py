@@ -422,8 +422,67 @@ def test_sink_says_in_its_transaction_what_its_stream_has_read(database_dsn: str
 
 def test_history_forgets_what_the_dead_have_left(database_dsn: str) -> None:
     staged(database_dsn, numbered(1), sink="dead")
-    prune = "select lockstep.prune_history(3600, 100, now() + interval '%s minutes')"
-    query(database_dsn, prune.replace("%s", "30"))
+    prune = "select lockstep.prune_history(%s, 100, now() + make_interval(hours => %s))"
+    query(database_dsn, prune, 60, 23)
+    assert left_on_stage(database_dsn) == 1, "whatever the history is: its batch may still run"
+    query(database_dsn, prune, 30 * 86_400, 25)
     assert left_on_stage(database_dsn) == 1
-    query(database_dsn, prune.replace("%s", "90"))
+    query(database_dsn, prune, 60, 25)
     assert left_on_stage(database_dsn) == 0
+
+
+# --- What is known of a query, and for how long ----------------------------------------------------------------
+
+
+def known(dsn: str) -> list[str]:
+    return [sink for (sink,) in query(dsn, "select sink from lockstep.spark_batch order by sink")]
+
+
+def prune_in(dsn: str, days: int) -> None:
+    query(dsn, "select lockstep.prune_history(1e9, 100, now() + make_interval(days => %s))", days)
+
+
+def commit_once(dsn: str, sink: str, batch_id: int) -> None:
+    committed(
+        dsn, staged(dsn, numbered(1, start=batch_id + 1), sink=sink, batch_id=batch_id), sink=sink, batch_id=batch_id
+    )
+
+
+def test_query_that_is_long_silent_is_forgotten_when_another_has_followed(database_dsn: str) -> None:
+    first, second = str(uuid4()), str(uuid4())
+    sinks = [first, second, f"left/{first}", f"left/{second}", f"orders.charge/{first}", "daily", "nightly"]
+    for sink in sinks:
+        commit_once(database_dsn, sink, 0)
+    prune_in(database_dsn, 364)
+    assert known(database_dsn) == sorted(sinks)
+    prune_in(database_dsn, 366)
+    assert known(database_dsn) == sorted([second, f"left/{second}", f"orders.charge/{first}", "daily", "nightly"])
+
+
+def test_query_that_goes_on_is_not_forgotten(database_dsn: str) -> None:
+    first, second = str(uuid4()), str(uuid4())
+    commit_once(database_dsn, first, 0)
+    query(database_dsn, "update lockstep.spark_batch set kept_until = now() - interval '1 second'")
+    commit_once(database_dsn, second, 0)
+    commit_once(database_dsn, first, 1)
+    prune_in(database_dsn, 1)
+    assert known(database_dsn) == sorted([first, second])
+
+
+def test_query_that_was_forgotten_is_refused_instead_of_writing_twice(database_dsn: str) -> None:
+    gone, last, new = str(uuid4()), str(uuid4()), str(uuid4())
+    commit_once(database_dsn, gone, 7)
+    commit_once(database_dsn, last, 0)
+    # As long as nothing was forgotten, a query may begin to write here in the midst of its life.
+    commit_once(database_dsn, f"other/{gone}", 7)
+    prune_in(database_dsn, 366)
+    assert known(database_dsn) == sorted([last, f"other/{gone}"])
+    with pytest.raises(Conflict, match=rf"of query '{gone}', which comes with batch 7: .*spark_batch_seconds_max"):
+        commit_once(database_dsn, gone, 7)
+    assert numbers(database_dsn) == {"p0": [8, 1, 8]}
+    # One that begins, and one under a name that is new, are known to be none that was forgotten.
+    commit_once(database_dsn, new, 1)
+    commit_once(database_dsn, f"anew/{gone}", 8)
+    commit_once(database_dsn, last, 3)
+    assert numbers(database_dsn) == {"p0": [8, 1, 8, 2, 9, 4]}
+    assert problems(database_dsn) == []

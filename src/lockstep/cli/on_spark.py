@@ -68,7 +68,7 @@ def running(session: Session, name: str, master: str | None, conf: Sequence[tupl
             note("starting Spark …")
         environment = {name: os.environ[name] for name in _EXECUTORS_NEED if os.environ.get(name)}
         made = spark_session(f"lockstep {name}", master=master, conf=dict(conf), environment=environment)
-        with made as spark, _terminating():
+        with terminating(), made as spark:
             yield RunningSpark(spark, Access(dsn=dsn))
 
 
@@ -85,8 +85,8 @@ def database_of(session: Session) -> Iterator[str]:
 
 
 @contextmanager
-def _terminating() -> Iterator[None]:
-    """SIGTERM ends the command as Ctrl-C does: Spark is stopped, and its processes with it."""
+def terminating() -> Iterator[None]:
+    """SIGTERM ends the command as Ctrl-C does: what it has started is stopped, and its processes with it."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt

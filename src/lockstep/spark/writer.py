@@ -24,7 +24,7 @@ from lockstep.storage.postgres.pushing import Encryption
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
-_BEGIN = "select lockstep.spark_begin($1::text, $2::bigint, $3::bigint, null)"
+_BEGIN = "select lockstep.spark_begin($1::text, $2::bigint, $3::bigint, $4::float8, null)"
 _OPEN = "select lockstep.spark_open($1::uuid[], $2::int[], $3::bigint[], $4::uuid[], null)"
 _READ = "select lockstep.spark_read($1, null)"
 _PUSH = "select * from lockstep.spark_push($1::uuid[], $2::boolean, null)"
@@ -80,8 +80,8 @@ def commit(
     """Push what was staged, in one transaction. `batch` is the sink and its batch that is written once; None: as often
     as it is committed. `also` is done in the same transaction, before the push and its locks.
 
-    Raises what a push raises, Conflict if the stage is not complete, and LeaseLost if messages that the batch has read
-    in lease mode are no longer its own. Nothing is written then.
+    Raises what a push raises, Conflict if the stage is not complete or if nobody can say whether the batch was written,
+    and LeaseLost if messages that the batch has read in lease mode are no longer its own. Nothing is written then.
     """
     config = options.access.config()
     with options.access.connect() as connection:
@@ -108,7 +108,7 @@ def _commit(
     also: Also | None,
 ) -> Committed:
     messages = sum(one.messages for one in staged)
-    if batch is not None and not row_of(cursor, _BEGIN, [*batch, messages])[0]:
+    if batch is not None and not _is_new(cursor, config, batch, messages):
         return Committed(messages, new=False)
     lease_ids = [] if stream is None else held_by(cursor, stream)
     counted = [one for one in staged if one.parts]
@@ -122,6 +122,10 @@ def _commit(
         cursor.execute(_READ, [stream])
     _push(cursor, attempts, Encryption.of(config))
     return Committed(messages)
+
+
+def _is_new(cursor: RawCursor[Any], config: Config, batch: tuple[str, int], messages: int) -> bool:
+    return bool(row_of(cursor, _BEGIN, [*batch, messages, config.spark_batch_seconds_max])[0])
 
 
 def _push(cursor: RawCursor[Any], attempts: Sequence[UUID], encryption: Encryption) -> None:

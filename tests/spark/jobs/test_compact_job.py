@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from archived_rows import Row, write_archive
 
-from lockstep.errors import ArchiveNotFound, InvalidOption
+from lockstep.errors import ArchiveNotFound, Conflict, InvalidOption
 from lockstep.spark.database import Access
 from lockstep.spark.jobs import compact, replay
 from lockstep.spark.jobs.archives import DDL
@@ -72,6 +72,10 @@ async def test_archive_is_compacted_into_another_and_again(
     second = compact.job(spark, compacting)
     assert (second.messages, second.kept) == (4, 2)
     assert named_files(database_dsn) == files_in(target)
+    archived = files_in(source)
+    with pytest.raises(Conflict, match=f"{source} is an archive of messages, which would be lost"):
+        compact.job(spark, CompactOptions(location=str(target), to_location=str(source), access=access))
+    assert files_in(source) == archived
     done = replay.job(spark, replay.ReplayOptions(location=str(target), access=access, to_queue="copy"))
     assert done.restored == 2
     store = PostgresStore(database_dsn)

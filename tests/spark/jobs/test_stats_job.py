@@ -122,7 +122,22 @@ async def test_windows_are_written_and_lose_nothing(spark: SparkSession, databas
         windows = report.read_windows(connection, span)
         assert [(window.queue, window.group_name) for window in windows] == [("next", ""), ("q", ""), ("q", "g")]
         assert report.read_windows(connection, span, ["next"]) == windows[:1]
-    check_page(report.render(windows, span))
+    page = check_page(report.render(windows, span, title="This week"))
+    assert page.texts["title"] == ["This week"]
+    headings, *lines = page.table
+    shown = {line[0]: dict(zip(headings, line, strict=True)) for line in lines}
+    for queue, row in (("q", again["q", ""]), ("next", again["next", ""])):
+        numbers = [f"{row[name] or 0:,}" for name in ("pushed", "completed", "dead")]
+        assert [shown[queue][name] for name in ("pushed", "completed", "dead")] == numbers
+        assert len(page.plots[queue]) == len(PLOTS)
+    assert shown["q"]["p95 latency"] == report._duration(group["latency_seconds_p95"])
+    tiles = dict(zip(page.texts["span"], page.texts["b"], strict=True))
+    assert {name: tiles[name] for name in ("pushed", "completed", "dead letters", "queues")} == {
+        "pushed": "5",
+        "completed": "1",
+        "dead letters": "1",
+        "queues": "2",
+    }
     await store.close()
 
 
@@ -151,22 +166,46 @@ def test_bad_input_is_a_clear_error(spark: SparkSession, database_dsn: str) -> N
 # --- The report ---------------------------------------------------------------------------------------------
 
 
+ADDRESSES = ("src", "srcset", "href", "xlink:href", "data", "poster", "action", "background")
+"""Attributes that make a browser fetch something."""
+PLOTS = ["Messages per second", "Seconds from push to completion, p95", "Pending messages", "Dead letters"]
+
+
 class Page(HTMLParser):
-    """Checks that what is opened is closed, and keeps what would be fetched from elsewhere."""
+    """Checks that what is opened is closed, and keeps what a reader sees and what would be fetched from elsewhere."""
 
     def __init__(self) -> None:
         super().__init__()
         self.open: list[str] = []
         self.count: dict[str, int] = {}
         self.fetched: list[str] = []
+        self.texts: dict[str, list[str]] = {}
+        """By the innermost tag that they are in."""
+        self.table: list[list[str]] = []
+        self.plots: dict[str, list[list[str]]] = {}
+        """By the heading before them: the texts of each picture."""
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.count[tag] = self.count.get(tag, 0) + 1
         self.fetched += [
-            value or "" for name, value in attrs if name in ("src", "href") and not (value or "").startswith("#")
+            value or "" for name, value in attrs if name in ADDRESSES and not (value or "").startswith("#")
         ]
+        self.fetched += [value or "" for name, value in attrs if name == "style" and "url(" in (value or "")]
+        if tag == "tr":
+            self.table.append([])
+        if tag == "svg":
+            self.plots.setdefault(self.texts["h2"][-1], []).append([])
         if tag not in ("meta", "link", "br", "img"):
             self.open.append(tag)
+
+    def handle_data(self, data: str) -> None:
+        if not self.open or not data.strip():
+            return
+        self.texts.setdefault(self.open[-1], []).append(data.strip())
+        if self.open[-1] in ("th", "td"):
+            self.table[-1].append(data)
+        if "svg" in self.open and self.open[-1] == "text":
+            self.plots[self.texts["h2"][-1]][-1].append(data)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.handle_starttag(tag, attrs)
@@ -181,8 +220,12 @@ def check_page(html: str) -> Page:
     page.feed(html)
     assert page.open == []
     assert page.fetched == []
+    assert not {"script", "link", "iframe", "object", "embed", "base"} & set(page.count)
     assert "@import" not in html
-    assert "url(http" not in html
+    assert set(re.findall(r"url\((.)", html)) <= {"#"}
+    assert page.texts["title"] == page.texts["h1"]
+    for queue, pictures in page.plots.items():
+        assert [title for texts in pictures for title in PLOTS if title in texts] == PLOTS, queue
     return page
 
 

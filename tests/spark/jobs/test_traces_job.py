@@ -42,10 +42,10 @@ def messages(spark: SparkSession, *rows: tuple[str, int, str, float]) -> DataFra
 
 
 def test_status_is_the_worst_of_all_groups(spark: SparkSession) -> None:
-    rows = messages(spark, *[("q", seq, "t", seq) for seq in range(1, 7)], ("unread", 1, "t", 7))
+    rows = messages(spark, *[("q", seq, "t", seq) for seq in range(1, 7)], ("unread", 1, "t", 7), ("unread", 2, "t", 8))
     cursors = table(spark, CURSORS, ("q", "p", "fast", 6, 6), ("q", "p", "slow", 2, 3), ("q", "p", "shared", 6, 6))
     in_flight = table(spark, IN_FLIGHT, ("q", "p", "shared", 2, 2, False), ("q", "p", "shared", 6, 6, True))
-    dead = table(spark, DEAD, ("q", "p", "slow", 1, "broken"))
+    dead = table(spark, DEAD, ("q", "p", "slow", 1, "broken"), ("unread", "p", "orders.validate", 2, "rejected"))
     found = with_status(rows, cursors, in_flight, dead).orderBy("created_at").collect()
     assert [(row["rank"], row["group"], row["error"]) for row in found] == [
         (3, "slow", "broken"),
@@ -55,6 +55,7 @@ def test_status_is_the_worst_of_all_groups(spark: SparkSession) -> None:
         (2, "slow", None),
         (2, "slow", None),
         (2, None, None),
+        (3, "orders.validate", "rejected"),
     ]
 
 

@@ -97,7 +97,32 @@ def test_wrong_input_is_told_before_spark_starts(commands: Commands) -> None:
     assert "the trigger is not valid" in commands.run("--trigger", "soon", code=2).output
     assert "is no setting of Spark" in commands.run("--conf", "x=y", code=2).output
     assert "no pipeline has run" in commands("status", *commands.target).output
+    assert "pipeline orders has not run" in commands("status", commands.file, *commands.target).output
     assert "say --yes" in commands("reset", commands.file, *commands.target, code=2).output
+
+
+def test_reset_forgets_all_of_its_steps_or_none(commands: Commands, database_dsn: str, tmp_path: Path) -> None:
+    first = tmp_path / "checkpoints/orders/first"
+    first.mkdir(parents=True)
+    reset = ("reset", commands.file, *commands.target, "--yes")
+    with psycopg.connect(database_dsn) as running:
+        running.execute("select lockstep.pipeline_lock('orders', 'second')")
+        assert "is being run by another process" in commands(*reset, *commands.checkpoints, code=4).output
+    assert first.exists()
+    commands(*reset, *commands.checkpoints)
+    assert not first.exists()
+    first.write_text("not a folder that Spark has made")
+    query(
+        database_dsn,
+        "select lockstep.pipeline_begin('orders', 'first', '{intake}', '{middle}', null, 'some-query', null)",
+    )
+    assert (
+        "cannot be removed, so nothing of the step was forgotten"
+        in commands(*reset, *commands.checkpoints, code=2).output
+    )
+    assert [one["step"] for one in commands.status()] == ["first"]
+    said = commands(*reset, "--checkpoints", "hdfs://head/checkpoints", code=2).output
+    assert "remove hdfs://head/checkpoints/orders/first there, and reset without --checkpoints" in said
 
 
 @pytest.mark.usefixtures("spark")

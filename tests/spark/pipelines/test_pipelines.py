@@ -17,6 +17,8 @@ from lockstep.core.messages import Batch, Columns
 from lockstep.errors import Conflict, QueueNotFound, StepFailed
 from lockstep.spark import Pipeline, reject
 from lockstep.spark.database import Access
+from lockstep.spark.jobs import traces as follow
+from lockstep.spark.jobs.traces import Trace, TraceOptions
 from lockstep.spark.pipelines import status
 from lockstep.spark.pipelines.running import StepDone, StepProgress
 from support.builders import batch
@@ -156,6 +158,21 @@ def test_three_steps_keep_order_and_traces_and_reject_what_fails(
     ]
     assert problems(database_dsn) == []
     assert left_on_stage(database_dsn) == 0
+    # What a step has read is completed, what it has rejected is dead, and what came since waits for it.
+    producer.pushed(Batch("intake", "b", Columns([b'{"n": 63}'], trace_ids=[late := str(uuid4())])))
+    found = {one.trace_id: one for one in follow.job(run.spark, TraceOptions(access=Access(dsn=database_dsn)))}
+    assert {one: ways(found[one]) for one in (*traces, late)} == {
+        traces[0]: [("intake", "dead_letter", "orders.validate")],
+        traces[1]: [("intake", "completed", None), ("payment", "dead_letter", "orders.charge")],
+        traces[2]: [(queue, "completed", None) for queue in ("intake", "payment", "shipping")]
+        + [("done", "pending", None)],
+        late: [("intake", "pending", "orders.validate")],
+    }
+
+
+def ways(trace: Trace) -> list[tuple[str, str, str | None]]:
+    """Where a trace has been, what became of it there, and who has not completed it."""
+    return [(step.queue, step.status, step.group) for step in trace.steps]
 
 
 def passing(

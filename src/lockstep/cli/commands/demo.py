@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +19,7 @@ from lockstep.cli.demo.checks import Counted, check
 from lockstep.cli.demo.server import DemoServer, prepare, running_server
 from lockstep.cli.demo.shop import CUSTOMERS, Customers, Order, Warehouse, make_orders
 from lockstep.cli.exits import FAILED, INTERRUPTED
-from lockstep.cli.on_spark import spark_options
+from lockstep.cli.on_spark import spark_options, terminating
 from lockstep.errors import LockstepError
 from lockstep.spark.session import check_java, check_spark, spark_session
 
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 DIRECTORY = ".lockstep/demo"
 _TELL_SECONDS = 5.0
 _PATIENCE_SECONDS = 300.0
+_WINDOW_SECONDS = 10
 
 
 @click.command()
@@ -71,13 +74,15 @@ def demo(
     prepare(directory)
     show = Show(make_orders(count), seconds, directory)
     show.introduce()
-    with running_server(directory, port=port) as server:
-        show.say_where(server)
-        with spark_session("lockstep demo", master=master, conf=dict(conf)) as spark:
-            if not show.run_pipeline(spark, server):
-                click.echo("\nStopped before the end.")
-                ctx.exit(INTERRUPTED)
-            holds = show.look_back(spark, server)
+    try:
+        with terminating(), running_server(directory, port=port) as server:
+            show.say_where(server)
+            with spark_session("lockstep demo", master=master, conf=dict(conf)) as spark:
+                show.run_pipeline(spark, server)
+                holds = show.look_back(spark, server)
+    except KeyboardInterrupt:
+        click.echo("\nStopped before the end.")
+        ctx.exit(INTERRUPTED)
     show.say_goodbye()
     if not holds:
         ctx.exit(FAILED)
@@ -91,6 +96,7 @@ class Show:
     seconds: float
     directory: Path
     parcels: dict[str, list[tuple[int, str | None]]] = field(default_factory=dict)
+    began_at: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     def introduce(self) -> None:
         bad = sum(order.fate != "shipped" for order in self.orders)
@@ -104,10 +110,11 @@ class Show:
     def say_where(self, server: DemoServer) -> None:
         _head("The server")
         click.echo(f"It listens on {server.url}, and has a PostgreSQL of its own in {self.directory / 'data'}.")
-        click.echo(f"Look at it meanwhile: lockstep queues --url {server.url}")
+        click.echo(f"Look at it meanwhile: {_program()} queues --url {server.url}")
+        click.echo("Spark is starting, which takes some seconds …")
 
-    def run_pipeline(self, spark: SparkSession, server: DemoServer) -> bool:
-        """Whether it came to its end."""
+    def run_pipeline(self, spark: SparkSession, server: DemoServer) -> None:
+        """Raises KeyboardInterrupt if it was stopped before its end."""
         from lockstep.cli.demo.orders import INTAKE, SHIPPED, orders
         from lockstep.spark.database import Access
         from lockstep.spark.pipelines.running import RunOptions, run
@@ -128,7 +135,8 @@ class Show:
         for part in (customers, warehouse, watch):
             if part.failure is not None:
                 raise part.failure
-        return watch.ended
+        if not watch.ended:
+            raise KeyboardInterrupt
 
     def look_back(self, spark: SparkSession, server: DemoServer) -> bool:
         """Archive, statistics, a trace, dead letters; and whether everything adds up."""
@@ -146,7 +154,9 @@ class Show:
         checks = list(check(self.orders, Counted(stored, dead, archived, self.parcels), queues))
         for one in checks:
             click.echo(f"{click.style('yes', fg='green') if one.holds else click.style('NO ', fg='red')}  {one.text}")
-        return all(one.holds for one in checks)
+        holds = all(one.holds for one in checks)
+        click.echo("\nEverything adds up." if holds else "\nNOT everything adds up.")
+        return holds
 
     def _archive(self, spark: SparkSession, access: Access, queues: Sequence[str]) -> dict[str, int]:
         from lockstep.spark.jobs.archive import ArchiveOptions, job
@@ -171,7 +181,7 @@ class Show:
         from lockstep.spark.jobs.stats import StatsOptions, job
 
         _head("Statistics")
-        done = job(spark, StatsOptions(access=access, window_seconds=10))
+        done = job(spark, StatsOptions(access=access, from_at=self.began_at, window_seconds=_WINDOW_SECONDS))
         path = self.directory / "report.html"
         span = Span(done.from_at, done.to_at, done.window_seconds)
         with access.connect() as connection:
@@ -203,9 +213,7 @@ class Show:
 
     def say_goodbye(self) -> None:
         data = self.directory / "data"
-        click.echo(
-            f"\nAll of it is still there: lockstep serve --data-dir {data}, or lockstep queues --data-dir {data}"
-        )
+        click.echo(f"\nAll of it is still there: {_program()} serve --data-dir {data}")
 
 
 class Watch(threading.Thread):
@@ -301,6 +309,14 @@ def _create(server: DemoServer, queue: str) -> None:
 def _stored(spark: SparkSession, access: Access, queues: Sequence[str]) -> dict[str, int]:
     reader = spark.read.format("lockstep").options(dsn=access.dsn, queue=",".join(queues), columns="queue")
     return {row[0]: row[1] for row in reader.load().groupBy("queue").count().collect()}
+
+
+def _program() -> str:
+    """How the user calls this program: by its name where that is found, and otherwise by where it is."""
+    here = Path(sys.executable).with_name("lockstep")
+    if shutil.which("lockstep") or not here.exists():
+        return "lockstep"
+    return str(here.relative_to(Path.cwd()) if here.is_relative_to(Path.cwd()) else here)
 
 
 def _head(text: str) -> None:

@@ -136,7 +136,8 @@ def status(session: Session, pipeline: str | None) -> None:
 
     name = _load(pipeline).name if pipeline is not None and _is_file(pipeline) else pipeline
     with database_of(session) as dsn, Access(dsn=dsn).connect() as connection:
-        session.output.rows(list_steps(connection, name), _STATUS, empty="no pipeline has run")
+        empty = "no pipeline has run" if name is None else f"pipeline {name} has not run"
+        session.output.rows(list_steps(connection, name), _STATUS, empty=empty)
 
 
 @pipeline.command()

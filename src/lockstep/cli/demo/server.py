@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import subprocess
@@ -13,6 +14,8 @@ from pathlib import Path
 
 from lockstep.errors import InvalidOption, Unavailable
 from lockstep.storage.postgres.embedded import running_dsn
+from lockstep.storage.postgres.embedded.accounts import Account
+from lockstep.storage.postgres.embedded.children import launch_command
 
 MARK = "made-by-lockstep-demo"
 _LISTENS = "listens on "
@@ -39,9 +42,11 @@ def prepare(directory: Path) -> None:
 
 @contextmanager
 def running_server(directory: Path, *, port: int) -> Iterator[DemoServer]:
-    """A server with a PostgreSQL of its own, in a process that no Ctrl-C reaches; it is ended here."""
+    """A server with a PostgreSQL of its own, in a process that no Ctrl-C reaches. It is ended here, or with us."""
     data = str(directory / "data")
-    program = [sys.executable, "-m", "lockstep", "serve", "--data-dir", data, "--port", str(port)]
+    ourselves = Account("", os.getuid(), os.getgid(), (), is_other=False)
+    serve = [sys.executable, "-m", "lockstep", "serve", "--data-dir", data, "--port", str(port)]
+    program = launch_command(serve, ourselves, death_signal=signal.SIGTERM)
     with (directory / "server.log").open("w") as log:
         process = subprocess.Popen(program, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True)
     try:

@@ -10,7 +10,7 @@ from uuid import uuid4
 import msgspec
 from pyspark.sql import functions as sf
 
-from lockstep.errors import InvalidOption
+from lockstep.errors import Conflict, InvalidOption
 from lockstep.spark.database import Access
 from lockstep.spark.failures import explained_by_spark
 from lockstep.spark.jobs.archives import BATCH, ArchiveWriter, Selection, read_archive, write_times_as_such
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 PARTITION = "partition"
 KEY = "compact_key"
+QUERY = "compact "
+"""How the queries begin that have written a compacted archive."""
 
 _JSON_PATH = re.compile(r"""\$(\.[^.\[\]'"\s]+|\[[0-9]+\]|\['[^']+'\])+""")
 
@@ -63,7 +65,8 @@ class Compacted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def job(spark: SparkSession, options: CompactOptions) -> Compacted:
-    """Write the latest message per key. Raises ArchiveNotFound, Conflict if another run writes to the target."""
+    """Write the latest message per key. Raises ArchiveNotFound, Conflict if another run writes to the target, or if it
+    holds what no compaction has written."""
     spark = spark.newSession()  # for a setting of its own
     write_times_as_such(spark)
     with explained_by_spark(), options.access.connect() as connection:
@@ -74,10 +77,13 @@ def job(spark: SparkSession, options: CompactOptions) -> Compacted:
         messages = with_key(read_archive(spark, source, manifest, Selection(queues=options.queues)), options.key)
         counted = messages.agg(sf.count("*").alias("all"), sf.count(KEY).alias("keyed")).head()
         assert counted is not None
-        writer = ArchiveWriter(spark, target, Manifest(connection, target.location))
+        compacted = Manifest(connection, target.location)
+        writer = ArchiveWriter(spark, target, compacted)
         writer.open()
+        if compacted.has_others(QUERY):
+            raise Conflict(f"{target.location} is an archive of messages, which would be lost: name another location")
         kept = latest(messages, by_partition=options.key == PARTITION)
-        written = writer.write(kept, f"compact {uuid4()}", 0, alone=True)
+        written = writer.write(kept, f"{QUERY}{uuid4()}", 0, alone=True)
         writer.close()
     return Compacted(
         messages=counted["all"],

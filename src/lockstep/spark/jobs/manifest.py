@@ -22,6 +22,10 @@ _STAGE = (
 _COMMIT = "select lockstep.archive_commit(%s, %s)"
 _LEFT_OVER = "select path from lockstep.archive_left_over(%s)"
 _DISCARD = "select lockstep.archive_discard(%s)"
+_HAS_OTHERS = (
+    "select exists (select 1 from lockstep.archive_batch b "
+    "where b.archive = %s and b.committed_at is not null and not starts_with(b.query, %s))"
+)
 _FILES = "select * from lockstep.archive_files(%s, %s::text[], %s, %s)"
 
 
@@ -86,6 +90,10 @@ class Manifest:
         """Make the batch part of the archive, or all of it; returns the files that are no longer in it."""
         gone: list[str] = self._one(_COMMIT, batch_id, alone)[0]
         return gone
+
+    def has_others(self, prefix: str) -> bool:
+        """Whether a query whose name does not begin with this has written to the archive."""
+        return bool(self._one(_HAS_OTHERS, self.archive, prefix)[0])
 
     def left_over(self) -> list[str]:
         """The files of batches that were never committed, as far as they were written."""

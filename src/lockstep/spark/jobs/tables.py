@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 PAGE_ROWS = 10_000
+
+Arguments = Sequence[Any] | Mapping[str, Any]
+"""Of a query: in their order, or by name."""
 
 TIME = pa.timestamp("us", tz="UTC")
 
@@ -25,14 +28,14 @@ def instant(micros: int) -> datetime:
 
 
 def read_table(
-    spark: SparkSession, connection: psycopg.Connection[Any], query: str, arguments: Sequence[Any], schema: pa.Schema
+    spark: SparkSession, connection: psycopg.Connection[Any], query: str, arguments: Arguments, schema: pa.Schema
 ) -> DataFrame:
     """The rows of a query, whose columns are those of the schema, in order."""
     return spark.createDataFrame(pa.Table.from_batches(_pages(connection, query, arguments, schema), schema))
 
 
 def _pages(
-    connection: psycopg.Connection[Any], query: str, arguments: Sequence[Any], schema: pa.Schema
+    connection: psycopg.Connection[Any], query: str, arguments: Arguments, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
     # A cursor on the server, so that the driver holds a page of rows at a time beside what it has made of them.
     with connection.transaction(), connection.cursor(name="lockstep_job") as cursor:

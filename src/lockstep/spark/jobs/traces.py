@@ -1,7 +1,8 @@
 """Traces: the messages of one trace id over many queues as a timeline, with the gaps between them and where it stopped.
 
 What became of a message is read from the cursors, the deliveries in flight and the dead letters: for each group that
-reads its queue. A message is completed when all groups are done with it.
+reads its queue. A step of a pipeline that shares no group counts as one, by its position. A message is completed when
+all of them are done with it.
 """
 
 from __future__ import annotations
@@ -34,14 +35,37 @@ COLUMNS = ("queue", "partition", "seq", "message_id", "trace_id", "created_at", 
 """What is read of a message: no payload."""
 
 _QUEUES = "select name from lockstep.queue order by name"
+# What a step has read of a partition has no gaps, so that it is at the seq before the first one that it has not read.
 _CURSORS = """
+with step as (
+    select distinct on (o.name, o.queue_id) o.*
+    from lockstep.spark_position o
+    join lockstep.pipeline_step s on s.pipeline || '.' || s.step = o.name and s.group_name is null
+    join lockstep.queue q on q.id = o.queue_id
+    where q.name = any (%(queues)s::text[])
+    order by o.name, o.queue_id, o.updated_at desc
+), unread as (
+    select o.name, m.partition_id, min(m.first_seq) as first_seq
+    from step o
+    join lockstep.segment t on t.queue_id = o.queue_id and t.txid >= pg_snapshot_xmin(o.read_base)
+        and not lockstep.is_read(o.read_base, o.read_upto, o.read_segment, t.txid, t.id)
+    cross join lateral unnest(t.partition_ids, t.first_seqs) m (partition_id, first_seq)
+    group by o.name, m.partition_id
+)
 select q.name, p.name, g.name, c.acked,
        case when c.lease_id is not null and c.due_at > clock_timestamp() then c.lease_to else c.acked end
 from lockstep.cursor c
 join lockstep.consumer_group g on g.id = c.group_id
 join lockstep.partition p on p.id = c.partition_id
 join lockstep.queue q on q.id = p.queue_id
-where q.name = any (%s::text[])
+where q.name = any (%(queues)s::text[])
+union all
+select q.name, p.name, o.name, r.upto, r.upto
+from step o
+join lockstep.queue q on q.id = o.queue_id
+join lockstep.partition p on p.queue_id = o.queue_id
+left join unread u on u.name = o.name and u.partition_id = p.id
+cross join lateral (select coalesce(u.first_seq - 1, 9223372036854775807) as upto) r
 """
 _IN_FLIGHT = """
 select q.name, p.name, g.name, d.from_seq, d.to_seq, d.lease_id is not null and d.due_at > clock_timestamp()
@@ -49,14 +73,14 @@ from lockstep.delivery d
 join lockstep.consumer_group g on g.id = d.group_id
 join lockstep.partition p on p.id = d.partition_id
 join lockstep.queue q on q.id = p.queue_id
-where q.name = any (%s::text[])
+where q.name = any (%(queues)s::text[])
 """
 _DEAD = """
 select q.name, p.name, d.group_name, d.seq, d.error
 from lockstep.dead_letter d
 join lockstep.partition p on p.id = d.partition_id
 join lockstep.queue q on q.id = d.queue_id
-where q.name = any (%s::text[])
+where q.name = any (%(queues)s::text[])
 """
 _LANE = [("queue", pa.string()), ("partition", pa.string()), ("group", pa.string())]
 CURSORS = pa.schema([*_LANE, ("acked", pa.int64()), ("leased_to", pa.int64())])
@@ -163,7 +187,7 @@ def _messages(spark: SparkSession, options: TraceOptions, queues: Sequence[str])
 def _progress(
     spark: SparkSession, connection: psycopg.Connection[Any], queues: Sequence[str]
 ) -> tuple[DataFrame, DataFrame, DataFrame]:
-    arguments = [list(queues)]
+    arguments = {"queues": list(queues)}
     return (
         read_table(spark, connection, _CURSORS, arguments, CURSORS),
         read_table(spark, connection, _IN_FLIGHT, arguments, IN_FLIGHT),
@@ -175,6 +199,8 @@ def with_status(messages: DataFrame, cursors: DataFrame, in_flight: DataFrame, d
     """Messages with what became of each: the worst over the groups, and which group that is."""
     lane = ["queue", "partition"]
     flights = in_flight.select(*lane, "group", "from_seq", "to_seq", "leased")
+    # By whomever: a group that gave a message up need not have a cursor.
+    given_up = dead.groupBy(*lane, "seq").agg(sf.max(sf.struct("group", "error")).alias("died"))
     each = (
         messages.join(cursors, lane, "left")
         .join(
@@ -185,10 +211,10 @@ def with_status(messages: DataFrame, cursors: DataFrame, in_flight: DataFrame, d
             & sf.col("seq").between(sf.col("from_seq"), sf.col("to_seq")),
             "left",
         )
-        .join(dead.withColumn("died", sf.lit(True)), [*lane, "group", "seq"], "left")
+        .join(given_up, [*lane, "seq"], "left")
     )
     rank = (
-        sf.when(sf.col("died"), 3)
+        sf.when(sf.col("died").isNotNull(), 3)
         .when(sf.col("group").isNull(), 2)
         .when(sf.col("leased"), 1)
         .when(sf.col("from_seq").isNotNull(), 2)
@@ -196,7 +222,8 @@ def with_status(messages: DataFrame, cursors: DataFrame, in_flight: DataFrame, d
         .when(sf.col("seq") <= sf.col("leased_to"), 1)
         .otherwise(2)
     )
-    worst = sf.max(sf.struct(rank.alias("rank"), "group", "error")).alias("worst")
+    group = sf.coalesce("died.group", "group").alias("group")
+    worst = sf.max(sf.struct(rank.alias("rank"), group, sf.col("died.error").alias("error"))).alias("worst")
     by_message = each.groupBy(*messages.columns).agg(worst)
     return by_message.select(
         *messages.columns,

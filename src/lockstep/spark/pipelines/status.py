@@ -128,20 +128,34 @@ def checkpoint_of(step: Step, checkpoints: str | None) -> str:
 
 def reset(steps: Sequence[Step], access: Access, checkpoints: str | None) -> list[str]:
     """Forget how far steps are, so that they begin anew; the names of those that had begun. Raises Conflict if one is
-    being run, and then forgets nothing of it."""
-    forgotten = []
-    for step in steps:
-        folder = checkpoint_of(step, checkpoints)
-        if "://" in folder:
-            raise InvalidOption(f"the checkpoints are not on this machine: remove {folder} there, and reset without")
-        record = Record(step, access)
-        record.lock()
-        try:
-            # First what nobody can run without: a checkpoint alone would go on where it is.
-            known = Path(folder).exists()
-            shutil.rmtree(folder, ignore_errors=True)
-            if record.forget() or known:
-                forgotten.append(step.name)
-        finally:
-            record.close()
-    return forgotten
+    being run, and forgets nothing then."""
+    folders = {step.name: _local_folder(step, checkpoints) for step in steps}
+    with ExitStack() as locked:
+        records = {step.name: Record(step, access) for step in steps}
+        for record in records.values():
+            locked.callback(record.close)
+            record.lock()
+        return [name for name, record in records.items() if _forget(record, folders[name])]
+
+
+def _local_folder(step: Step, checkpoints: str | None) -> Path:
+    folder = checkpoint_of(step, checkpoints)
+    if "://" in folder:
+        raise InvalidOption(
+            f"the checkpoints are not on this machine: remove {folder} there, and reset without --checkpoints"
+        )
+    return Path(folder)
+
+
+def _forget(record: Record, folder: Path) -> bool:
+    """Forget a step; whether it had begun. First what nobody can run without: a checkpoint alone would go on where it
+    is, and would write a batch again that it does not know to be written."""
+    known = folder.exists()
+    try:
+        if known:
+            shutil.rmtree(folder)
+    except OSError as error:
+        raise InvalidOption(
+            f"the checkpoint {folder} cannot be removed, so nothing of the step was forgotten: {error}"
+        ) from error
+    return record.forget() or known

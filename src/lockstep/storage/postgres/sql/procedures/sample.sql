@@ -92,7 +92,7 @@ begin
 end $$;
 
 -- Removes samples and removals from before a time, and sums of queues that are gone: at most _limit rows of each. And the
--- positions of Spark's streams that are gone, and what their tasks have left.
+-- positions of Spark's streams that are gone, what their tasks have left, and the last batches of queries that are gone.
 create or replace function lockstep.prune_history(_seconds double precision, _limit int, _at timestamptz) returns int language plpgsql as $$
 declare
     _before timestamptz := coalesce(_at, clock_timestamp()) - make_interval(secs => _seconds);
@@ -109,6 +109,8 @@ begin
     get diagnostics _removals = row_count;
     delete from lockstep.sample_sum s where not exists (select 1 from lockstep.queue q where q.id = s.queue_id);
     perform lockstep.prune_positions();
-    perform lockstep.spark_prune(_before);
+    -- However short the history is: a batch may run for long, and needs what it has staged and leased.
+    perform lockstep.spark_prune(least(_before, coalesce(_at, clock_timestamp()) - interval '1 day'));
+    perform lockstep.forget_batches(_at);
     return _samples + _removals;
 end $$;

@@ -6,16 +6,53 @@
 -- by id, cursor rows. What is read after the locks is read by later statements: hence READ COMMITTED only.
 -- Indexes: spark_stage_pkey, spark_stage_sink, spark_stage_age; those of a push.
 
--- Whether a batch is still to be written. Whoever commits the same batch at the same time waits here for the other.
-create or replace function lockstep.spark_begin(_sink text, _batch_id bigint, _messages bigint, _at timestamptz) returns boolean language plpgsql as $$
+-- Whether a batch is still to be written. Whoever commits the same batch at the same time waits here for the other. Raises
+-- SQLSTATE LS007 if nobody can say it, because the query may have been forgotten.
+create or replace function lockstep.spark_begin(
+    _sink text, _batch_id bigint, _messages bigint, _keep_seconds double precision, _at timestamptz
+) returns boolean language plpgsql as $$
+declare
+    _now timestamptz := coalesce(_at, clock_timestamp());
 begin
     perform lockstep.check_isolation();
-    insert into lockstep.spark_batch as b (sink, batch_id, messages, committed_at)
-    values (_sink, _batch_id, _messages, coalesce(_at, clock_timestamp()))
+    perform 1 from lockstep.spark_batch b where b.sink = _sink for no key update;
+    if not found and _batch_id > 1 and lockstep.may_be_forgotten(_sink) then
+        raise exception 'nothing is known any more of query %, which comes with batch %: it was silent for longer than spark_batch_seconds_max, and may have written this batch before; give it a new checkpoint, or, if it has not, another sinkId', quote_literal(_sink), _batch_id
+            using errcode = 'LS007';
+    end if;
+    insert into lockstep.spark_batch as b (sink, batch_id, messages, committed_at, kept_until)
+    values (_sink, _batch_id, _messages, _now, _now + make_interval(secs => _keep_seconds))
     on conflict (sink) do update
-    set batch_id = excluded.batch_id, messages = excluded.messages, committed_at = excluded.committed_at
+    set batch_id = excluded.batch_id, messages = excluded.messages, committed_at = excluded.committed_at, kept_until = excluded.kept_until
     where b.batch_id < excluded.batch_id;
     return found;
+end $$;
+
+-- What a sink is called, without the id of its query: the sinkId, the name of a step, or nothing.
+create or replace function lockstep.sink_name(_sink text) returns text language sql immutable as $$
+    select regexp_replace(_sink, '(^|/)[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$', '')
+$$;
+
+-- Whether a sink that is not known may be one that was. The first batch of a query may have had no tasks, of which a sink is not
+-- told; and under a name that is new there was nobody.
+create or replace function lockstep.may_be_forgotten(_sink text) returns boolean language sql stable as $$
+    select lockstep.sink_name(_sink) <> _sink
+        and exists (select 1 from lockstep.system s where s.spark_forgotten_at is not null)
+        and exists (select 1 from lockstep.spark_batch b where lockstep.sink_name(b.sink) = lockstep.sink_name(_sink))
+$$;
+
+-- Forgets queries that were silent for too long and were followed by another one under the same name. A sink without a query,
+-- and the last query under each name, stay: of those there are as many as somebody has thought of.
+create or replace function lockstep.forget_batches(_at timestamptz) returns void language plpgsql as $$
+begin
+    delete from lockstep.spark_batch b
+    using (select lockstep.sink_name(o.sink) as name, max(o.committed_at) as last_at from lockstep.spark_batch o group by 1) l
+    where b.kept_until <= coalesce(_at, clock_timestamp()) and l.name = lockstep.sink_name(b.sink) and b.sink <> l.name
+      and b.committed_at < l.last_at;
+    if found then
+        perform lockstep.system(_at);
+        update lockstep.system set spark_forgotten_at = coalesce(_at, clock_timestamp());
+    end if;
 end $$;
 
 -- Compares what is staged with what the tasks say that they staged, creates queues and partitions that are missing, and takes
