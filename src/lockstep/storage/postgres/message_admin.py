@@ -14,13 +14,14 @@ from lockstep.storage.postgres.delivery import Delivery
 from lockstep.storage.postgres.failures import Dying
 
 _REMOVE = "select lockstep.remove_message($1, $2, $3::timestamptz)"
-_RETRY = "select * from lockstep.retry_message($1, $2)"
+_RETRY = "select * from lockstep.retry_message($1, $2, $3::timestamptz)"
 _BURY = "select * from lockstep.bury_message($1, $2, $3, $4::text, $5::timestamptz)"
 
 _CONFLICTS = {
     "leased": "is under a live lease",
     "pending": "is still to be delivered",
     "taken": "is being redriven by somebody else",
+    "copy_leased": "has a copy in its dead queue that is under a live lease",
     "done": "is done for this group",
     "behind": "is not the next one of this group: others come before it",
 }
@@ -34,7 +35,8 @@ class MessageAdmin(Delivery):
 
     async def retry_message(self, partition_id: int, transaction_id: str) -> Receipt:
         async def work(connection: asyncpg.Connection[Any]) -> pushing.Pushed:
-            row = (await self.database.on(connection, "retry_message", _RETRY, partition_id, transaction_id))[0]
+            named = (partition_id, transaction_id, self.now())
+            row = (await self.database.on(connection, "retry_message", _RETRY, *named))[0]
             if row[0] != "retried":
                 _refuse(row[0], partition_id, transaction_id)
             _, queue, partition, seq, segment_id, ordinal = row

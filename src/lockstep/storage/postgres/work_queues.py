@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import asyncpg
@@ -78,7 +79,8 @@ class WorkQueues(Administration, Delivery):
             await self._lock_for(connection, [], batches, also=[message.partition_id for message, _ in chosen])
             taken = await self.database.on(connection, "take_dead", _TAKE_DEAD, *_places(chosen, origins), self.now())
             going = [batch for batch, is_taken in zip(batches, taken[0][0], strict=True) if is_taken]
-            return len(going), await self._converse(self._push_conversation(going, overtake=True), connection)
+            pushed = await self._converse(self._push_conversation(going, overtake=True), connection)
+            return len(going), replace(pushed, untold=True)
 
         count, pushed = await self._create_names(queues, work)
         self._remember(pushed)
