@@ -251,6 +251,9 @@ async def test_name_of_a_work_queue_has_no_whitespace(store: Store, options: dic
         await engine.configure(name)  # as it always was
         with pytest.raises(InvalidName):
             await engine.update_queue(name, options)
+        for shared in (engine.pop([PopRequest(queue=name, mode="shared")]), engine.subscribe(name, "g", mode="shared")):
+            with pytest.raises(InvalidName):
+                await shared
     allowed = engine_on(store, names_allow_whitespace=True)
     assert (await allowed.configure("a b", queue_options(**options))).name == "a b"
 

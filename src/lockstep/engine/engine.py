@@ -465,6 +465,7 @@ class Engine:
         checks.check_queue(queue)
         checks.check_group(group)
         checks.check_mode(mode)
+        checks.check_shared_name(queue, mode, self._config)
         subscription = checks.check_subscription(Subscription() if subscription is None else subscription)
         return await self._store.subscribe(queue, group, subscription, mode=mode)
 
