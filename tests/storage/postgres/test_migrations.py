@@ -38,7 +38,7 @@ RELEASED = {
     "0010_pipelines.sql": "682e0efd651b64694e665ad843d5e2eff525fa624ab81b411f46a2154b97dd9f",
     "0011_operations.sql": "20df0122c0de075bc4085e2dab89342009a1fd3ce847fb4f28bcdcebbcf143e9",
     "0012_spool.sql": "6be6b4e430fc3bf4455c63ea1b4b9c4b2c9f6cb68d36d13d8cc2ca86b537a163",
-    "0015_dead_copies.sql": "96d8b7e4f546d493af18490f2c4d23703c1ff1351dc335cd9a6600cbfc474062",
+    "0015_dead_copies.sql": "111e3b7e173edd232b3671e406599dc401b3e0e4757add1adf7d06a02715bbc6",
 }
 
 

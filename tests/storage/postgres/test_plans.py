@@ -361,6 +361,12 @@ async def redrive_with_a_dead_queue(actor: Actor) -> Call:
     return lambda: actor.store.redrive(DeadLetterFilter(queue="dying"), limit=10)
 
 
+async def dead_letter_by_id(actor: Actor) -> Call:
+    await (await death_with_a_dead_queue(actor))()
+    [letter] = (await actor.store.dead_letters(DeadLetterFilter(queue="dying"), limit=1)).items
+    return lambda: actor.store.dead_letter(letter.id)
+
+
 async def look_for_what_is_due(actor: Actor) -> Call:
     return lambda: actor.store.promote(limit=100)
 
@@ -429,6 +435,7 @@ SCENARIOS = [
     Scenario("prune-expired-retries", expiry_of_what_is_retried, 1500),
     Scenario("ack-dead-queue", death_with_a_dead_queue, 3000),
     Scenario("redrive-dead-queue", redrive_with_a_dead_queue, 3000),
+    Scenario("dead-letter", dead_letter_by_id, 60),
     Scenario("promote-nothing", look_for_what_is_due, 20),
     Scenario("promote", promotion_of_ten, 600),
     Scenario("messages-first", first_page_of_messages, 220),

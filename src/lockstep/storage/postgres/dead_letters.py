@@ -8,13 +8,13 @@ from typing import Any
 
 import asyncpg
 
-from lockstep.core.messages import Run, redriven
+from lockstep.core.messages import Message, Run, redriven
 from lockstep.core.records import DeadLetter, DeadLetterFilter, DeadLetterPage
 from lockstep.errors import DeadLetterNotFound
 from lockstep.storage.postgres import pushing, sql
 from lockstep.storage.postgres.delivery import Delivery
 
-_TAKE_COPIES = "select lockstep.take_copies($1::bigint[], $2::bigint[], $3::bigint[], $4::timestamptz)"
+_TAKE_COPIES = "select lockstep.take_copies($1::bigint[], $2::bigint[], $3::uuid[], $4::bigint[], $5::timestamptz)"
 _DELETE = "delete from lockstep.dead_letter where id = any ($1::bigint[])"
 
 
@@ -45,7 +45,7 @@ class DeadLetters(Delivery):
                 return 0, None
             batches = [redriven(letter.message) for letter in going]
             pushed = await self._converse(self._push_conversation(batches, overtake=True), connection)
-            await self.database.on(connection, "dead_letter_delete", _DELETE, [letter.id for letter in going])
+            await self._delete_dead_letters(connection, [letter.id for letter in going])
             return len(going), replace(pushed, untold=True)
 
         count, pushed = await self._create_names(queues, work)
@@ -62,11 +62,27 @@ class DeadLetters(Delivery):
         batches = [redriven(letter.message) for letter in letters]
         await self._converse(pushing.resolve(batches, self.names, at=self.now()), connection)
         partition_ids, seqs = zip(*(copies[letter.id] for letter in letters), strict=True)
-        origins = [letter.message.partition_id for letter in letters]
         await self._lock_for(connection, [], batches, also=[one for one in partition_ids if one is not None])
-        given = (list(partition_ids), list(seqs), origins, self.now())
+        free = await self._take_copies(connection, partition_ids, seqs, [letter.message for letter in letters])
+        return [letter for letter, is_free in zip(letters, free, strict=True) if is_free]
+
+    async def _take_copies(
+        self,
+        connection: asyncpg.Connection[Any],
+        partition_ids: Sequence[int | None],
+        seqs: Sequence[int | None],
+        origins: Sequence[Message],
+    ) -> list[bool]:
+        """Remove the copies of messages, where they have one, from partitions that are locked. False for one that is
+        under a live lease. A copy has the trace id of its message."""
+        trace_ids = [origin.trace_id for origin in origins]
+        given = (list(partition_ids), list(seqs), trace_ids, [origin.partition_id for origin in origins], self.now())
         rows = await self.database.on(connection, "take_copies", _TAKE_COPIES, *given)
-        return [letter for letter, is_free in zip(letters, rows[0][0], strict=True) if is_free]
+        free: list[bool] = rows[0][0]
+        return free
+
+    async def _delete_dead_letters(self, connection: asyncpg.Connection[Any], ids: Sequence[int]) -> None:
+        await self.database.on(connection, "dead_letter_delete", _DELETE, list(ids))
 
     async def purge(self, where: DeadLetterFilter) -> int:
         return len(await self._query("dead_letter_purge", *_filters(where)))

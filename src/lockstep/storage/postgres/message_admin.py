@@ -10,11 +10,11 @@ from lockstep.core.messages import Receipt, redriven
 from lockstep.core.names import QUEUE_MODE
 from lockstep.errors import Conflict, GroupNotFound, MessageNotFound
 from lockstep.storage.postgres import pushing
-from lockstep.storage.postgres.delivery import Delivery
+from lockstep.storage.postgres.dead_letters import DeadLetters
 from lockstep.storage.postgres.failures import Dying
 
 _REMOVE = "select lockstep.remove_message($1, $2, $3::timestamptz)"
-_RETRY = "select * from lockstep.retry_message($1, $2, $3::timestamptz)"
+_RETRY = "select * from lockstep.retry_message($1, $2)"
 _BURY = "select * from lockstep.bury_message($1, $2, $3, $4::text, $5::timestamptz)"
 
 _CONFLICTS = {
@@ -27,7 +27,7 @@ _CONFLICTS = {
 }
 
 
-class MessageAdmin(Delivery):
+class MessageAdmin(DeadLetters):
     async def remove_message(self, partition_id: int, transaction_id: str) -> None:
         rows = await self.database.fetch("remove_message", _REMOVE, partition_id, transaction_id, self.now())
         if rows[0][0] != "removed":
@@ -35,13 +35,17 @@ class MessageAdmin(Delivery):
 
     async def retry_message(self, partition_id: int, transaction_id: str) -> Receipt:
         async def work(connection: asyncpg.Connection[Any]) -> pushing.Pushed:
-            named = (partition_id, transaction_id, self.now())
-            row = (await self.database.on(connection, "retry_message", _RETRY, *named))[0]
+            row = (await self.database.on(connection, "retry_message", _RETRY, partition_id, transaction_id))[0]
             if row[0] != "retried":
                 _refuse(row[0], partition_id, transaction_id)
-            _, queue, partition, seq, segment_id, ordinal = row
+            _, queue, partition, seq, segment_id, ordinal, ids, *copies = row
             place = (queue, partition, partition_id, seq, segment_id, ordinal)
             [run] = await self._load_single([place], connection)
+            if ids is not None:
+                origins = [run.message(0)] * len(ids)
+                if not all(await self._take_copies(connection, *copies, origins)):
+                    _refuse("copy_leased", partition_id, transaction_id)
+                await self._delete_dead_letters(connection, ids)
             return await self._converse(self._push_conversation([redriven(run.message(0))], overtake=True), connection)
 
         pushed = await self.database.transaction(work)

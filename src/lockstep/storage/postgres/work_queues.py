@@ -25,7 +25,8 @@ order by q.name for no key update
 """
 _FIND_BALANCED = "select partitions from lockstep.queue where id = $1"
 _TAKE_DEAD = (
-    "select lockstep.take_dead($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::text[], $6::timestamptz)"
+    "select lockstep.take_dead("
+    "$1::bigint[], $2::bigint[], $3::uuid[], $4::bigint[], $5::bigint[], $6::text[], $7::timestamptz)"
 )
 
 
@@ -112,6 +113,7 @@ class WorkQueues(Administration, Delivery):
 def _places(chosen: Sequence[tuple[Message, Origin]], origins: Sequence[int]) -> Iterator[list[Any]]:
     yield [message.partition_id for message, _ in chosen]
     yield [message.seq for message, _ in chosen]
+    yield [message.trace_id for message, _ in chosen]
     yield list(origins)
     yield [origin.seq for _, origin in chosen]
     yield [origin.group for _, origin in chosen]

@@ -85,7 +85,7 @@ $$;
 -- Not those that queue mode has done, that are under a live lease of any group, or whose dead letter somebody else holds, who
 -- redrives it. Their dead letters go with them. The partitions are locked.
 create or replace function lockstep.take_dead(
-    _partition_ids bigint[], _seqs bigint[], _origin_ids bigint[], _origin_seqs bigint[], _origin_groups text[], _at timestamptz
+    _partition_ids bigint[], _seqs bigint[], _trace_ids uuid[], _origin_ids bigint[], _origin_seqs bigint[], _origin_groups text[], _at timestamptz
 ) returns boolean[] language plpgsql as $$
 declare
     _now timestamptz := coalesce(_at, clock_timestamp());
@@ -103,8 +103,8 @@ begin
     select array_agg(lockstep.is_takeable(t.partition_id, t.seq, _now) and not exists (
         select 1 from unnest(_ids, _of) l (id, o) where l.o = t.o and l.id <> all (_held)) order by t.o) into _taken
     from unnest(_partition_ids, _seqs) with ordinality t (partition_id, seq, o);
-    perform lockstep.remove_copies(array_agg(t.partition_id), array_agg(t.seq), _now)
-    from unnest(_partition_ids, _seqs, _taken) t (partition_id, seq, taken) where t.taken;
+    perform lockstep.remove_copies(array_agg(t.partition_id), array_agg(t.seq), array_agg(t.trace_id), _now)
+    from unnest(_partition_ids, _seqs, _trace_ids, _taken) t (partition_id, seq, trace_id, taken) where t.taken;
     delete from lockstep.dead_letter d using unnest(_ids, _of) l (id, o) where d.id = l.id and _taken[l.o];
     return _taken;
 end $$;
@@ -112,7 +112,9 @@ end $$;
 -- Takes the copies of dead letters that are to be redriven, to _origin_ids, out of their dead queues. Says which of them may
 -- be: not one whose copy is under a live lease, because somebody is at it. Copies that are gone, or that queue mode has done,
 -- stay as they are; a dead letter may have none. The partitions are locked.
-create or replace function lockstep.take_copies(_partition_ids bigint[], _seqs bigint[], _origin_ids bigint[], _at timestamptz) returns boolean[] language plpgsql as $$
+create or replace function lockstep.take_copies(
+    _partition_ids bigint[], _seqs bigint[], _trace_ids uuid[], _origin_ids bigint[], _at timestamptz
+) returns boolean[] language plpgsql as $$
 declare
     _now timestamptz := coalesce(_at, clock_timestamp());
     _free boolean[];
@@ -120,8 +122,8 @@ begin
     perform lockstep.lock_cursors(_partition_ids || _origin_ids);
     select array_agg(not lockstep.is_under_lease(t.partition_id, t.seq, _now) order by t.o) into _free
     from unnest(_partition_ids, _seqs) with ordinality t (partition_id, seq, o);
-    perform lockstep.remove_copies(array_agg(t.partition_id), array_agg(t.seq), _now)
-    from unnest(_partition_ids, _seqs) t (partition_id, seq)
+    perform lockstep.remove_copies(array_agg(t.partition_id), array_agg(t.seq), array_agg(t.trace_id), _now)
+    from unnest(_partition_ids, _seqs, _trace_ids) t (partition_id, seq, trace_id)
     where t.seq is not null and lockstep.is_takeable(t.partition_id, t.seq, _now);
     return _free;
 end $$;
@@ -132,22 +134,35 @@ begin
     perform 1 from lockstep.cursor c where c.partition_id = any (_partition_ids) order by c.partition_id, c.group_id for no key update;
 end $$;
 
--- Removes stored messages of locked partitions, one by one, and lets the cursors pass them.
-create or replace function lockstep.remove_copies(_partition_ids bigint[], _seqs bigint[], _now timestamptz) returns void language plpgsql as $$
+-- Removes stored messages of locked partitions, one by one, with all that points at them, and lets the cursors pass them. Their
+-- trace ids are given, because the index is by trace, and a packed body is not read here.
+create or replace function lockstep.remove_copies(_partition_ids bigint[], _seqs bigint[], _trace_ids uuid[], _now timestamptz) returns void language plpgsql as $$
 declare
-    _copy record;
+    _copies record;
     _queue lockstep.queue;
+    _segments bigint[];
 begin
-    for _copy in
-        select t.partition_id, array_agg(t.seq order by t.seq) as seqs from unnest(_partition_ids, _seqs) t (partition_id, seq)
+    for _copies in
+        select t.partition_id, array_agg(t.seq order by t.seq) as seqs, array_agg(t.trace_id order by t.seq) as trace_ids
+        from unnest(_partition_ids, _seqs, _trace_ids) t (partition_id, seq, trace_id)
         group by t.partition_id order by t.partition_id
     loop
-        select q.* into _queue from lockstep.partition p join lockstep.queue q on q.id = p.queue_id where p.id = _copy.partition_id;
+        select q.* into _queue from lockstep.partition p join lockstep.queue q on q.id = p.queue_id where p.id = _copies.partition_id;
         if _queue.max_size > 0 then
-            perform lockstep.count_pruned(_queue.id, array_fill(_copy.partition_id, array[cardinality(_copy.seqs)]), _copy.seqs, _copy.seqs);
+            perform lockstep.count_pruned(_queue.id, array_fill(_copies.partition_id, array[cardinality(_copies.seqs)]), _copies.seqs, _copies.seqs);
         end if;
-        perform lockstep.remove(_copy.partition_id, t.seq, t.seq) from unnest(_copy.seqs) t (seq);
-        perform lockstep.pass_removed(array[_copy.partition_id], _queue, _now);
+        _segments := array(
+            select distinct r.segment_id from unnest(_copies.seqs) t (seq)
+            cross join lateral lockstep.runs_between(_copies.partition_id, t.seq - 1, t.seq) r);
+        perform lockstep.remove_runs(_copies.partition_id, t.seq, t.seq) from unnest(_copies.seqs) t (seq);
+        delete from lockstep.dedup_uuid d where d.partition_id = _copies.partition_id and d.seq = any (_copies.seqs);
+        delete from lockstep.dedup_text d where d.partition_id = _copies.partition_id and d.seq = any (_copies.seqs);
+        delete from lockstep.trace_index x using unnest(_copies.seqs, _copies.trace_ids) t (seq, trace_id)
+        where x.trace_id = t.trace_id and x.partition_id = _copies.partition_id and x.seq = t.seq;
+        delete from lockstep.dead_letter d where d.partition_id = _copies.partition_id and d.seq = any (_copies.seqs);
+        perform lockstep.remove_trace_events(_copies.partition_id, t.seq, t.seq) from unnest(_copies.seqs) t (seq);
+        perform lockstep.sweep_segments(_segments);
+        perform lockstep.pass_removed(array[_copies.partition_id], _queue, _now);
     end loop;
 end $$;
 

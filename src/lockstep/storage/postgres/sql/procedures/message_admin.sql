@@ -27,18 +27,16 @@ begin
     return 'removed';
 end $$;
 
--- Takes a message that is to be pushed again, and removes its dead letters, with their copies in a dead queue; says where it
--- is. retried | not_found | pending | taken (somebody else is redriving it) | copy_leased
+-- Finds a message that is to be pushed again, and holds its dead letters; says where it is, and where they have their copies.
+-- retried | not_found | pending | taken (somebody else is redriving it)
 -- Dead letters that are locked are not waited for: a redrive locks them before it locks the partition.
 create or replace function lockstep.retry_message(
-    _partition_id bigint, _transaction_id text, _at timestamptz,
-    out _status text, out _queue text, out _partition text, out _seq bigint, out _segment_id bigint, out _ordinal int
+    _partition_id bigint, _transaction_id text,
+    out _status text, out _queue text, out _partition text, out _seq bigint, out _segment_id bigint, out _ordinal int,
+    out _ids bigint[], out _copy_partitions bigint[], out _copy_seqs bigint[]
 ) language plpgsql as $$
 declare
     _dead boolean;
-    _ids bigint[];
-    _copy_partitions bigint[];
-    _copy_seqs bigint[];
 begin
     _seq := lockstep.resolve_seq(_partition_id, _transaction_id);
     perform lockstep.lock_for_transaction(
@@ -70,14 +68,7 @@ begin
         select d.id, d.copy_partition_id, d.copy_seq from lockstep.dead_letter d
         where d.partition_id = _partition_id and d.seq = _seq for update skip locked
     ) t;
-    _status := case
-        when not _dead then 'retried'
-        when _ids is null then 'taken'
-        when false = any (lockstep.take_copies(_copy_partitions, _copy_seqs, array[_partition_id], _at)) then 'copy_leased'
-        else 'retried' end;
-    if _status = 'retried' then
-        delete from lockstep.dead_letter d where d.id = any (_ids);
-    end if;
+    _status := case when _dead and _ids is null then 'taken' else 'retried' end;
 end $$;
 
 -- Makes the head of a group a dead letter and passes it (rules.bury).
