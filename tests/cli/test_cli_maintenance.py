@@ -45,3 +45,12 @@ def test_a_mode_that_is_set_on_the_database_holds_for_its_servers(url: str, data
     assert lockstep.ndjson("pop", queue) == []
     assert lockstep.json("maintenance", "off", "--pop")["pop"] is False
     assert [one["payload"] for one in lockstep.ndjson("pop", queue)] == ["one"]
+
+
+def test_duties_are_listed_and_promotion_is_one(url: str) -> None:
+    lockstep = CommandLine(("--url", url))
+    deadline = time.monotonic() + 30
+    while "promotion" not in (shown := {duty["name"]: duty for duty in lockstep.json("maintenance", "duties")}):
+        assert time.monotonic() < deadline
+    assert shown["promotion"]["last_effect"] == {"messages": 0, "postponed": {}}
+    assert "promotion" in lockstep("maintenance", "duties").stdout

@@ -12,6 +12,7 @@ def test_message_is_pushed_for_later_listed_moved_and_cancelled(lockstep: Comman
     [first, second] = lockstep.ndjson("schedule", "ls", "-q", queue)
     assert (first["id"], first["key"], first["payload"]) == (receipt["schedule_id"], "k", {"n": 1})
     assert second["due_at"] == "2099-01-01T00:00:00Z"
+    assert [row["key"] for row in lockstep.ndjson("schedule", "ls", "-q", queue, "--from", "1h", "--to", "3h")] == ["k"]
     assert '{"n": 1}' in lockstep("schedule", "ls", "-q", queue, "--limit", "1").stdout
     moved = lockstep.json("schedule", "reschedule", "-q", queue, "-k", "k", "--at", "2098-01-01T00:00:00Z")
     assert moved["due_at"] == "2098-01-01T00:00:00Z"

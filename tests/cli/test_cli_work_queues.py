@@ -48,6 +48,23 @@ def test_shared_group_and_expiry(lockstep: CommandLine, queue: str) -> None:
     assert [message["payload"] for message in first + second] == [2, 3]
 
 
+def test_messages_of_a_shared_group_end_one_by_one(lockstep: CommandLine, queue: str) -> None:
+    lockstep("queue", "configure", queue, "--group-mode", "shared", "--retry-limit", "0")
+    for number in range(4):
+        lockstep("push", queue, str(number))
+    leased = lockstep.json("pop", queue, "-g", "g", "-n", "4")
+    [lease] = {message["lease_id"] for message in leased}
+    partition_id = str(leased[0]["partition_id"])
+    assert lockstep.json("ack", lease, "--seq", "2")["messages"] == 1
+    assert lockstep.json("ack", lease, "--seq", "3", "--partition-id", partition_id, "--status", "dlq")["dead"]
+    assert lockstep.json("ack", lease, "--seq", "4", "--status", "retry", "--at", "1h")["success"]
+    [lag] = lockstep.json("lag", queue, "--group", "g")
+    assert (lag["lag"], lag["in_flight"], lag["retrying"]) == (2, 1, 1)
+    assert lockstep.json("ack", lease)["messages"] == 1
+    lockstep("ack", lease, "--partition-id", partition_id, code=2)
+    lockstep("ack", lease, "--at", "1h", code=2)
+
+
 def test_queues_from_a_name_on(lockstep: CommandLine, queue: str) -> None:
     for suffix in ("a", "b"):
         lockstep("queue", "configure", f"{queue}-{suffix}")

@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 
 from lockstep.config import load
-from lockstep.core.messages import Batch, Columns, NewMessage
+from lockstep.core.messages import Batch, Columns, NewMessage, NewSchedule
 from lockstep.core.policy import queue_options
-from lockstep.core.records import Popped, PopRequest
+from lockstep.core.records import Ack, DeadLetterFilter, Popped, PopRequest
 from lockstep.engine.engine import Engine
 from lockstep.engine.maintenance.eviction import Eviction
 from lockstep.engine.waiting import fair_shares
 from lockstep.errors import InvalidName, InvalidOption, InvalidRequest
 from lockstep.storage.base import Store
+from lockstep.storage.postgres.store import PostgresStore
 from support.builders import payloads
 from support.clock import SetClock
 from support.until import until
@@ -114,6 +115,86 @@ async def test_waiting_pops_of_a_shared_group_each_get_some(store: Store, by_que
         assert engine._waiting.shared == 0
 
 
+async def shared_polls(engine: Engine, *batches: int) -> list[asyncio.Task[Popped]]:
+    """Polls of one shared group that lie still."""
+    requests = [PopRequest(queue="q", group="g", batch=batch, mode="shared") for batch in batches]
+    polls = [asyncio.create_task(engine.wait_pop(request, 60.0)) for request in requests]
+    await until(lambda: engine._waiting.shared == len(batches))
+    return polls
+
+
+async def test_waiting_pops_share_what_is_promoted(store: Store, clock: SetClock) -> None:
+    async with engine_on(store, **NEVER) as engine:
+        await engine.configure("q")
+        polls = await shared_polls(engine, 20, 6, 1)
+        await engine.push([Batch("q", "p", Columns(payloads(23)), NewSchedule(delay_seconds=60.0))])
+        clock.advance(60)
+        await engine._promotion.run_once()
+        assert [len(one) for one in await asyncio.gather(*polls)] == [16, 6, 1]
+
+
+async def test_waiting_pops_share_what_another_process_pushed(database_dsn: str) -> None:
+    here, elsewhere = PostgresStore(database_dsn), PostgresStore(database_dsn)
+    async with engine_on(here, **NEVER) as engine, engine_on(elsewhere, **NEVER) as other:
+        await engine.configure("q")
+        polls = await shared_polls(engine, 20, 6, 1)
+        await other.push([Batch.of("q", payloads(23))])
+        assert [len(one) for one in await asyncio.gather(*polls)] == [16, 6, 1]
+
+
+# --- Dead queues and who waits for them -----------------------------------------------------------------------
+
+
+async def dying(engine: Engine, count: int) -> Popped:
+    """Messages of a queue with a dead queue, leased."""
+    await engine.configure("q")
+    await engine.configure("work", queue_options(dead_queue="q", retry_limit=0, lease_seconds=10))
+    await engine.push([Batch.of("work", payloads(count))])
+    [popped] = await engine.pop([PopRequest(queue="work", batch=count)])
+    return popped
+
+
+async def test_pop_that_waits_on_a_dead_queue_is_woken(store: Store) -> None:
+    async with engine_on(store, **NEVER) as engine:
+        popped = await dying(engine, 1)
+        poll = asyncio.create_task(engine.wait_pop(PopRequest(queue="q"), 60.0))
+        await until(lambda: engine.counts.calls["pop"].requests == 2)
+        await engine.ack([Ack(lease_id=popped.lease_id, status="dlq")])
+        assert [message.json()["n"] for message in (await poll).messages()] == [1]
+
+
+async def test_pops_that_wait_on_a_dead_queue_share_what_a_transaction_buries(store: Store) -> None:
+    async with engine_on(store, **NEVER) as engine:
+        popped = await dying(engine, 3)
+        polls = await shared_polls(engine, 5, 5)
+        acks = [Ack(lease_id=popped.lease_id, seq=message.seq, status="dlq") for message in popped.messages()]
+        await engine.transaction(acks, [])
+        assert sorted(len(one) for one in await asyncio.gather(*polls)) == [1, 2]
+
+
+async def test_pop_elsewhere_that_waits_on_a_dead_queue_is_woken(database_dsn: str) -> None:
+    here, elsewhere = PostgresStore(database_dsn), PostgresStore(database_dsn)
+    async with engine_on(here, **NEVER) as engine, engine_on(elsewhere, **NEVER) as other:
+        await engine.configure("q")
+        [poll] = await shared_polls(engine, 1)
+        popped = await dying(other, 1)
+        await other.ack([Ack(lease_id=popped.lease_id, status="dlq")])
+        assert len(await poll) == 1
+
+
+async def test_pops_that_wait_are_woken_by_a_redrive(store: Store) -> None:
+    async with engine_on(store, **NEVER) as engine:
+        popped = await dying(engine, 2)
+        acks = [Ack(lease_id=popped.lease_id, seq=message.seq, status="dlq") for message in popped.messages()]
+        await engine.transaction(acks, [])
+        for redrive in (engine.redrive(DeadLetterFilter(), limit=1), engine.redrive_queue("q")):
+            asked = engine.counts.calls["pop"].requests
+            poll = asyncio.create_task(engine.wait_pop(PopRequest(queue="work", auto_ack=True), 60.0))
+            await until(lambda asked=asked: engine.counts.calls["pop"].requests == asked + 1)  # type: ignore[misc]
+            assert await redrive == 1
+            assert len(await poll) == 1
+
+
 # --- Expiry of single messages ------------------------------------------------------------------------------
 
 
@@ -170,6 +251,9 @@ async def test_name_of_a_work_queue_has_no_whitespace(store: Store, options: dic
         await engine.configure(name)  # as it always was
         with pytest.raises(InvalidName):
             await engine.update_queue(name, options)
+        for shared in (engine.pop([PopRequest(queue=name, mode="shared")]), engine.subscribe(name, "g", mode="shared")):
+            with pytest.raises(InvalidName):
+                await shared
     allowed = engine_on(store, names_allow_whitespace=True)
     assert (await allowed.configure("a b", queue_options(**options))).name == "a b"
 

@@ -147,6 +147,35 @@ def test_atomic_acks_all_or_none(http: Http, queue: str, group: str) -> None:
     assert http.post("/api/v1/ack/batch", body).json()[0]["success"] is True
 
 
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"partitionId": "7f3c"},
+        {"partitionId": "9" * 30},
+        {"partitionId": -1},
+        {"partitionId": 2**70},
+        {"transactionId": ""},
+        {"transactionId": "t" * 256},
+        {"transactionId": "a\u0000b"},
+        {"transactionId": None, "seq": 0},
+        {"transactionId": None, "seq": 2**70},
+    ],
+)
+def test_one_bad_id_fails_for_itself_or_with_all(http: Http, queue: str, group: str, bad: dict[str, Any]) -> None:
+    _push(http, queue, 1, 2)
+    popped = _pop(http, queue, consumerGroup=group, mode="shared", batch=2)
+    good, other = [
+        {"leaseId": popped["leaseId"], "partitionId": m["partitionId"], "transactionId": m["transactionId"]}
+        for m in popped["messages"]
+    ]
+    body = {"acknowledgments": [good, {**other, **bad}], "consumerGroup": group, "atomic": True}
+    answer = http.post("/api/v1/ack/batch", body)
+    assert (answer.status, answer.code) == (409, "transaction_rolled_back")
+    results = http.post("/api/v1/ack/batch", {**body, "atomic": False}).json()
+    assert [result["success"] for result in results] == [True, False]
+    assert http.post("/api/v1/ack", {**other, **bad}).status == 400
+
+
 def test_clear_of_scheduled_messages(http: Http, queue: str) -> None:
     _push(http, queue, 1)
     _push(http, queue, 2, delaySeconds=600)

@@ -49,6 +49,17 @@ def later(value: str) -> NewSchedule:
         raise click.BadParameter(text) from error
 
 
+def ahead(value: str) -> datetime:
+    """An instant that is to come, as `later` reads it."""
+    when = later(value)
+    if when.deliver_at is not None:
+        return when.deliver_at
+    try:
+        return datetime.now(UTC) + timedelta(seconds=when.delay_seconds or 0)
+    except OverflowError as error:
+        raise click.BadParameter(f"{value!r} is too far ahead") from error
+
+
 def place(value: str) -> Position:
     """Where a seek goes: `start`, `end`, `current`, `seq:N` or a time."""
     if value in _PLACES:

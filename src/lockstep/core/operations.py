@@ -416,6 +416,8 @@ class Applied:
     """Operations that are tried again later."""
     partitions_by_queue: dict[str, set[str]] = field(default_factory=dict)
     """To which something was pushed."""
+    messages_by_queue: dict[str, int] = field(default_factory=dict)
+    """How much of it."""
     first_due_at: datetime | None = None
     """The earliest of what was scheduled."""
     acks: list[AckOutcome] = field(default_factory=list)
@@ -442,6 +444,8 @@ class Applied:
         for placed in outcome.placed or ():
             if placed.appointments is None:
                 self.partitions_by_queue.setdefault(placed.queue, set()).add(placed.partition)
+                before = self.messages_by_queue.get(placed.queue, 0)
+                self.messages_by_queue[placed.queue] = before + placed.messages
             else:
                 due = [one[1] for one in placed.appointments]
                 self.first_due_at = min([*due, *([self.first_due_at] if self.first_due_at else [])])

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
-from lockstep.core.messages import Message, PushResult, Run
+from lockstep.core.messages import Batch, Message, PushResult, Run
 from lockstep.core.names import QUEUE_MODE
 from lockstep.core.policy import GroupMode, QueueOptions
 from lockstep.errors import InvalidRequest
@@ -75,6 +75,24 @@ class Popped:
 
     def payloads(self) -> list[bytes]:
         return [payload for run in self.runs for payload in run.columns.payloads]
+
+
+class Arrival(NamedTuple):
+    """What has come to a queue: to how many partitions, and how many messages; 0 where that is not known."""
+
+    partitions: int = 1
+    messages: int = 0
+
+
+def arrivals_of(batches: Iterable[Batch]) -> dict[str, Arrival]:
+    """What has come to each queue with these batches."""
+    found: dict[str, list[Batch]] = {}
+    for batch in batches:
+        found.setdefault(batch.queue, []).append(batch)
+    return {
+        queue: Arrival(len({batch.partition for batch in own}), sum(len(batch.columns) for batch in own))
+        for queue, own in found.items()
+    }
 
 
 class PendingRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -89,6 +89,8 @@ class Promoted:
     messages: int = 0
     partitions_by_queue: dict[str, set[str]] = field(default_factory=dict)
     """Where something new is."""
+    messages_by_queue: dict[str, int] = field(default_factory=dict)
+    """How much of it."""
     postponed: dict[str, str] = field(default_factory=dict)
     """Why something that is due still waits, by queue: it is full, or cannot be decrypted here."""
     more: bool = False
@@ -101,6 +103,7 @@ class Promoted:
     def add(self, queue: str, partition: str, messages: int) -> None:
         self.messages += messages
         self.partitions_by_queue.setdefault(queue, set()).add(partition)
+        self.messages_by_queue[queue] = self.messages_by_queue.get(queue, 0) + messages
 
 
 _TEXTS = ("transaction_id", "trace_id", "kind", "reference", "encoding", "producer_sub")

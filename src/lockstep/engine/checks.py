@@ -168,6 +168,12 @@ def check_work_queue_name(queue: str, options: Mapping[str, Any], config: Config
         raise InvalidName(f"the name of a work queue must not contain whitespace: {queue!r}")
 
 
+def check_shared_name(queue: str | None, mode: GroupMode | None, config: Config) -> None:
+    """Who asks for a shared group uses the queue as a work queue."""
+    if queue is not None and mode == "shared":
+        check_work_queue_name(queue, {"group_mode": mode}, config)
+
+
 def check_scope(scope: object) -> None:
     check_choice(scope, ClearScope, what="scope")
 
@@ -192,6 +198,7 @@ def check_pop(request: object, config: Config) -> PopRequest:
         check_lease_seconds(request.lease_seconds)
     check_boolean(request.auto_ack, what="auto_ack")
     check_mode(request.mode)
+    check_shared_name(request.queue, request.mode, config)
     check_subscription(request.subscription)
     return request
 

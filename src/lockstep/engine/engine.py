@@ -30,6 +30,7 @@ from lockstep.core.policy import SECONDS_MAX, GroupMode, QueueOptions
 from lockstep.core.records import (
     Ack,
     AckOutcome,
+    Arrival,
     ClearScope,
     DeadLetter,
     DeadLetterFilter,
@@ -149,10 +150,11 @@ class Engine:
         await self._store.close()
 
     async def listen(self) -> None:
-        """Hear what other processes on the same store do: what they push wakes the pops that wait here."""
+        """Hear what other processes on the same store do, and the store itself: what they push wakes the pops that wait
+        here."""
         if not self._listening:
             self._listening = True
-            await self._store.listen(lambda queue, partitions: self._waiting.stirred(queue, count=partitions))
+            await self._store.listen(self._waiting.heard)
 
     def start_operations(self) -> None:
         """From now on apply operations that wait, and queue or refuse requests while it is busy: what servers do."""
@@ -331,13 +333,14 @@ class Engine:
             partitions_by_queue = {}
             for batch in batches:
                 partitions_by_queue.setdefault(batch.queue, set()).add(batch.partition)
-        self._tell_partitions(partitions_by_queue, _messages_by_queue(batches) if self._waiting.shared else None)
+        self._tell_partitions(partitions_by_queue, _messages_by_queue(batches))
 
     def _tell_partitions(
-        self, partitions_by_queue: Mapping[str, set[str]], messages_by_queue: Mapping[str, int] | None = None
+        self, partitions_by_queue: Mapping[str, set[str]], messages_by_queue: Mapping[str, int]
     ) -> None:
         self._waiting.pushed(partitions_by_queue, messages_by_queue)
-        self._store.announce({queue: len(partitions) for queue, partitions in partitions_by_queue.items()})
+        pushed = partitions_by_queue.items()
+        self._store.announce({queue: Arrival(len(found), messages_by_queue[queue]) for queue, found in pushed})
 
     def _tell_scheduled(self, due_at: datetime | None) -> None:
         """Who schedules sees to it that it comes about: there may be no server on this store."""
@@ -466,6 +469,7 @@ class Engine:
         checks.check_queue(queue)
         checks.check_group(group)
         checks.check_mode(mode)
+        checks.check_shared_name(queue, mode, self._config)
         subscription = checks.check_subscription(Subscription() if subscription is None else subscription)
         return await self._store.subscribe(queue, group, subscription, mode=mode)
 
@@ -488,7 +492,7 @@ class Engine:
         """Something in a queue, or in any, became due without a push."""
         self._waiting.stirred(queue)
         if queue is not None:
-            self._store.announce({queue: 1})
+            self._store.announce({queue: Arrival()})
 
     async def delete_group(self, group: str, *, queue: str | None = None, forget_subscription: bool = True) -> int:
         checks.check_group(group)
@@ -694,16 +698,12 @@ class Engine:
     async def redrive(self, where: DeadLetterFilter, *, limit: int = 1000) -> int:
         checks.check_dead_letter_filter(where)
         checks.check_limit(limit, self._config)
-        redriven = await self._store.redrive(where, limit=limit)
-        self._tell_stirred(where.queue)
-        return redriven
+        return await self._store.redrive(where, limit=limit)
 
     async def redrive_queue(self, queue: str, *, limit: int = 1000) -> int:
         checks.check_queue(queue)
         checks.check_limit(limit, self._config)
-        sent_back = await self._store.redrive_queue(queue, limit=limit)
-        self._tell_stirred(None)
-        return sent_back
+        return await self._store.redrive_queue(queue, limit=limit)
 
     async def purge(self, where: DeadLetterFilter) -> int:
         checks.check_dead_letter_filter(where)

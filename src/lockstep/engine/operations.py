@@ -12,7 +12,6 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
@@ -36,6 +35,7 @@ from lockstep.core.operations import (
     split_operation_id,
 )
 from lockstep.core.records import Ack, AckOutcome
+from lockstep.engine.background import Background, ended
 from lockstep.engine.batching import Batching
 from lockstep.engine.load import Answer, Lateness, Load
 from lockstep.errors import StillQueued
@@ -44,14 +44,13 @@ from lockstep.storage.base import Store
 logger = logging.getLogger("lockstep.engine.operations")
 
 _LOOK_SECONDS = 0.1
-_RETRY_SECONDS_MAX = 5.0
 
 
 @dataclass(slots=True)
 class Tell:
     """Who is told what was applied."""
 
-    partitions: Callable[[Mapping[str, set[str]]], None]
+    partitions: Callable[[Mapping[str, set[str]], Mapping[str, int]], None]
     scheduled: Callable[[datetime | None], None]
     released: Callable[[Sequence[AckOutcome]], None]
 
@@ -79,10 +78,14 @@ class Operations:
         self._lateness = Lateness(load, store.counts)
         self._awaited: dict[UUID, dict[int, asyncio.Future[Outcome | None]]] = {}
         self._looking: asyncio.Task[None] | None = None
-        self._processing: asyncio.Task[None] | None = None
-        self._stirred = asyncio.Event()
+        self._processing = Background(
+            "operations",
+            self._pass,
+            interval_seconds=self._interval_seconds,
+            stop_seconds_max=self._stop_seconds_max,
+            logger=logger,
+        )
         self._stopping = False
-        self._failures = 0
         self._pending_acks: dict[object, int] = {}
         """How many acks, queued here and not yet applied, speak of a lease, or of a group's partition."""
         self.applied = 0
@@ -90,8 +93,7 @@ class Operations:
 
     def start(self) -> None:
         """Begin to apply; what was begun goes on."""
-        if self._processing is None and not self._stopping:
-            self._processing = asyncio.get_running_loop().create_task(self._run(), name="lockstep-operations")
+        self._processing.start()
 
     def manage_load(self) -> None:
         """Begin to apply, and to decide what is executed, queued and refused."""
@@ -115,19 +117,15 @@ class Operations:
         self._lateness.stop()
         self._stopping = True
         self._give_up()
-        self._stirred.set()
-        tasks = [task for task in (self._processing, self._looking) if task is not None]
-        self._processing = self._looking = None
-        if tasks:
-            _, late = await asyncio.wait(tasks, timeout=self._stop_seconds_max)
-            for task in late:
-                task.cancel()
-                await asyncio.wait([task])
+        await self._processing.stop()
+        looking, self._looking = self._looking, None
+        if looking is not None:
+            await ended([looking], self._stop_seconds_max)
 
     def stir(self) -> None:
         """Something may be there to apply."""
         self.start()
-        self._stirred.set()
+        self._processing.stir()
 
     def stats(self, counts: OperationCounts) -> OperationStats:
         return OperationStats(
@@ -241,27 +239,8 @@ class Operations:
 
     # The processor
 
-    async def _run(self) -> None:
-        while not self._stopping:
-            self._stirred.clear()
-            seconds = await self._pass()
-            with suppress(TimeoutError):
-                # A store that never waits would not let anybody else run, so it is waited for even when more is due.
-                await asyncio.wait_for(self._stirred.wait(), max(seconds, 0.001))
-
     async def _pass(self) -> float:
-        """One pass; returns in how many seconds the next one is. Never raises: a database that is away for a while
-        does not end it."""
-        try:
-            progress = await self.run_once()
-        except Exception as error:
-            self._failures += 1
-            if self._failures == 1:
-                fields = {"action": "operations_failed", "error": str(error)}
-                logger.error("operations_failed", extra=fields, exc_info=error)
-            return min(self._interval_seconds * (1 << min(self._failures, 10)), _RETRY_SECONDS_MAX)
-        self._failures = 0
-        return 0.0 if progress else self._interval_seconds
+        return 0.0 if await self.run_once() else self._interval_seconds
 
     async def run_once(self) -> bool:
         """See what waits, and apply what one call of each kind may; says whether anything was."""
@@ -288,7 +267,7 @@ class Operations:
         for bundle, outcomes in applied.settled:
             self._settle(bundle, outcomes)
         if applied.partitions_by_queue:
-            self._tell.partitions(applied.partitions_by_queue)
+            self._tell.partitions(applied.partitions_by_queue, applied.messages_by_queue)
         if applied.first_due_at is not None:
             self._tell.scheduled(applied.first_due_at)
         if applied.acks:

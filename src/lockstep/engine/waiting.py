@@ -3,7 +3,8 @@
 A waiting pop is tried once, and then lies still until something may be there for it:
 * A push that this process has committed wakes, at once, as many polls of each group as it had partitions; an ack that
   frees a partition wakes one. Nobody else is disturbed: a thousand polls do not storm the store for one message.
-* A push of another process is heard over the store's signals (`Store.listen`), and wakes in the same way.
+* A push of another process is heard over the store's signals (`Store.listen`), and wakes in the same way; and so is
+  what the store pushes itself: what dies goes to a dead queue, and what is redriven comes back.
 * What becomes due by itself (a lease that ends, a retry, a delay), and what no signal told of, is found by checks: one
   `has_pending` for all that is waited for, with a wait between checks that doubles while nothing comes. However many
   polls wait for the same queue and group, they are one question.
@@ -26,7 +27,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from lockstep.config import Config
-from lockstep.core.records import PendingRequest, Popped, PopRequest
+from lockstep.core.records import Arrival, PendingRequest, Popped, PopRequest
 from lockstep.errors import LockstepError, Unavailable
 from lockstep.storage.base import Store
 
@@ -122,16 +123,14 @@ class Waiting:
         finally:
             self._remove(poll)
 
-    def pushed(
-        self, partitions_by_queue: Mapping[str, Collection[str]], messages_by_queue: Mapping[str, int] | None = None
-    ) -> None:
-        """Something was pushed to these partitions; so many messages, where that is known."""
+    def pushed(self, partitions_by_queue: Mapping[str, Collection[str]], messages_by_queue: Mapping[str, int]) -> None:
+        """Something was pushed to these partitions; so many messages."""
         if not self._queues:
             return
         for queue, partitions in partitions_by_queue.items():
             for key in list(self._by_name.get(queue, ())):
                 if key.partition is None:
-                    self._share(key, (messages_by_queue or {}).get(queue, 0))
+                    self._share(key, messages_by_queue[queue])
                     self._wake(key, len(partitions))
                 elif key.partition in partitions:
                     self._wake(key, 1)
@@ -145,6 +144,14 @@ class Waiting:
                 poll.share = share
                 poll.wake.set_result(None)
                 self.counts.woken += 1
+
+    def heard(self, queue: str | None, arrival: Arrival) -> None:
+        """Something came to a queue, or, for None, to any, that nobody here has pushed; to which partitions is not
+        known."""
+        for key in list(self._by_name.get(queue, ())) if queue is not None and arrival.messages else ():
+            if key.partition is None:
+                self._share(key, arrival.messages)
+        self.stirred(queue, count=arrival.partitions)
 
     def stirred(self, queue: str | None, *, count: int = 1) -> None:
         """Something may have become due in a queue, or, for None, in any."""

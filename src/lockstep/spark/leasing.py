@@ -18,16 +18,13 @@ import psycopg
 from psycopg import RawCursor
 
 from lockstep.config import Config
-from lockstep.core.dead_queue import dead_copy
 from lockstep.core.ids import shared_lease, uuid7
-from lockstep.core.messages import Batch, Run
 from lockstep.errors import LeaseLost, QueueNotFound, SparkStreamNotFound
 from lockstep.spark.transactions import cursor_of, prepare, repeated, row_of
-from lockstep.storage.postgres import pushing, sql
 from lockstep.storage.postgres.cache import NameCache
-from lockstep.storage.postgres.failures import Dying, StaleName
+from lockstep.storage.postgres.failures import Dying
+from lockstep.storage.postgres.forwarding import forward
 from lockstep.storage.postgres.pushing import Encryption
-from lockstep.storage.postgres.shared import decode_segment
 from lockstep.storage.postgres.within import converse
 
 T = TypeVar("T")
@@ -88,7 +85,6 @@ _RELEASE = (
     "$5::text[], $6::timestamptz[], $7::timestamptz) t"
 )
 _LOCK = "select lockstep.lock_for_transaction('{}'::int[], '{}'::bigint[], $1::uuid[])"
-_TAKE_FORWARDS = "select * from lockstep.take_forwards()"
 _HURRY = "set local lock_timeout = '100ms'"
 _PENDING = (
     "select coalesce(sum(lockstep.behind(c)), 0)::bigint from lockstep.consumer_group g "
@@ -247,22 +243,9 @@ class Leases:
         result = work()
         if not lease_ids:  # a pop, which knows what dies only when it holds cursors: it waits for nobody
             cursor.execute(_HURRY)
-        batches = [self._dead_copy(row) for row in cursor.execute(_TAKE_FORWARDS).fetchall()]
-        if batches:
-            names = NameCache(self._config.partition_cache_entries_max)
-            encryption = Encryption.of(self._config)
-            converse(self._connection, pushing.push(batches, names, encryption=encryption, at=self._clock()))
+        names = NameCache(self._config.partition_cache_entries_max)
+        converse(self._connection, forward(names, encryption=Encryption.of(self._config), at=self._clock()))
         return result
-
-    def _dead_copy(self, row: Any) -> Batch:
-        dead_queue, partition, group, attempts, error, queue, partition_id, seq, segment_id, ordinal = row
-        found = self._cursor().execute(sql.query("segment_load"), [[segment_id]]).fetchone()
-        if found is None:
-            raise StaleName("the segment of a message that dies is gone")
-        segment = decode_segment(found, Encryption.of(self._config).key)
-        columns = segment.columns.slice(ordinal, ordinal + 1)
-        run = Run(queue, partition, partition_id, seq, segment.uuid, ordinal, segment.created_at, columns)
-        return dead_copy(run.message(0), dead_queue, group=group, attempts=attempts, error=error)
 
     def _repeated(self, work: Callable[[], T], *, hurried: bool = False) -> T:
         attempts_max = self._config.transaction_attempts_max

@@ -49,6 +49,7 @@ from lockstep.core.policy import GroupMode, QueueOptions
 from lockstep.core.records import (
     Ack,
     AckOutcome,
+    Arrival,
     ClearScope,
     DeadLetter,
     DeadLetterFilter,
@@ -106,16 +107,17 @@ class Store(Protocol):
 
     # Between processes
 
-    async def listen(self, hear: Callable[[str | None, int], None]) -> None:
-        """From now on call `hear` with a queue, and a number of partitions, for what other processes pushed; with None
-        when something may have been missed. A hint, not a promise: who waits must look from time to time, too.
+    async def listen(self, hear: Callable[[str | None, Arrival], None]) -> None:
+        """From now on call `hear` with a queue, and what came to it, for what other processes pushed, and for what no
+        producer did: what died and was pushed to a dead queue, and what was redriven, by any process; with None when
+        something may have been missed. A hint, not a promise: who waits must look from time to time, too.
 
         A change of a queue that another process made is heard in the same way, and rules what this one does next.
         """
 
-    def announce(self, partitions_by_queue: Mapping[str, int]) -> None:
-        """Tell those who listen in other processes what was pushed: queues, and to how many partitions. Returns at
-        once; many announcements travel together."""
+    def announce(self, arrivals: Mapping[str, Arrival]) -> None:
+        """Tell those who listen in other processes what was pushed, by queue. Returns at once; many announcements
+        travel together."""
 
     def watch(self, *, there: Callable[[bool], None], changed: Callable[[], None]) -> None:
         """From now on call `there` with False when the store turns out to be away, if it can be, and with True when it
@@ -424,10 +426,11 @@ class Store(Protocol):
         """
 
     async def retry_message(self, partition_id: int, transaction_id: str) -> Receipt:
-        """Push a message to the end of its partition again, as a redrive does, once, and remove its dead letters.
+        """Push a message to the end of its partition again, as a redrive does, once, and remove its dead letters, with
+        their copies in a dead queue.
 
         It must be a dead letter of some group, or completed by every group: raises Conflict if it is still to be
-        delivered. Raises QueueFull.
+        delivered, or one of the copies is under a live lease. Raises QueueFull.
         """
 
     async def bury_message(
@@ -537,6 +540,9 @@ class Store(Protocol):
         The new message has the old payload, trace id, kind, reference, encoding, producer_sub and headers, and there
         `lockstep-redriven-from` with the old message id. It has no transaction id of its own: the old one is used
         up. Every group sees it.
+
+        A copy in a dead queue goes with its dead letter, unless queue mode has done it there; so a message is sent back
+        once, by this or by redrive_queue. A dead letter whose copy is under a live lease stays: somebody is at it.
         """
 
     async def redrive_queue(self, queue: str, *, limit: int = 1000) -> int:
@@ -585,7 +591,8 @@ class Store(Protocol):
         A batch is of one queue and ends with the segment that makes it `limit` messages or more; it may also end
         early. Cursors pass what is removed before them, as after a clear; a partition goes on that was stopped by it.
         What could not be locked in time, and what comes after it in its partition, stays until the next walk.
-        The kind `expiry` removes nothing: the cursors that are not under a live lease pass what expired.
+        The kind `expiry` removes nothing: the cursors that are not under a live lease pass what expired, and so do
+        shared groups in what they have in flight without one, whether it is due or waits for its retry.
         """
 
     async def prune_partitions(self, idle_seconds: float, *, after: Place | None = None, limit: int) -> Pruned:

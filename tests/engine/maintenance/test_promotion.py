@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -12,11 +12,12 @@ import pytest_asyncio
 
 from lockstep.config import Config
 from lockstep.core.crons import NewCron
+from lockstep.core.maintenance import DutyClaim
 from lockstep.core.messages import Batch, Columns, NewMessage, NewSchedule
 from lockstep.core.records import PopRequest
 from lockstep.core.schedules import Promoted, ScheduleName
 from lockstep.engine.engine import Engine
-from lockstep.engine.maintenance import Promotion
+from lockstep.engine.maintenance import Promotion, promotion
 from lockstep.errors import Unavailable
 from lockstep.storage.memory import MemoryStore
 from support.builders import configure, numbers, push_n
@@ -80,40 +81,107 @@ async def test_server_promotes_what_nobody_told_it_of() -> None:
     assert numbers(popped) == [1]
 
 
+# --- Shown among the duties
+
+
+class Telling(MemoryStore):
+    """A store that knows what it was told of duties."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.asked = 0
+        self.effects: list[dict[str, Any]] = []
+        self.changed = asyncio.Event()
+
+    async def claim_duty(self, name: str, **options: Any) -> DutyClaim:
+        self.asked += 1
+        self.changed.set()
+        return await super().claim_duty(name, **options)
+
+    async def finish_duty(self, name: str, *, effect: dict[str, Any] | None = None, **options: Any) -> bool:
+        self.effects.append(effect or {})
+        self.changed.set()
+        return await super().finish_duty(name, effect=effect, **options)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(WAIT_SECONDS_MAX):
+            while not condition():
+                self.changed.clear()
+                await self.changed.wait()
+
+
+async def test_what_came_of_it_is_shown_among_the_duties(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(promotion, "_TOLD_SECONDS", 0.05)
+    store = Telling()
+    async with Engine(store, Config(promotion_interval_seconds=0.05)) as engine:
+        await engine.push([later(0.1), later(0.1)])
+        await store.until(lambda: sum(effect["messages"] for effect in store.effects) == 2)
+        [duty] = await engine.duties()
+    assert (duty.name, duty.last_error, duty.failures) == ("promotion", None, 0)
+    assert duty.runs >= 1
+    assert duty.claimed_by is not None
+
+
+async def test_one_process_of_all_tells_of_it(clock: SetClock) -> None:
+    """On a clock that stands still: only the first that asks may tell."""
+    store = Telling(clock=clock)
+    async with Engine(store, CONFIG) as one, Engine(store, CONFIG) as other:
+        for engine in (one, other):
+            await engine.push([later(3600)])
+        await store.until(lambda: store.asked == 2)
+    assert store.effects == [{"messages": 0, "postponed": {}}]
+
+
+async def test_its_failure_is_shown_among_the_duties() -> None:
+    class Away(Telling):
+        async def promote(self, *, limit: int) -> Promoted:  # noqa: ARG002
+            raise Unavailable("the database is away")
+
+    store = Away()
+    async with Engine(store, CONFIG) as engine:
+        await engine.push([later(0.1)])
+        await store.until(lambda: len(store.effects) == 1)
+        [duty] = await engine.duties()
+    assert (duty.last_error, duty.failures) == ("Unavailable: the database is away", 1)
+
+
 # --- Single passes
 
 
 class Told:
     def __init__(self) -> None:
         self.partitions: list[dict[str, set[str]]] = []
+        self.messages: list[dict[str, int]] = []
 
-    def __call__(self, partitions_by_queue: Any) -> None:
+    def __call__(self, partitions_by_queue: Any, messages_by_queue: Any) -> None:
         self.partitions.append(dict(partitions_by_queue))
+        self.messages.append(dict(messages_by_queue))
 
 
 async def test_pass_says_what_it_did_and_tells_where(clock: SetClock) -> None:
     store, told = MemoryStore(clock=clock), Told()
-    promotion = Promotion(store, Config(promotion_messages_max=2), tell=told)
-    assert (await promotion.run_once()).effect == {"messages": 0, "postponed": {}}
+    duty = Promotion(store, Config(promotion_messages_max=2), tell=told)
+    assert (await duty.run_once()).effect == {"messages": 0, "postponed": {}}
     assert told.partitions == []
     await store.push([later(1), later(2), later(3)])
     clock.advance(10)
-    report = await promotion.run_once()
+    report = await duty.run_once()
     assert (report.effect["messages"], report.more) == (2, True)
-    report = await promotion.run_once()
+    report = await duty.run_once()
     assert (report.effect["messages"], report.more) == (1, False)
     assert told.partitions == [{"q": {"p"}}, {"q": {"p"}}]
+    assert told.messages == [{"q": 2}, {"q": 1}]
 
 
 async def test_what_is_postponed_is_said_once(clock: SetClock, caplog: pytest.LogCaptureFixture) -> None:
     store = MemoryStore(clock=clock)
-    promotion = Promotion(store, Config(), tell=Told())
+    duty = Promotion(store, Config(), tell=Told())
     await configure(store, "q", max_size=1)
     await push_n(store, "q", 1)
     await store.push([later(1)])
     clock.advance(10)
     for _ in range(3):
-        assert "QueueFull" in (await promotion.run_once()).effect["postponed"]["q"]
+        assert "QueueFull" in (await duty.run_once()).effect["postponed"]["q"]
     assert [record.message for record in caplog.records] == ["promotion_postponed"]
 
 
@@ -138,9 +206,9 @@ async def test_failure_does_not_end_it(caplog: pytest.LogCaptureFixture) -> None
 
 
 async def test_stop_ends_it_for_good() -> None:
-    promotion = Promotion(MemoryStore(), CONFIG, tell=Told())
-    promotion.start()
-    await promotion.stop()
-    await promotion.stop()
-    promotion.start()
+    duty = Promotion(MemoryStore(), CONFIG, tell=Told())
+    duty.start()
+    await duty.stop()
+    await duty.stop()
+    duty.start()
     assert [task for task in asyncio.all_tasks() if task.get_name() == "lockstep-promotion"] == []

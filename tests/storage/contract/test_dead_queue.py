@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from lockstep.core.messages import REDRIVEN_FROM, Batch
-from lockstep.core.records import Ack, DeadLetterFilter
+from lockstep.core.records import Ack, Arrival, DeadLetterFilter, Subscription
 from lockstep.errors import Conflict, InvalidOption, QueueFull, QueueNotFound, TransactionRolledBack
 from lockstep.storage.base import Store
 from support.builders import ack, ack_of, configure, numbers, pop, pop_all, push_n
@@ -250,3 +250,141 @@ async def test_redrive_queue_by_several_at_once_doubles_nothing(store: Store) ->
     counts = await asyncio.gather(*(store.redrive_queue("dead") for _ in range(5)))
     assert sum(counts) == 20
     assert len(await pop_all(store, "q")) == 20
+
+
+async def test_redrive_takes_the_copy_with_the_dead_letter(store: Store) -> None:
+    await with_dead_queue(store)
+    await killed(store, 2)
+    await killed(store, 1, partition="p")
+    [first, *_] = sorted((await store.dead_letters(DeadLetterFilter())).items, key=lambda letter: letter.id)
+    assert await store.redrive(DeadLetterFilter(ids=(first.id,))) == 1
+    assert (await store.queue("dead")).messages == 2
+    assert await store.redrive(DeadLetterFilter(queue="q")) == 2
+    assert (await store.queue("dead")).messages == 0
+    assert await store.redrive_queue("dead") == 0
+    assert len(await pop_all(store, "q")) == 3
+    assert await pop_all(store, "dead") == []
+
+
+async def test_redrive_leaves_a_dead_letter_whose_copy_is_leased(store: Store, clock: SetClock) -> None:
+    await with_dead_queue(store)
+    await killed(store, 3)
+    popped = await pop(store, "dead", batch=1, lease_seconds=10)
+    assert await store.redrive(DeadLetterFilter(), limit=1) == 1, "it does not stand in the way of others"
+    assert await store.redrive(DeadLetterFilter()) == 1
+    assert await store.redrive(DeadLetterFilter()) == 0
+    assert await dead_letters(store) == 1
+    assert numbers(popped) == [1]
+    clock.advance(10)
+    assert await store.redrive(DeadLetterFilter()) == 1
+    assert await dead_letters(store) == 0
+    assert await pop_all(store, "dead") == []
+    assert sorted(m.json()["n"] for m in await pop_all(store, "q")) == [1, 2, 3]
+
+
+async def test_redrive_leaves_a_copy_that_is_done(store: Store) -> None:
+    await with_dead_queue(store)
+    await killed(store, 2)
+    await pop(store, "dead", auto_ack=True)
+    assert await store.redrive(DeadLetterFilter()) == 2
+    assert (await store.queue("dead")).messages == 1
+    assert await store.redrive_queue("dead") == 0
+
+
+async def test_redrive_of_a_copy_that_is_gone(store: Store) -> None:
+    await with_dead_queue(store)
+    await killed(store, 2)
+    await store.clear("dead")
+    assert await store.redrive(DeadLetterFilter(), limit=1) == 1
+    await configure(store, "q")
+    await store.delete_queue("dead")
+    assert await store.redrive(DeadLetterFilter()) == 1
+
+
+async def test_redrive_of_a_message_and_of_its_copy_that_died_too(store: Store) -> None:
+    """The dead letter of the copy goes with the copy, and both messages are pushed again."""
+    await with_dead_queue(store)
+    await killed(store, 1)
+    popped = await pop(store, "dead", group="g")
+    assert (await ack(store, lease_id=popped.lease_id, status="dlq")).dead
+    assert await store.redrive(DeadLetterFilter()) == 2
+    assert (await store.dead_letters(DeadLetterFilter())).total == 0
+    assert numbers(await pop(store, "q")) == [1]
+    assert numbers(await pop(store, "dead", batch=10)) == [1]
+
+
+async def test_redrive_to_a_full_queue_leaves_the_copies(store: Store) -> None:
+    await with_dead_queue(store, max_size=2)
+    await killed(store, 2)
+    await push_n(store, "q", 2, start=3)
+    with pytest.raises(QueueFull):
+        await store.redrive(DeadLetterFilter())
+    assert (await store.queue("dead")).messages == 2
+    assert await dead_letters(store) == 2
+
+
+async def test_redrive_takes_a_copy_that_a_shared_group_has_in_flight(store: Store, clock: SetClock) -> None:
+    await with_dead_queue(store)
+    await killed(store, 2)
+    popped = await pop(store, "dead", group="s", mode="shared", batch=2, lease_seconds=10)
+    assert await store.redrive(DeadLetterFilter()) == 0
+    clock.advance(10)
+    assert await store.redrive(DeadLetterFilter()) == 2
+    assert numbers(await pop(store, "dead", group="s", batch=2)) == []
+    assert (await ack(store, lease_id=popped.lease_id)).error == "lease_lost"
+
+
+async def test_retried_message_takes_its_copies(store: Store) -> None:
+    await with_dead_queue(store)
+    await store.subscribe("q", "g", Subscription())
+    await killed(store, 1)
+    popped = await pop(store, "q", group="g")
+    [message] = popped.messages()
+    await ack(store, lease_id=popped.lease_id, status="dlq")
+    assert (await store.queue("dead")).messages == 2
+    popped = await pop(store, "dead", batch=1)
+    with pytest.raises(Conflict):
+        await store.retry_message(message.partition_id, message.transaction_id)
+    assert (await store.queue("dead")).messages == 2
+    await ack(store, lease_id=popped.lease_id, status="retry")
+    await store.retry_message(message.partition_id, message.transaction_id)
+    assert (await store.queue("dead")).messages == 0
+    assert await dead_letters(store) == 0
+
+
+async def test_purge_leaves_the_copy(store: Store) -> None:
+    await with_dead_queue(store)
+    await killed(store, 1)
+    assert await store.purge(DeadLetterFilter()) == 1
+    assert await store.redrive_queue("dead") == 1
+
+
+@pytest.mark.parametrize("_", range(3))
+async def test_redrive_from_both_ends_at_once_doubles_nothing(store: Store, _: int) -> None:
+    await with_dead_queue(store)
+    await killed(store, 20)
+    calls = [store.redrive_queue("dead", limit=7) for _ in range(3)]
+    calls += [store.redrive(DeadLetterFilter(queue="q"), limit=7) for _ in range(3)]
+    moved = sum(await asyncio.gather(*calls))
+    moved += await store.redrive_queue("dead") + await store.redrive(DeadLetterFilter())
+    assert moved == 20
+    assert len(await pop_all(store, "q")) == 20
+    assert (await store.queue("dead")).messages == 0
+    assert await dead_letters(store) == 0
+
+
+# --- Told to who waits --------------------------------------------------------------------------------------
+
+
+async def test_what_the_store_pushes_itself_is_told(store: Store) -> None:
+    heard: list[tuple[str | None, Arrival]] = []
+    # That a queue has changed is heard, too, but then nothing has come to it.
+    await store.listen(lambda queue, arrival: heard.append((queue, arrival)) if arrival.messages else None)
+    await with_dead_queue(store, retry_limit=0)
+    await killed(store, 2)
+    assert heard == [("dead", Arrival(1, 2))]
+    assert await store.redrive(DeadLetterFilter(), limit=1) == 1
+    assert await store.redrive_queue("dead") == 1
+    assert heard == [("dead", Arrival(1, 2)), ("q", Arrival(1, 1)), ("q", Arrival(1, 1))]
+    assert await store.redrive_queue("dead") == 0
+    assert len(heard) == 3

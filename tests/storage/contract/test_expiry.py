@@ -21,11 +21,11 @@ async def dead(store: Store, queue: str = "q") -> list[tuple[int, str | None, in
     return [(one.message.seq, one.error, one.attempts) for one in sorted(page.items, key=lambda one: one.id)]
 
 
-async def expire(store: Store) -> int:
+async def expire(store: Store, *, limit: int = 100) -> int:
     """A whole walk of the duty."""
     passed, place = 0, None
     while True:
-        pruned = await store.prune("expiry", after=place, limit=100)
+        pruned = await store.prune("expiry", after=place, limit=limit)
         passed += pruned.messages
         place = pruned.next
         if place is None:
@@ -189,3 +189,100 @@ async def test_own_time_is_kept_while_a_message_waits(store: Store, clock: SetCl
     clock.advance(60)
     await store.promote(limit=10)
     assert [message.expires_at for message in (await pop(store, "q", batch=5)).messages()] == [at, None]
+
+
+# --- In flight of shared groups -----------------------------------------------------------------------------
+
+
+async def test_duty_passes_retries_of_shared_groups(store: Store, clock: SetClock) -> None:
+    await configure(store, "q", expire_seconds=60, lease_seconds=10, max_size=4)
+    await push_n(store, "q", 3)
+    popped = await pop(store, "q", group="s", mode="shared", batch=3)
+    messages = list(popped.messages())
+    again_at = clock() + timedelta(seconds=3600)
+    for message, status in zip(messages, ("retry", "failed", "completed"), strict=True):
+        place = {"partition_id": message.partition_id, "seq": message.seq}
+        retry_at = None if status == "completed" else again_at
+        assert (await ack(store, lease_id=popped.lease_id, **place, status=status, retry_at=retry_at)).success
+    clock.advance(59)
+    assert await expire(store) == 0
+    clock.advance(1)
+    assert await expire(store) == 2
+    assert await dead(store) == [(1, "expired", 0), (2, "expired", 1)]
+    assert (await store.depth("q", "s")).pending == 0
+    assert [(r.kind, r.messages) for r in await store.removals()] == [("expiry", 2)]
+    assert await expire(store) == 0
+    await push_n(store, "q", 4, start=4)  # there is room again
+    assert await store.verify() == []
+
+
+async def test_duty_passes_an_expired_lease_of_a_shared_group(store: Store, clock: SetClock) -> None:
+    """As a pop would: the delivery failed, and is charged first."""
+    await configure(store, "q", expire_seconds=60, lease_seconds=30, retry_limit=1, on_expired="dead")
+    await push_n(store, "q", 2)
+    await pop(store, "q", group="s", mode="shared", batch=2)
+    clock.advance(60)
+    assert await expire(store) == 2
+    assert await dead(store) == [(1, "expired", 1), (2, "expired", 1)]
+
+
+async def test_duty_meets_an_exhausted_message_of_a_shared_group(store: Store, clock: SetClock) -> None:
+    await configure(store, "q", expire_seconds=60, lease_seconds=30, retry_limit=0)
+    await push_n(store, "q", 2)
+    await pop(store, "q", group="s", mode="shared", batch=2)
+    clock.advance(60)
+    assert await expire(store) == 2
+    assert await dead(store) == [(1, "lease expired", 1), (2, "lease expired", 1)]
+
+
+async def test_duty_leaves_what_a_shared_group_has_leased_or_stopped(store: Store, clock: SetClock) -> None:
+    await configure(store, "q", expire_seconds=60, lease_seconds=10, retry_limit=0, on_exhausted="stop")
+    await push_n(store, "q", 3)
+    popped = await pop(store, "q", group="s", mode="shared", batch=1)
+    await ack(store, lease_id=popped.lease_id, status="failed")
+    clock.advance(55)
+    popped = await pop(store, "q", group="s", batch=1)
+    clock.advance(5)
+    assert await expire(store) == 1, "only what is new"
+    assert (await ack(store, lease_id=popped.lease_id)).messages == 1
+    assert await dead(store) == [(3, "expired", 0)]
+    assert (await store.depth("q", "s")).pending == 1
+
+
+async def test_duty_takes_only_what_expired_out_of_a_range(store: Store, clock: SetClock) -> None:
+    soon = clock() + timedelta(seconds=5)
+    await push_n(store, "q", 5, expires_at=[None, soon, soon, None, soon])
+    popped = await pop(store, "q", group="s", mode="shared", batch=5)
+    await ack(store, lease_id=popped.lease_id, status="retry", retry_at=clock() + timedelta(seconds=60))
+    clock.advance(5)
+    assert await expire(store) == 3
+    assert numbers(await pop(store, "q", group="s", batch=5)) == []
+    clock.advance(55)
+    assert numbers(await pop(store, "q", group="s", batch=5)) == [1, 4]
+
+
+async def test_duty_walks_over_more_ranges_than_one_call_takes(store: Store, clock: SetClock) -> None:
+    await configure(store, "q", expire_seconds=60, lease_seconds=10, on_expired="drop")
+    await configure(store, "r", expire_seconds=60, lease_seconds=10, on_expired="drop")
+    for queue in ("q", "r"):
+        for partition in ("a", "b"):
+            await push_n(store, queue, 7, partition=partition)
+            for number in range(7):
+                popped = await pop(store, queue, group="s", mode="shared", partition=partition, batch=1)
+                later = clock() + timedelta(seconds=3600 + number)  # so that each is a range of its own
+                await ack(store, lease_id=popped.lease_id, status="retry", retry_at=later)
+    clock.advance(60)
+    assert await expire(store, limit=3) == 28
+    assert await expire(store, limit=3) == 0
+    assert [(await store.depth(queue, "s")).pending for queue in ("q", "r")] == [0, 0]
+
+
+async def test_duty_pushes_retries_that_expired_to_the_dead_queue(store: Store, clock: SetClock) -> None:
+    await configure(store, "dead")
+    await configure(store, "q", expire_seconds=60, lease_seconds=10, dead_queue="dead")
+    await push_n(store, "q", 2)
+    popped = await pop(store, "q", group="s", mode="shared", batch=2)
+    await ack(store, lease_id=popped.lease_id, status="retry", retry_at=clock() + timedelta(seconds=3600))
+    clock.advance(60)
+    assert await expire(store) == 2
+    assert numbers(await pop(store, "dead", batch=5)) == [1, 2]

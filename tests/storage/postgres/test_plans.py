@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from statistics import median
 from typing import Any
 from uuid import uuid4
@@ -16,11 +17,13 @@ import asyncpg
 import psycopg
 import pytest
 import pytest_asyncio
+from msgspec.structs import replace
 
+from lockstep.core.maintenance import Place
 from lockstep.core.messages import Batch, NewSchedule
 from lockstep.core.names import QUEUE_MODE
 from lockstep.core.policy import QueueOptions
-from lockstep.core.records import Ack, MessageFilter, PendingRequest, Renewal, Subscription
+from lockstep.core.records import Ack, DeadLetterFilter, MessageFilter, PendingRequest, Renewal, Subscription
 from lockstep.storage.postgres import sql
 from support.builders import ack_of, batch, pop, push_n
 from support.databases import Databases, run_apart
@@ -322,7 +325,7 @@ async def renewal_of_a_shared_lease(actor: Actor) -> Call:
 
 AGE = """
 update lockstep.segment s set created_at = s.created_at - interval '2 hours'
-from lockstep.queue q where q.id = s.queue_id and q.name = 'aging'
+from lockstep.queue q where q.id = s.queue_id and q.name in ('aging', 'retried')
 """
 
 
@@ -333,6 +336,17 @@ async def pop_of_what_expired(actor: Actor) -> Call:
     return lambda: pop(actor.store, "aging", batch=100)
 
 
+async def expiry_of_what_is_retried(actor: Actor) -> Call:
+    await actor.store.configure("retried", QueueOptions(expire_seconds=3600, lease_seconds=60, on_expired="drop"))
+    await push_n(actor.store, "retried", 10)
+    popped = await pop(actor.store, "retried", group=SHARED, mode="shared", batch=10)
+    again_at = datetime.now(UTC) + timedelta(hours=1)
+    acks = [Ack(lease_id=popped.lease_id, seq=message.seq, status="retry") for message in popped.messages()]
+    await actor.store.ack([replace(ack, retry_at=again_at + timedelta(seconds=n)) for n, ack in enumerate(acks)])
+    await actor.sql(AGE)
+    return lambda: actor.store.prune("expiry", after=Place("retried"), limit=100)
+
+
 async def death_with_a_dead_queue(actor: Actor) -> Call:
     await actor.store.configure("grave", QueueOptions())
     await actor.store.configure("dying", QueueOptions(dead_queue="grave"))
@@ -340,6 +354,17 @@ async def death_with_a_dead_queue(actor: Actor) -> Call:
     popped = await pop(actor.store, "dying", batch=10)
     acks = [ack_of(message, lease_id=popped.lease_id, status="dlq") for message in popped.messages()]
     return lambda: actor.store.ack(acks)
+
+
+async def redrive_with_a_dead_queue(actor: Actor) -> Call:
+    await (await death_with_a_dead_queue(actor))()
+    return lambda: actor.store.redrive(DeadLetterFilter(queue="dying"), limit=10)
+
+
+async def dead_letter_by_id(actor: Actor) -> Call:
+    await (await death_with_a_dead_queue(actor))()
+    [letter] = (await actor.store.dead_letters(DeadLetterFilter(queue="dying"), limit=1)).items
+    return lambda: actor.store.dead_letter(letter.id)
 
 
 async def look_for_what_is_due(actor: Actor) -> Call:
@@ -407,7 +432,10 @@ SCENARIOS = [
     Scenario("shared-ack-messages", completion_of_single_messages, 1900),
     Scenario("shared-renew", renewal_of_a_shared_lease, 520),
     Scenario("pop-expired", pop_of_what_expired, 1500),
+    Scenario("prune-expired-retries", expiry_of_what_is_retried, 1500),
     Scenario("ack-dead-queue", death_with_a_dead_queue, 3000),
+    Scenario("redrive-dead-queue", redrive_with_a_dead_queue, 3000),
+    Scenario("dead-letter", dead_letter_by_id, 60),
     Scenario("promote-nothing", look_for_what_is_due, 20),
     Scenario("promote", promotion_of_ten, 600),
     Scenario("messages-first", first_page_of_messages, 220),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import get_args
 
 import click
 
+from lockstep.cli.arguments import ahead
 from lockstep.cli.connection import Session, on_session
 from lockstep.core.records import ACK_ERROR_TEXTS, Ack, AckStatus
 from lockstep.errors import Conflict, LeaseLost
@@ -18,15 +20,38 @@ from lockstep.errors import Conflict, LeaseLost
     "--status", type=click.Choice(get_args(AckStatus)), default="completed", show_default=True, help="How it ended."
 )
 @click.option("--error", help="Why it failed; kept with a dead letter.")
-def ack(session: Session, lease_id: str, status: AckStatus, error: str | None) -> None:
+@click.option("--seq", type=click.IntRange(min=1), help="Only this message; of an ordered group, all up to it.")
+@click.option("--partition-id", type=click.IntRange(min=1), help="The partition of --seq, if the lease has several.")
+@click.option(
+    "--at",
+    "retry_at",
+    type=ahead,
+    metavar="TIME",
+    help="With failed or retry, in a shared group: when it comes again, or in how long: 90s, 15m, 2h, 7d.",
+)
+def ack(
+    session: Session,
+    lease_id: str,
+    status: AckStatus,
+    error: str | None,
+    seq: int | None,
+    partition_id: int | None,
+    retry_at: datetime | None,
+) -> None:
     """Acknowledge what was popped.
 
     All that LEASE_ID holds is completed; or, with another --status, given back. failed: its first message comes
     again after the retry delay, or becomes a dead letter if its attempts are used up. retry: all comes again at
-    once, and no attempt is charged. dlq: the first message becomes a dead letter.
+    once, and no attempt is charged. dlq: the first message becomes a dead letter. In a shared group each of them speaks
+    for all messages that the lease still holds, or for the one with --seq.
     """
+    if partition_id is not None and seq is None:
+        raise click.UsageError("--partition-id goes with --seq.")
+    if retry_at is not None and status not in ("failed", "retry"):
+        raise click.UsageError("--at goes with --status failed or retry.")
+    one = Ack(lease_id=lease_id, partition_id=partition_id, seq=seq, status=status, error=error, retry_at=retry_at)
     with session.client() as client:
-        [outcome] = client.ack([Ack(lease_id=lease_id, status=status, error=error)])
+        [outcome] = client.ack([one])
     if outcome.error is not None:
         raise (LeaseLost if outcome.error == "lease_lost" else Conflict)(ACK_ERROR_TEXTS[outcome.error])
     text = f"{outcome.messages} messages completed" if status == "completed" else f"the lease ended with {status}"

@@ -1,4 +1,4 @@
-"""`lockstep maintenance`: let servers buffer pushes while the database is worked on."""
+"""`lockstep maintenance`: let servers buffer pushes while the database is worked on; and what they do by themselves."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import click
 
 from lockstep.cli.connection import Session, on_session
 
+_DUTIES = ("name", "last_finished_at", "next_run_at", "runs", "failures", "last_error", "claimed_by", "last_effect")
+
 _pop = click.option("--pop", is_flag=True, help="Pops, which then find nothing, instead of pushes.")
 
 
 @click.group()
 def maintenance() -> None:
-    """Buffer pushes, or stop pops, on all servers of the database."""
+    """Buffer pushes, or stop pops, on all servers of the database; and see what they do in the background."""
 
 
 @maintenance.command()
@@ -45,6 +47,14 @@ def retry(session: Session) -> None:
     with session.client() as client:
         messages = client.retry_rejected()
     session.output.done(f"{messages} messages are pushed again", messages=messages)
+
+
+@maintenance.command()
+@on_session()
+def duties(session: Session) -> None:
+    """List what servers do in the background: when it was done last, by which of them, and what came of it."""
+    with session.client() as client:
+        session.output.rows(client.duties(), _DUTIES, empty="no server has done any yet")
 
 
 def _set(session: Session, *, pop: bool, enabled: bool) -> None:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from lockstep.cli.arguments import PAGE, later, limit_option, time
+from lockstep.cli.arguments import PAGE, ahead, later, limit_option
 from lockstep.cli.connection import Session, on_session
 from lockstep.cli.output import Column, payload_text
 from lockstep.client import Client
@@ -54,8 +54,10 @@ def schedule() -> None:
 @click.option("--queue", "-q", help="Only those of a queue.")
 @click.option("--partition", "-p", help="Only those of a partition; needs --queue.")
 @click.option("--key-prefix", help="Only those whose key begins so.")
-@click.option("--from", "from_at", type=time, metavar="TIME", help="Due at or after this time.")
-@click.option("--to", "to_at", type=time, metavar="TIME", help="Due before this time.")
+@click.option("--from", "from_at", type=ahead, metavar="TIME", help="Due at or after this time, or so long from now.")
+@click.option(
+    "--to", "to_at", type=ahead, metavar="TIME", help="Due before this time, or within so long: 90s, 15m, 2h."
+)
 @limit_option
 def ls(session: Session, limit: int, **where: Any) -> None:
     """List waiting messages by due time."""

@@ -13,10 +13,11 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+from msgspec.structs import replace
 
 from lockstep.core.ids import is_canonical_uuid, message_ids
 from lockstep.core.messages import Appointment, Batch, Columns, NewSchedule, PushResult, Run
-from lockstep.core.names import DEFAULT_PARTITION, QUEUE_MODE
+from lockstep.core.names import DEFAULT_PARTITION, QUEUE_MODE, TRANSACTION_ID_LENGTH_MAX, storable
 from lockstep.core.policy import SECONDS_MAX, GroupMode
 from lockstep.core.records import (
     ACK_ERROR_TEXTS,
@@ -26,13 +27,15 @@ from lockstep.core.records import (
     Popped,
     Renewed,
 )
-from lockstep.core.wire.numbers import number_of
+from lockstep.core.wire.numbers import is_number, number_of
 from lockstep.core.wire.times import Time, parse_time_or_none, timestamp, timestamp_or_none
 from lockstep.errors import InvalidRequest
 
 Order = list[tuple[int, int]]
 _NULL = Raw(b"null")
 _NO_LEASE = "00000000-0000-0000-0000-000000000000"
+_NO_PARTITION = 2**63 - 1
+"""The largest id that there can be, which none ever gets."""
 
 
 class PushItem(Struct, rename="camel", gc=False):
@@ -492,6 +495,30 @@ def ack_of(item: AckItem, *, group: str | None = None) -> Ack:
         error=item.error,
         retry_at=parse_time_or_none(item.retry_at, what="retryAt"),
     )
+
+
+def resolvable(item: AckItem) -> AckItem:
+    """An ack of several. If one of its ids can be nobody's, it names a message that does not exist: then it fails for
+    itself, as one with any other wrong id does, and not for all."""
+    if _may_be_partition(item.partition_id) and _may_be_message(item.transaction_id) and _may_be_seq(item.seq):
+        return item
+    transaction_id = None if item.transaction_id is None else "-"
+    seq = None if item.seq is None else 1
+    return replace(item, partition_id=_NO_PARTITION, transaction_id=transaction_id, seq=seq)
+
+
+def _may_be_partition(partition_id: str | int | None) -> bool:
+    if isinstance(partition_id, str):
+        return is_number(partition_id)
+    return partition_id is None or 0 < partition_id <= _NO_PARTITION
+
+
+def _may_be_message(transaction_id: str | None) -> bool:
+    return transaction_id is None or (0 < len(transaction_id) <= TRANSACTION_ID_LENGTH_MAX and storable(transaction_id))
+
+
+def _may_be_seq(seq: int | None) -> bool:
+    return seq is None or 0 < seq <= _NO_PARTITION
 
 
 def lease_of(text: str | None) -> str | None:

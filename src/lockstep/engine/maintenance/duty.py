@@ -17,6 +17,8 @@ class _Batch(Protocol):
 
 _Done = TypeVar("_Done", bound=_Batch)
 
+_ERROR_LENGTH_MAX = 1_000
+
 
 @dataclass(frozen=True, slots=True)
 class DutyReport:
@@ -34,6 +36,11 @@ class Duty(Protocol):
 
     async def run_once(self) -> DutyReport:
         """One pass. It may be cut short, and two servers may be at it at once: neither does harm."""
+
+
+def duty_error(error: Exception) -> str:
+    """What is kept of the error that a pass failed with."""
+    return f"{type(error).__name__}: {error}"[:_ERROR_LENGTH_MAX]
 
 
 class Walk:

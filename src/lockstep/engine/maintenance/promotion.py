@@ -4,69 +4,74 @@ Unlike the duties of the schedule this is urgent, so it has a task of its own an
 process at a time promote a queue, and whoever comes second finds nothing left. When nothing is due a pass is a probe of
 an index. The task sleeps until the next due time that is known here, at most for its interval, in which it finds what
 other processes have scheduled.
+
+It is shown among the duties all the same. Its passes are too many to write each of them down, so from time to time one
+of the processes tells what its own did since it last told.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import socket
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from datetime import datetime
 
 from lockstep.config import Config
 from lockstep.core.schedules import Promoted
-from lockstep.engine.maintenance.duty import DutyReport
+from lockstep.engine.background import Background
+from lockstep.engine.maintenance.duty import DutyReport, duty_error
 from lockstep.storage.base import Store
 
 logger = logging.getLogger("lockstep.engine.maintenance")
 
-_RETRY_SECONDS_MAX = 5.0
+_TOLD_SECONDS = 5.0
+"""How often it is written down what came of it, by one process of all."""
 
 
 class Promotion:
     name = "promotion"
 
-    def __init__(self, store: Store, config: Config, *, tell: Callable[[Mapping[str, set[str]]], None]) -> None:
+    def __init__(
+        self, store: Store, config: Config, *, tell: Callable[[Mapping[str, set[str]], Mapping[str, int]], None]
+    ) -> None:
         self.interval_seconds = config.promotion_interval_seconds
         self._store = store
         self._messages_max = config.promotion_messages_max
-        self._stop_seconds_max = config.duty_stop_seconds_max
+        self._hold_seconds = config.duty_hold_seconds
         self._tell = tell
-        """Is told the partitions, by queue, that have something new."""
+        """Is told the partitions, by queue, that have something new, and how many messages that is."""
         self._last = Promoted()
-        self._failures = 0
-        self._stirred = asyncio.Event()
-        self._stopping = False
-        self._task: asyncio.Task[None] | None = None
+        self._by = f"{socket.gethostname()}:{os.getpid()}"
+        self._untold_messages = 0
+        self._ask_at = 0.0
+        self._passes = Background(
+            self.name,
+            self._pass,
+            interval_seconds=self.interval_seconds,
+            stop_seconds_max=config.duty_stop_seconds_max,
+            logger=logger,
+        )
 
     def start(self) -> None:
         """Begin; what was begun goes on."""
-        if self._task is None and not self._stopping:
-            self._task = asyncio.get_running_loop().create_task(self._run(), name="lockstep-promotion")
+        self._passes.start()
 
     async def stop(self) -> None:
         """End; a pass that is being done may end itself within a limit. Safe to call twice."""
-        self._stopping = True
-        task, self._task = self._task, None
-        if task is None:
-            return
-        self._stirred.set()
-        _, late = await asyncio.wait([task], timeout=self._stop_seconds_max)
-        for one in late:
-            one.cancel()
-            await asyncio.wait([one])
+        await self._passes.stop()
 
     def note(self, due_at: datetime | None) -> None:
         """Something was scheduled here for this time."""
         next_at = self._last.next_at
         if due_at is not None and (next_at is None or due_at < next_at):
-            self._stirred.set()
+            self._passes.stir()
 
     async def run_once(self) -> DutyReport:
         promoted = await self._store.promote(limit=self._messages_max)
         if promoted.partitions_by_queue:
-            self._tell(promoted.partitions_by_queue)
+            self._tell(promoted.partitions_by_queue, promoted.messages_by_queue)
         for where, why in promoted.postponed.items():
             if where not in self._last.postponed:  # once, and not with every pass
                 fields = {"action": "promotion_postponed", "where": where, "error": why}
@@ -74,27 +79,34 @@ class Promotion:
         self._last = promoted
         return DutyReport({"messages": promoted.messages, "postponed": promoted.postponed}, more=promoted.more)
 
-    async def _run(self) -> None:
-        while not self._stopping:
-            self._stirred.clear()
-            seconds = await self._pass()
-            with suppress(TimeoutError):
-                # A store that never waits would not let anybody else run, so it is waited for even when more is due.
-                await asyncio.wait_for(self._stirred.wait(), max(seconds, 0.001))
-
     async def _pass(self) -> float:
-        """One pass; returns in how many seconds the next one is. Never raises: a database that is away for a while
-        does not end it."""
         try:
             report = await self.run_once()
         except Exception as error:
-            self._failures += 1
-            if self._failures == 1:
-                fields = {"action": "promotion_failed", "error": str(error)}
-                logger.error("promotion_failed", extra=fields, exc_info=error)
-            return min(self.interval_seconds * (1 << min(self._failures, 10)), _RETRY_SECONDS_MAX)
-        self._failures = 0
+            await self._write_down(error)
+            raise
+        self._untold_messages += self._last.messages
+        await self._write_down(None)
         if report.more:
             return 0.0
         wait = self._last.wait_seconds
         return self.interval_seconds if wait is None else min(wait, self.interval_seconds)
+
+    async def _write_down(self, error: Exception | None) -> None:
+        """Tell what came of the passes since this process last told, unless another one has just told of its own."""
+        now = asyncio.get_running_loop().time()
+        if now < self._ask_at:
+            return
+        self._ask_at = now + _TOLD_SECONDS
+        try:
+            claim = await self._store.claim_duty(
+                self.name, interval_seconds=_TOLD_SECONDS, hold_seconds=self._hold_seconds, by=self._by
+            )
+            if not claim.granted:
+                return
+            effect = {"messages": self._untold_messages, "postponed": self._last.postponed}
+            failure = None if error is None else duty_error(error)
+            await self._store.finish_duty(self.name, by=self._by, effect=effect, error=failure)
+            self._untold_messages = 0
+        except Exception as unwritten:
+            logger.info("promotion_unwritten", extra={"action": "promotion_unwritten", "error": str(unwritten)})

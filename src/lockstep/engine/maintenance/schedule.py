@@ -17,7 +17,7 @@ from uuid import uuid4
 
 from lockstep.config import Config
 from lockstep.engine.maintenance.consistency import Consistency
-from lockstep.engine.maintenance.duty import Duty, DutyReport
+from lockstep.engine.maintenance.duty import Duty, DutyReport, duty_error
 from lockstep.engine.maintenance.ended_operations import EndedOperations
 from lockstep.engine.maintenance.eviction import Eviction
 from lockstep.engine.maintenance.history import History
@@ -33,7 +33,6 @@ _JITTER = 0.1
 """Part of an interval, at most, by which a server asks later than it could, so that not all ask at once."""
 _JITTER_SECONDS_MAX = 1.0
 _RETRY_SECONDS_MAX = 30.0
-_ERROR_LENGTH_MAX = 1_000
 
 
 def all_duties(store: Store, config: Config) -> list[Duty]:
@@ -137,8 +136,7 @@ class Maintenance:
             report = await duty.run_once()
         except Exception as error:
             _log_failure(duty, error)
-            text = f"{type(error).__name__}: {error}"[:_ERROR_LENGTH_MAX]
-            await self._store.finish_duty(duty.name, by=self.name, error=text)
+            await self._store.finish_duty(duty.name, by=self.name, error=duty_error(error))
             return None
         await self._store.finish_duty(duty.name, by=self.name, effect=report.effect, more=report.more)
         logger.debug("duty_done", extra={"action": "duty_done", "duty": duty.name, "effect": report.effect})

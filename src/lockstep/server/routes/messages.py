@@ -144,16 +144,17 @@ async def _wait_pop(node: Node, request: Request, wanted: PopRequest, timeout_ms
 
 async def ack(node: Node, request: Request) -> Response:
     item = request.json(_ack_body)
-    return await _ack(node, [item], None)
+    return await _ack(node, [item], [wire.ack_of(item)])
 
 
 async def ack_batch(node: Node, request: Request) -> Response:
     body = request.json(_ack_batch_body)
-    return await _ack(node, body.acknowledgments, body.consumer_group, atomic=body.atomic)
+    items = body.acknowledgments
+    acks = [wire.ack_of(wire.resolvable(item), group=body.consumer_group) for item in items]
+    return await _ack(node, items, acks, atomic=body.atomic)
 
 
-async def _ack(node: Node, items: list[wire.AckItem], group: str | None, *, atomic: bool = False) -> Response:
-    acks = [wire.ack_of(item, group=group) for item in items]
+async def _ack(node: Node, items: list[wire.AckItem], acks: list[Ack], *, atomic: bool = False) -> Response:
     outcomes = await node.engine.ack(acks, atomic=atomic) if acks else []
     _count_acked(node, outcomes)
     return answer([wire.ack_result(item, o, i) for i, (item, o) in enumerate(zip(items, outcomes, strict=True))])

@@ -12,9 +12,7 @@ from uuid import UUID
 from psycopg import RawCursor
 
 from lockstep.config import Config
-from lockstep.core.dead_queue import dead_copy
 from lockstep.core.ids import split_message_id
-from lockstep.core.messages import Batch, Run
 from lockstep.spark import writer
 from lockstep.spark.database import Access
 from lockstep.spark.pipelines.pipeline import Step
@@ -22,18 +20,15 @@ from lockstep.spark.pipelines.rejects import Rejected
 from lockstep.spark.transactions import cursor_of, row_of
 from lockstep.spark.writer import Staged
 from lockstep.spark.writer_options import WriteOptions
-from lockstep.storage.postgres import pushing, sql
 from lockstep.storage.postgres.cache import NameCache
-from lockstep.storage.postgres.failures import StaleName
+from lockstep.storage.postgres.forwarding import forward
 from lockstep.storage.postgres.pushing import Encryption
-from lockstep.storage.postgres.shared import decode_segment
 from lockstep.storage.postgres.within import converse
 
 _COMMITTED = "select exists (select 1 from lockstep.spark_batch b where b.sink = $1 and b.batch_id >= $2)"
 _QUEUE_IDS = "select coalesce(array_agg(q.id), '{}') from lockstep.queue q where q.name = any ($1::text[])"
 _OPEN = "select lockstep.pipeline_open($1::int[], $2::uuid[], $3::int[], $4::uuid[], $5::uuid[])"
 _REJECT = "select lockstep.pipeline_reject($1, $2::int[], $3::uuid[], $4::int[], $5::text[], null)"
-_FORWARDS = "select * from lockstep.take_forwards()"
 _BATCH = "select lockstep.pipeline_batch($1, $2, $3, $4, $5, null)"
 
 
@@ -109,26 +104,5 @@ def _reject(
     where = [queue_ids, list(segments), list(ordinals)]
     cursor.execute(_OPEN, [*where, list(attempts), list(lease_ids)])
     cursor.execute(_REJECT, [step.dead_group, *where, errors])
-    _forward(cursor, config)
-
-
-def _forward(cursor: RawCursor[Any], config: Config) -> None:
-    """Push copies of what died to the dead queues of those queues that have one."""
-    rows = cursor.execute(_FORWARDS).fetchall()
-    if not rows:
-        return
-    encryption = Encryption.of(config)
-    batches = [_dead_copy(cursor, row, encryption) for row in rows]
     names = NameCache(config.partition_cache_entries_max)
-    converse(cursor.connection, pushing.push(batches, names, encryption=encryption, at=None))
-
-
-def _dead_copy(cursor: RawCursor[Any], row: Any, encryption: Encryption) -> Batch:
-    dead_queue, partition, group, attempts, error, queue, partition_id, seq, segment_id, ordinal = row
-    found = cursor.execute(sql.query("segment_load"), [[segment_id]]).fetchone()
-    if found is None:
-        raise StaleName("the segment of a message that dies is gone")
-    segment = decode_segment(found, encryption.key)
-    columns = segment.columns.slice(ordinal, ordinal + 1)
-    run = Run(queue, partition, partition_id, seq, segment.uuid, ordinal, segment.created_at, columns)
-    return dead_copy(run.message(0), dead_queue, group=group, attempts=attempts, error=error)
+    converse(cursor.connection, forward(names, encryption=Encryption.of(config), at=None))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from itertools import islice
 
-from lockstep.core.messages import redriven
+from lockstep.core.messages import Batch, redriven
 from lockstep.core.records import DeadLetter, DeadLetterFilter, DeadLetterPage
 from lockstep.errors import DeadLetterNotFound
+from lockstep.storage.memory.dead_queue import copy_leased, remove_copy
 from lockstep.storage.memory.push import push
 from lockstep.storage.memory.state import DeadEntry, State
 
@@ -24,12 +25,15 @@ def dead_letter(state: State, dead_letter_id: int) -> DeadLetter:
     return _shown(state.dead_letters[dead_letter_id])
 
 
-def redrive(state: State, where: DeadLetterFilter, *, limit: int, now: datetime) -> int:
-    entries = list(islice(_matching(state, where), limit))
-    push(state, [redriven(entry.partition.message(entry.seq)) for entry in entries], now, overtake=True)
+def redrive(state: State, where: DeadLetterFilter, *, limit: int, now: datetime) -> Sequence[Batch]:
+    entries = list(islice((one for one in _matching(state, where) if not copy_leased(one, now)), limit))
+    batches = [redriven(entry.partition.message(entry.seq)) for entry in entries]
+    push(state, batches, now, overtake=True)
     for entry in entries:
-        state.remove_dead_letter(entry.id)
-    return len(entries)
+        remove_copy(state, entry, now)
+        if entry.id in state.dead_letters:  # it may have been the dead letter of a copy, and gone with that
+            state.remove_dead_letter(entry.id)
+    return batches
 
 
 def purge(state: State, where: DeadLetterFilter) -> int:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime
 from itertools import islice
 
@@ -43,12 +44,17 @@ def check_unused(state: State, queue: str) -> None:
         raise Conflict(f"queue {queue} is the dead queue of {sources[0]}")
 
 
-def forward(state: State, now: datetime) -> None:
-    """Push what died in this call to the dead queues; it cannot fail, because they have no max_size."""
+def forward(state: State, now: datetime) -> Sequence[Batch]:
+    """Push what died in this call to the dead queues; it cannot fail, because they have no max_size. Returns what."""
     dying, state.dying = state.dying, []
-    batches = [_copy(state.dead_letters[one]) for one in dying if one in state.dead_letters]
+    entries = [state.dead_letters[one] for one in dying if one in state.dead_letters]
+    batches = [_copy(entry) for entry in entries]
     if batches:
-        push(state, batches, now, overtake=True)
+        pushed = push(state, batches, now, overtake=True)
+        for entry, placement in zip(entries, pushed.placements, strict=True):
+            copy = state.partitions[placement.partition_id], placement.first_seq
+            state.dead_letters[entry.id] = replace(entry, copy=copy)
+    return batches
 
 
 def _copy(entry: DeadEntry) -> Batch:
@@ -58,16 +64,33 @@ def _copy(entry: DeadEntry) -> Batch:
     return dead_copy(message, dead_queue, group=entry.group, attempts=entry.attempts, error=entry.error)
 
 
-def redrive_queue(state: State, queue: str, *, limit: int, now: datetime) -> int:
+def redrive_queue(state: State, queue: str, *, limit: int, now: datetime) -> Sequence[Batch]:
     chosen = list(islice(_copies(state, queue, now), limit))
-    push(state, [sent_back(message, origin) for _, message, origin in chosen], now, overtake=True)
+    batches = [sent_back(message, origin) for _, message, origin in chosen]
+    push(state, batches, now, overtake=True)
     for partition, message, origin in chosen:
-        seq = message.seq
-        state.remove_messages(partition, kept=[(1, seq - 1), (seq + 1, partition.log.last_seq)])
-        _remove_dead_letters(state, origin)
-    for partition in dict.fromkeys(partition for partition, _, _ in chosen):
-        put_right(state, partition, "unleased", now)
-    return len(chosen)
+        _remove(state, partition, message.seq, now)
+        _remove_dead_letters(state, origin, (partition, message.seq))
+    return batches
+
+
+def copy_leased(entry: DeadEntry, now: datetime) -> bool:
+    """Whether somebody has the copy of a dead letter under a live lease."""
+    return entry.copy is not None and _is_under_lease(*entry.copy, now)
+
+
+def remove_copy(state: State, entry: DeadEntry, now: datetime) -> None:
+    """Take the copy of a dead letter out of the dead queue, unless it is gone, or queue mode has done it."""
+    if entry.copy is None:
+        return
+    partition, seq = entry.copy
+    if partition.log.find(seq) is not None and _is_takeable(partition, seq, now):
+        _remove(state, partition, seq, now)
+
+
+def _remove(state: State, partition: Partition, seq: int, now: datetime) -> None:
+    state.remove_messages(partition, kept=[(1, seq - 1), (seq + 1, partition.log.last_seq)])
+    put_right(state, partition, "unleased", now)
 
 
 def _copies(state: State, queue: str, now: datetime) -> Iterator[tuple[Partition, Message, Origin]]:
@@ -83,19 +106,22 @@ def _copies(state: State, queue: str, now: datetime) -> Iterator[tuple[Partition
 
 def _is_takeable(partition: Partition, seq: int, now: datetime) -> bool:
     """Not done by queue mode, and under no live lease."""
-    for group in partition.queue.groups.values():
-        cursor = group.seen_at(partition, seq)
-        if group.name == QUEUE_MODE and seq <= cursor.acked:
-            return False
-        if cursor.leased(now) and cursor.acked < seq <= (cursor.lease_to or 0):
-            return False
-    return True
+    queue_mode = partition.queue.groups.get(QUEUE_MODE)
+    done = queue_mode is not None and seq <= queue_mode.seen_at(partition, seq).acked
+    return not done and not _is_under_lease(partition, seq, now)
 
 
-def _remove_dead_letters(state: State, origin: Origin) -> None:
+def _is_under_lease(partition: Partition, seq: int, now: datetime) -> bool:
+    cursors = (group.seen_at(partition, seq) for group in partition.queue.groups.values())
+    return any(cursor.leased(now) and cursor.acked < seq <= (cursor.lease_to or 0) for cursor in cursors)
+
+
+def _remove_dead_letters(state: State, origin: Origin, copy: tuple[Partition, int]) -> None:
+    """Those of a message that went back; not one that has another copy."""
     partition = state.queues[origin.queue].partitions.get(origin.partition)
     if partition is None:
         return
     for dead_letter_id in list(partition.dead.get(origin.seq, ())):
-        if state.dead_letters[dead_letter_id].group == origin.group:
+        entry = state.dead_letters[dead_letter_id]
+        if entry.group == origin.group and entry.copy in (None, copy):
             state.remove_dead_letter(dead_letter_id)

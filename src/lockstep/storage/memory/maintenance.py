@@ -31,6 +31,7 @@ from lockstep.core.rules import Cursor
 from lockstep.storage.memory.operations import verify_partitions
 from lockstep.storage.memory.pop import expire_due
 from lockstep.storage.memory.queues import put_right
+from lockstep.storage.memory.shared import expire_in_flight
 from lockstep.storage.memory.state import Group, Partition, Queue, State
 
 
@@ -89,16 +90,17 @@ def prune(state: State, books: Books, kind: PruneKind, *, after: Place | None, l
 
 
 def _prune_expired(state: State, books: Books, place: Place, now: datetime) -> Pruned:
-    """Pass what expired on the cursors of one queue, except those under a live lease and stopped ones."""
+    """Pass what expired of one queue, ahead of cursors and in flight, except what is under a live lease or stopped."""
     queue = next((one for one in state.chosen(None) if one.name >= place.queue), None)
     if queue is None:
         return Pruned()
     passed = 0
     for partition in queue.partitions.values():
-        for group, cursor in list(state.cursors(partition)):
-            before = partition.log.count_after(cursor.acked)
+        for group, _ in list(state.cursors(partition)):
+            before = group.lag_of(partition)
+            expire_in_flight(state, group, partition, now)
             expire_due(state, group, partition, now)
-            passed += before - partition.log.count_after(group.cursors[partition.id].acked)
+            passed += before - group.lag_of(partition)
     if passed:
         books.note_removal(queue, "expiry", messages=passed, partitions=0, now=now)
     return Pruned(passed, next=Place(queue.name + "\x01"))

@@ -8,6 +8,7 @@ from lockstep.core.messages import Receipt, redriven
 from lockstep.core.rules import Death, bury, message_status
 from lockstep.core.shared import give_up
 from lockstep.errors import Conflict, MessageNotFound
+from lockstep.storage.memory.dead_queue import copy_leased, remove_copy
 from lockstep.storage.memory.push import push
 from lockstep.storage.memory.queues import put_right
 from lockstep.storage.memory.state import Partition, State
@@ -28,9 +29,13 @@ def retry_message(state: State, partition_id: int, transaction_id: str, now: dat
     cursors = [group.seen_at(partition, seq) for group, _ in state.cursors(partition)]
     if message_status(seq, cursors, dead=seq in partition.dead, now=now) not in ("completed", "dead_letter"):
         raise Conflict(f"message {transaction_id!r} is still to be delivered")
+    entries = [state.dead_letters[one] for one in partition.dead.get(seq, ())]
+    if any(copy_leased(entry, now) for entry in entries):
+        raise Conflict(f"message {transaction_id!r} has a copy in its dead queue that is under a live lease")
     pushed = push(state, [redriven(partition.message(seq))], now, overtake=True)
-    for dead_letter_id in list(partition.dead.get(seq, ())):
-        state.remove_dead_letter(dead_letter_id)
+    for entry in entries:
+        remove_copy(state, entry, now)
+        state.remove_dead_letter(entry.id)
     return pushed[0]
 
 

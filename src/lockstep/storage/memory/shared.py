@@ -151,16 +151,36 @@ def _put_right(state: State, group: Group, partition: Partition, one: Range, now
     return [piece for piece in pieces if piece.first <= piece.last and partition.stored(piece)]
 
 
+def expire_in_flight(state: State, group: Group, partition: Partition, now: datetime) -> None:
+    """Pass what expired in ranges that are neither stopped nor under a live lease; in those that are due, as a pop
+    would."""
+    kept: list[Range] = []
+    for one in group.ranges.get(partition.id, ()):
+        if one.due_at == STOPPED or one.leased(now) or not _expired_seqs(group, partition, one, now):
+            kept.append(one)
+        elif one.due(now):
+            kept += _put_right(state, group, partition, one, now)
+        else:
+            pieces = _without_expired(state, group, partition, one, now)
+            kept += [piece for piece in pieces if partition.stored(piece)]
+    state.put_ranges(group, partition, kept)
+
+
 def _without_expired(state: State, group: Group, partition: Partition, one: Range, now: datetime) -> list[Range]:
     """What is left of a range without the messages that expired, whose deaths are recorded."""
+    expired = _expired_seqs(group, partition, one, now)
+    recorded = group.queue.options.on_expired == "dead"
+    _bury(state, group, partition, [Death(seq, one.attempts, EXPIRED, recorded) for seq in expired], now)
+    return without(one, expired)
+
+
+def _expired_seqs(group: Group, partition: Partition, one: Range, now: datetime) -> list[int]:
     options = group.queue.options
     expired: list[int] = []
     for run in stored_runs(partition, one):
         own = run.columns.expires_at or [None] * len(run)
         expired += [seq for seq, at in enumerate(own, run.first_seq) if is_expired(run.created_at, at, options, now)]
-    recorded = options.on_expired == "dead"
-    _bury(state, group, partition, [Death(seq, one.attempts, EXPIRED, recorded) for seq in expired], now)
-    return without(one, expired)
+    return expired
 
 
 def _bury(state: State, group: Group, partition: Partition, deaths: Iterable[Death], now: datetime) -> None:

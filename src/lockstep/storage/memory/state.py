@@ -183,6 +183,8 @@ class DeadEntry:
     attempts: int
     error: str | None
     failed_at: datetime
+    copy: tuple[Partition, int] | None = None
+    """Where its copy was pushed in a dead queue, and with which seq."""
 
 
 @dataclass(slots=True)

@@ -45,6 +45,7 @@ from lockstep.core.policy import GroupMode, QueueOptions, changed_options
 from lockstep.core.records import (
     Ack,
     AckOutcome,
+    Arrival,
     ClearScope,
     DeadLetter,
     DeadLetterFilter,
@@ -70,6 +71,7 @@ from lockstep.core.records import (
     Subscription,
     TransactionResult,
     Utilisation,
+    arrivals_of,
 )
 from lockstep.core.schedules import Promoted, Scheduled, ScheduleFilter, ScheduleName, SchedulePage, Timing
 from lockstep.core.statistics import DatabaseStats, StoreCounts
@@ -120,13 +122,20 @@ class MemoryStore:
         self._system = System(id=uuid4())
         self._spools: dict[UUID, int] = {}
         """Up to where each is drained."""
+        self._hear: Callable[[str | None, Arrival], None] | None = None
 
     @contextmanager
     def _deaths(self) -> Iterator[datetime]:
         """For calls in which messages may die: what did is pushed to the dead queues at the end."""
         now = self._now()
         yield now
-        dead_queue.forward(self._state, now)
+        self._tell(dead_queue.forward(self._state, now))
+
+    def _tell(self, batches: Sequence[Batch]) -> None:
+        """Tell who waits what was pushed without a producer that would."""
+        if self._hear is not None:
+            for queue, arrival in arrivals_of(batches).items():
+                self._hear(queue, arrival)
 
     async def open(self) -> None:
         """Nothing to do."""
@@ -140,10 +149,11 @@ class MemoryStore:
     async def ready(self) -> None:
         """Always."""
 
-    async def listen(self, hear: Callable[[str | None, int], None]) -> None:
-        """No other process can reach this store, so there is nothing to hear."""
+    async def listen(self, hear: Callable[[str | None, Arrival], None]) -> None:
+        """No other process can reach this store, so there is nothing to hear but what it pushes of its own accord."""
+        self._hear = hear
 
-    def announce(self, partitions_by_queue: Mapping[str, int]) -> None:
+    def announce(self, arrivals: Mapping[str, Arrival]) -> None:
         """There is nobody to tell."""
 
     def watch(self, *, there: Callable[[bool], None], changed: Callable[[], None]) -> None:
@@ -435,10 +445,14 @@ class MemoryStore:
         return dead_letters.dead_letter(self._state, dead_letter_id)
 
     async def redrive(self, where: DeadLetterFilter, *, limit: int = 1000) -> int:
-        return dead_letters.redrive(self._state, where, limit=limit, now=self._now())
+        batches = dead_letters.redrive(self._state, where, limit=limit, now=self._now())
+        self._tell(batches)
+        return len(batches)
 
     async def redrive_queue(self, queue: str, *, limit: int = 1000) -> int:
-        return dead_queue.redrive_queue(self._state, queue, limit=limit, now=self._now())
+        batches = dead_queue.redrive_queue(self._state, queue, limit=limit, now=self._now())
+        self._tell(batches)
+        return len(batches)
 
     async def purge(self, where: DeadLetterFilter) -> int:
         return dead_letters.purge(self._state, where)

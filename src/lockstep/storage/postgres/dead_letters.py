@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import asyncpg
 
-from lockstep.core.messages import Run, redriven
+from lockstep.core.messages import Message, Run, redriven
 from lockstep.core.records import DeadLetter, DeadLetterFilter, DeadLetterPage
 from lockstep.errors import DeadLetterNotFound
 from lockstep.storage.postgres import pushing, sql
-from lockstep.storage.postgres.shared import Shared
+from lockstep.storage.postgres.delivery import Delivery
 
+_TAKE_COPIES = "select lockstep.take_copies($1::bigint[], $2::bigint[], $3::uuid[], $4::bigint[], $5::timestamptz)"
 _DELETE = "delete from lockstep.dead_letter where id = any ($1::bigint[])"
 
 
-class DeadLetters(Shared):
+class DeadLetters(Delivery):
     async def dead_letters(self, where: DeadLetterFilter, *, limit: int = 100, offset: int = 0) -> DeadLetterPage:
         filters = _filters(where)
         rows = await self._query("dead_letter_list", *filters, limit, offset)
@@ -31,22 +33,56 @@ class DeadLetters(Shared):
         return page.items[0]
 
     async def redrive(self, where: DeadLetterFilter, *, limit: int = 1000) -> int:
+        queues: set[str] = set()
+
         async def work(connection: asyncpg.Connection[Any]) -> tuple[int, pushing.Pushed | None]:
             query = sql.query("dead_letter_take")
-            rows = await self.database.on(connection, "dead_letter_take", query, *_filters(where), limit)
-            if not rows:
+            rows = await self.database.on(connection, "dead_letter_take", query, *_filters(where), limit, self.now())
+            letters = _letters(rows, await self._load_single([row[5:11] for row in rows], connection))
+            queues.update(letter.message.queue for letter in letters)
+            going = await self._without_copies(connection, letters, {row[0]: row[11:] for row in rows})
+            if not going:
                 return 0, None
-            letters = _letters(rows, await self._load_single([row[5:] for row in rows], connection))
-            batches = [redriven(letter.message) for letter in letters]
-            conversation = pushing.push(batches, self.names, encryption=self.encryption, at=self.now(), overtake=True)
-            pushed = await self._converse(conversation, connection)
-            await self.database.on(connection, "dead_letter_delete", _DELETE, [row[0] for row in rows])
-            return len(letters), pushed
+            batches = [redriven(letter.message) for letter in going]
+            pushed = await self._converse(self._push_conversation(batches, overtake=True), connection)
+            await self._delete_dead_letters(connection, [letter.id for letter in going])
+            return len(going), replace(pushed, untold=True)
 
-        count, pushed = await self.database.transaction(work)
-        for segment_id, segment in pushed.segments if pushed else ():
-            self.segments.put(segment_id, segment)
+        count, pushed = await self._create_names(queues, work)
+        self._remember(pushed)
         return count
+
+    async def _without_copies(
+        self, connection: asyncpg.Connection[Any], letters: Sequence[DeadLetter], copies: Mapping[int, Any]
+    ) -> list[DeadLetter]:
+        """Take the copies of dead letters out of their dead queues, with all locks that are needed to push the messages
+        again; returns those with whose copies nobody is at work."""
+        if not letters:
+            return []
+        batches = [redriven(letter.message) for letter in letters]
+        await self._converse(pushing.resolve(batches, self.names, at=self.now()), connection)
+        partition_ids, seqs = zip(*(copies[letter.id] for letter in letters), strict=True)
+        await self._lock_for(connection, [], batches, also=[one for one in partition_ids if one is not None])
+        free = await self._take_copies(connection, partition_ids, seqs, [letter.message for letter in letters])
+        return [letter for letter, is_free in zip(letters, free, strict=True) if is_free]
+
+    async def _take_copies(
+        self,
+        connection: asyncpg.Connection[Any],
+        partition_ids: Sequence[int | None],
+        seqs: Sequence[int | None],
+        origins: Sequence[Message],
+    ) -> list[bool]:
+        """Remove the copies of messages, where they have one, from partitions that are locked. False for one that is
+        under a live lease. A copy has the trace id of its message."""
+        trace_ids = [origin.trace_id for origin in origins]
+        given = (list(partition_ids), list(seqs), trace_ids, [origin.partition_id for origin in origins], self.now())
+        rows = await self.database.on(connection, "take_copies", _TAKE_COPIES, *given)
+        free: list[bool] = rows[0][0]
+        return free
+
+    async def _delete_dead_letters(self, connection: asyncpg.Connection[Any], ids: Sequence[int]) -> None:
+        await self.database.on(connection, "dead_letter_delete", _DELETE, list(ids))
 
     async def purge(self, where: DeadLetterFilter) -> int:
         return len(await self._query("dead_letter_purge", *_filters(where)))

@@ -8,19 +8,71 @@ others need no transaction of several statements.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from datetime import datetime
 from typing import Any, TypeVar
 
 import asyncpg
 
 from lockstep.core.dead_queue import dead_copy
-from lockstep.storage.postgres import pushing
-from lockstep.storage.postgres.shared import Shared
+from lockstep.core.messages import Batch, Run
+from lockstep.core.records import arrivals_of
+from lockstep.storage.postgres import pushing, sql
+from lockstep.storage.postgres.cache import NameCache, Segment, SegmentCache
+from lockstep.storage.postgres.calls import Call, Conversation
+from lockstep.storage.postgres.failures import StaleName
+from lockstep.storage.postgres.pushing import Encryption
+from lockstep.storage.postgres.shared import Shared, decode_segment
 
 T = TypeVar("T")
 
 _LOCK = "select lockstep.lock_for_transaction('{}'::int[], $1::bigint[], $2::uuid[])"
 _TAKE = "select * from lockstep.take_forwards()"
+_NOTE = "select lockstep.note_copies($1::bigint[], $2::bigint[], $3::bigint[])"
 _HURRY = "set local lock_timeout = '100ms'"
+
+
+def forward(
+    names: NameCache,
+    *,
+    encryption: Encryption,
+    at: datetime | None,
+    cache: SegmentCache | None = None,
+    queues: set[str] | None = None,
+) -> Conversation[pushing.Pushed | None]:
+    """Push copies of what died in this transaction, and write down where they are; `queues` is told the names of those
+    to which, before anything is pushed. None: nothing died whose queue has a dead queue."""
+    rows = yield Call("take_forwards", _TAKE, [])
+    if not rows:
+        return None
+    if queues is not None:
+        queues.update(row[0] for row in rows)
+    segments = yield from _load({row[8] for row in rows}, encryption, cache)
+    batches = [_copy(row, segments) for row in rows]
+    pushed = yield from pushing.push(batches, names, encryption=encryption, at=at, overtake=True)
+    places = pushed.result.placements
+    copies = [[row[10] for row in rows], [one.partition_id for one in places], [one.first_seq for one in places]]
+    yield Call("note_copies", _NOTE, copies)
+    return replace(pushed, untold=True)
+
+
+def _load(ids: set[int], encryption: Encryption, cache: SegmentCache | None) -> Conversation[dict[int, Segment]]:
+    found = {} if cache is None else {one: segment for one in ids if (segment := cache.get(one)) is not None}
+    missing = list(ids - found.keys())
+    if missing:
+        rows = yield Call("segment_load", sql.query("segment_load"), [missing])
+        found.update((row[0], decode_segment(row, encryption.key)) for row in rows)
+    return found
+
+
+def _copy(row: Any, segments: dict[int, Segment]) -> Batch:
+    dead_queue, partition, group, attempts, error, queue, partition_id, seq, segment_id, ordinal, _ = row
+    segment = segments.get(segment_id)
+    if segment is None:
+        raise StaleName("the segment of a message that dies is gone")
+    columns = segment.columns.slice(ordinal, ordinal + 1)
+    run = Run(queue, partition, partition_id, seq, segment.uuid, ordinal, segment.created_at, columns)
+    return dead_copy(run.message(0), dead_queue, group=group, attempts=attempts, error=error)
 
 
 class Forwarding(Shared):
@@ -61,20 +113,16 @@ class Forwarding(Shared):
 
     async def _forward(self, connection: asyncpg.Connection[Any], queues: set[str]) -> pushing.Pushed | None:
         """Push what died in this transaction; `queues` is told the names of those to which."""
-        rows = await self.database.on(connection, "take_forwards", _TAKE)
-        if not rows:
-            return None
-        queues.update(row[0] for row in rows)
-        places = [(row[5], row[1], row[6], row[7], row[8], row[9]) for row in rows]
-        runs = await self._load_single(places, connection)
-        batches = [
-            dead_copy(run.message(0), row[0], group=row[2], attempts=row[3], error=row[4])
-            for row, run in zip(rows, runs, strict=True)
-        ]
-        conversation = pushing.push(batches, self.names, encryption=self.encryption, at=self.now(), overtake=True)
+        at, cache = self.now(), self.segments
+        conversation = forward(self.names, encryption=self.encryption, at=at, cache=cache, queues=queues)
         return await self._converse(conversation, connection)
 
     def _remember(self, pushed: pushing.Pushed | None) -> None:
-        """Consumers near the tail are served what was pushed here without reading it back."""
-        for segment_id, segment in pushed.segments if pushed else ():
+        """Consumers near the tail are served what was pushed here without reading it back; and those who wait for what
+        no producer tells of are told."""
+        if pushed is None:
+            return
+        for segment_id, segment in pushed.segments:
             self.segments.put(segment_id, segment)
+        if pushed.untold:
+            self._tell(arrivals_of(pushed.result.batches))

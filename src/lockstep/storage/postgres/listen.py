@@ -11,13 +11,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from uuid import uuid4
 
 import msgspec
 
+from lockstep.core.records import Arrival
 from lockstep.errors import LockstepError
 from lockstep.storage.postgres.cache import NameCache, SegmentCache
 from lockstep.storage.postgres.failures import translate
@@ -25,7 +25,7 @@ from lockstep.storage.postgres.pool import Database, backoff_seconds
 
 logger = logging.getLogger("lockstep.storage")
 
-Hear = Callable[[str | None, int], None]
+Hear = Callable[[str | None, Arrival], None]
 
 _PUSHES = "lockstep_push"
 _QUEUES = "lockstep_queue"
@@ -44,7 +44,8 @@ _ALIVE_SECONDS = 30.0
 _PAYLOAD_BYTES_MAX = 7_900
 """PostgreSQL takes less than 8,000."""
 
-_decode = msgspec.json.Decoder(tuple[str, dict[str, int]]).decode
+_NOTHING = Arrival(0, 0)
+_decode = msgspec.json.Decoder(tuple[str, dict[str, Arrival]]).decode
 
 
 class Signals:
@@ -62,7 +63,7 @@ class Signals:
         """Whether one of the listeners is this process."""
         self._listening: asyncio.Task[None] | None = None
         self._telling: asyncio.Task[None] | None = None
-        self._untold: Counter[str] = Counter()
+        self._untold: dict[str, Arrival] = {}
         self._others = True
         self._others_known_at = -_LISTENERS_KNOWN_SECONDS
 
@@ -82,19 +83,27 @@ class Signals:
         self._listening = self._telling = None
         self._untold.clear()
 
-    def announce(self, partitions_by_queue: Mapping[str, int]) -> None:
+    def announce(self, arrivals: Mapping[str, Arrival]) -> None:
         if not self._others and time.monotonic() - self._others_known_at < _LISTENERS_KNOWN_SECONDS:
             return
-        self._untold.update(partitions_by_queue)
+        for queue, (partitions, messages) in arrivals.items():
+            before = self._untold.get(queue, _NOTHING)
+            self._untold[queue] = Arrival(before.partitions + partitions, before.messages + messages)
         if self._telling is None or self._telling.done():
             self._telling = asyncio.create_task(self._tell())
+
+    def tell(self, arrivals: Mapping[str, Arrival]) -> None:
+        """Announce what nobody in this process knows of either."""
+        for queue, arrival in arrivals.items():
+            self._tell_hearer(queue, arrival)
+        self.announce(arrivals)
 
     async def _tell(self) -> None:
         try:
             while self._untold:
                 if time.monotonic() - self._others_known_at >= _LISTENERS_KNOWN_SECONDS:
                     await self._count_others()
-                untold, self._untold = self._untold, Counter()
+                untold, self._untold = self._untold, {}
                 if self._others:
                     await self._database.fetch("notify", _NOTIFY, list(_payloads(self._own, untold)))
                 await asyncio.sleep(_GATHER_SECONDS)
@@ -140,7 +149,7 @@ class Signals:
             self._names.clear()
             self._segments.clear()
             self._tell_changed()
-            self._tell_hearer(None, 1)
+            self._tell_hearer(None, Arrival())
             ready.set()
             while not lost.is_set():
                 try:
@@ -155,18 +164,18 @@ class Signals:
 
     def _heard_push(self, _connection: Any, _pid: int, _channel: str, payload: object) -> None:
         try:
-            sender, partitions_by_queue = _decode(str(payload))
+            sender, arrivals = _decode(str(payload))
         except msgspec.DecodeError:
-            self._tell_hearer(None, 1)  # from SQL, which says just that there is something
+            self._tell_hearer(None, Arrival())  # from SQL, which says just that there is something
             return
         if sender != self._own:
             self._set_others(True)
-            for queue, partitions in partitions_by_queue.items():
-                self._tell_hearer(queue, partitions)
+            for queue, arrival in arrivals.items():
+                self._tell_hearer(queue, arrival)
 
     def _heard_queue(self, _connection: Any, _pid: int, _channel: str, payload: object) -> None:
         self._names.forget(str(payload))
-        self._tell_hearer(str(payload), 1)
+        self._tell_hearer(str(payload), Arrival())
 
     def _heard_system(self, _connection: Any, _pid: int, _channel: str, _payload: object) -> None:
         self._tell_changed()
@@ -175,25 +184,25 @@ class Signals:
         if self.changed is not None:
             self.changed()
 
-    def _tell_hearer(self, queue: str | None, partitions: int) -> None:
+    def _tell_hearer(self, queue: str | None, arrival: Arrival) -> None:
         if self._hear is not None:
-            self._hear(queue, partitions)
+            self._hear(queue, arrival)
 
 
-def _payloads(sender: str, untold: Mapping[str, int]) -> Iterator[str]:
+def _payloads(sender: str, untold: Mapping[str, Arrival]) -> Iterator[str]:
     """The announcements, in as few notifications as they fit into."""
-    part: dict[str, int] = {}
+    part: dict[str, Arrival] = {}
     size = 0
-    for queue, partitions in untold.items():
-        cost = len(msgspec.json.encode(queue)) + 16
+    for queue, arrival in untold.items():
+        cost = len(msgspec.json.encode(queue)) + 32
         if part and size + cost > _PAYLOAD_BYTES_MAX - 64:
             yield _payload(sender, part)
             part, size = {}, 0
-        part[queue] = partitions
+        part[queue] = arrival
         size += cost
     if part:
         yield _payload(sender, part)
 
 
-def _payload(sender: str, partitions_by_queue: Mapping[str, int]) -> str:
-    return msgspec.json.encode((sender, partitions_by_queue)).decode()
+def _payload(sender: str, arrivals: Mapping[str, Arrival]) -> str:
+    return msgspec.json.encode((sender, arrivals)).decode()

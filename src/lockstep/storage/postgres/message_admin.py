@@ -10,7 +10,7 @@ from lockstep.core.messages import Receipt, redriven
 from lockstep.core.names import QUEUE_MODE
 from lockstep.errors import Conflict, GroupNotFound, MessageNotFound
 from lockstep.storage.postgres import pushing
-from lockstep.storage.postgres.delivery import Delivery
+from lockstep.storage.postgres.dead_letters import DeadLetters
 from lockstep.storage.postgres.failures import Dying
 
 _REMOVE = "select lockstep.remove_message($1, $2, $3::timestamptz)"
@@ -21,12 +21,13 @@ _CONFLICTS = {
     "leased": "is under a live lease",
     "pending": "is still to be delivered",
     "taken": "is being redriven by somebody else",
+    "copy_leased": "has a copy in its dead queue that is under a live lease",
     "done": "is done for this group",
     "behind": "is not the next one of this group: others come before it",
 }
 
 
-class MessageAdmin(Delivery):
+class MessageAdmin(DeadLetters):
     async def remove_message(self, partition_id: int, transaction_id: str) -> None:
         rows = await self.database.fetch("remove_message", _REMOVE, partition_id, transaction_id, self.now())
         if rows[0][0] != "removed":
@@ -37,9 +38,14 @@ class MessageAdmin(Delivery):
             row = (await self.database.on(connection, "retry_message", _RETRY, partition_id, transaction_id))[0]
             if row[0] != "retried":
                 _refuse(row[0], partition_id, transaction_id)
-            _, queue, partition, seq, segment_id, ordinal = row
+            _, queue, partition, seq, segment_id, ordinal, ids, *copies = row
             place = (queue, partition, partition_id, seq, segment_id, ordinal)
             [run] = await self._load_single([place], connection)
+            if ids is not None:
+                origins = [run.message(0)] * len(ids)
+                if not all(await self._take_copies(connection, *copies, origins)):
+                    _refuse("copy_leased", partition_id, transaction_id)
+                await self._delete_dead_letters(connection, ids)
             return await self._converse(self._push_conversation([redriven(run.message(0))], overtake=True), connection)
 
         pushed = await self.database.transaction(work)

@@ -82,6 +82,8 @@ class Pushed:
 
     result: PushResult
     segments: list[tuple[int, Segment]]
+    untold: bool = False
+    """The store pushed it of its own accord, so that nobody else tells those who wait for it."""
 
 
 def push(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -11,6 +11,7 @@ import asyncpg
 
 from lockstep.core.codec import Codec, decode, unseal
 from lockstep.core.messages import Columns, Run
+from lockstep.core.records import Arrival
 from lockstep.core.schedules import Timing
 from lockstep.errors import GroupNotFound, PartitionNotFound, QueueNotFound, Unavailable
 from lockstep.storage.postgres import sql
@@ -40,6 +41,10 @@ class Shared:
 
     def now(self) -> datetime | None:
         """The set time, or None where the database's clock rules."""
+        raise NotImplementedError
+
+    def _tell(self, arrivals: Mapping[str, Arrival]) -> None:
+        """Tell those who wait, here and in other processes, what the store has pushed of its own accord."""
         raise NotImplementedError
 
     async def _query(self, name: str, *args: Any) -> list[Any]:

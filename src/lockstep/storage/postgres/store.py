@@ -7,6 +7,7 @@ from datetime import datetime
 from functools import partial
 
 from lockstep.config import Config, load
+from lockstep.core.records import Arrival
 from lockstep.core.schedules import Timing
 from lockstep.storage.postgres.cache import NameCache, SegmentCache
 from lockstep.storage.postgres.dead_letters import DeadLetters
@@ -84,8 +85,11 @@ class PostgresStore(
     async def listen(self, hear: Hear) -> None:
         await self._signals.listen(hear)
 
-    def announce(self, partitions_by_queue: Mapping[str, int]) -> None:
-        self._signals.announce(partitions_by_queue)
+    def announce(self, arrivals: Mapping[str, Arrival]) -> None:
+        self._signals.announce(arrivals)
+
+    def _tell(self, arrivals: Mapping[str, Arrival]) -> None:
+        self._signals.tell(arrivals)
 
     def watch(self, *, there: Callable[[bool], None], changed: Callable[[], None]) -> None:
         self._signals.changed = changed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import asyncpg
@@ -24,7 +25,8 @@ order by q.name for no key update
 """
 _FIND_BALANCED = "select partitions from lockstep.queue where id = $1"
 _TAKE_DEAD = (
-    "select lockstep.take_dead($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::text[], $6::timestamptz)"
+    "select lockstep.take_dead("
+    "$1::bigint[], $2::bigint[], $3::uuid[], $4::bigint[], $5::bigint[], $6::text[], $7::timestamptz)"
 )
 
 
@@ -78,7 +80,8 @@ class WorkQueues(Administration, Delivery):
             await self._lock_for(connection, [], batches, also=[message.partition_id for message, _ in chosen])
             taken = await self.database.on(connection, "take_dead", _TAKE_DEAD, *_places(chosen, origins), self.now())
             going = [batch for batch, is_taken in zip(batches, taken[0][0], strict=True) if is_taken]
-            return len(going), await self._converse(self._push_conversation(going, overtake=True), connection)
+            pushed = await self._converse(self._push_conversation(going, overtake=True), connection)
+            return len(going), replace(pushed, untold=True)
 
         count, pushed = await self._create_names(queues, work)
         self._remember(pushed)
@@ -110,6 +113,7 @@ class WorkQueues(Administration, Delivery):
 def _places(chosen: Sequence[tuple[Message, Origin]], origins: Sequence[int]) -> Iterator[list[Any]]:
     yield [message.partition_id for message, _ in chosen]
     yield [message.seq for message, _ in chosen]
+    yield [message.trace_id for message, _ in chosen]
     yield list(origins)
     yield [origin.seq for _, origin in chosen]
     yield [origin.group for _, origin in chosen]

@@ -39,7 +39,7 @@ end $$;
 -- The dead letters of this transaction that are to be pushed, oldest first, with where to, and where their messages are.
 create or replace function lockstep.take_forwards() returns table (
     dead_queue text, partition_name text, group_name text, attempts int, error text,
-    queue_name text, partition_id bigint, seq bigint, segment_id bigint, ordinal int
+    queue_name text, partition_id bigint, seq bigint, segment_id bigint, ordinal int, id bigint
 ) language sql as $$
     with taken as (
         update lockstep.dead_letter d set forward_to = null
@@ -48,13 +48,19 @@ create or replace function lockstep.take_forwards() returns table (
         returning d.id, f.forward_to, d.queue_id, d.partition_id, d.seq, d.group_name, d.attempts, d.error
     )
     select t.name, p.name, d.group_name, d.attempts, d.error, q.name, d.partition_id, d.seq,
-           r.segment_id, (r.ordinal + d.seq - r.first_seq)::int
+           r.segment_id, (r.ordinal + d.seq - r.first_seq)::int, d.id
     from taken d
     join lockstep.queue q on q.id = d.queue_id
     join lockstep.queue t on t.id = d.forward_to
     join lockstep.partition p on p.id = d.partition_id
     cross join lateral lockstep.runs_between(d.partition_id, d.seq - 1, d.seq) r
     order by d.id
+$$;
+
+-- Writes down where the copies of dead letters are.
+create or replace function lockstep.note_copies(_ids bigint[], _partition_ids bigint[], _seqs bigint[]) returns void language sql as $$
+    update lockstep.dead_letter d set copy_partition_id = t.partition_id, copy_seq = t.seq
+    from unnest(_ids, _partition_ids, _seqs) t (id, partition_id, seq) where d.id = t.id
 $$;
 
 -- Whether a queue may have the dead queue that it asks for, or be one. Its row is locked, and that of the dead queue. Null, or
@@ -76,49 +82,110 @@ create or replace function lockstep.refuse_dead_queue(_queue text, _dead_queue t
 $$;
 
 -- Takes messages out of a dead queue that are to go back to where they came from; says which of those that were asked for.
--- Not those that queue mode has done, or that are under a live lease of any group. Their dead letters, where they came from,
--- go too, as far as nobody else is at them. The partitions are locked.
+-- Not those that queue mode has done, that are under a live lease of any group, or whose dead letter somebody else holds, who
+-- redrives it. Their dead letters go with them. The partitions are locked.
 create or replace function lockstep.take_dead(
-    _partition_ids bigint[], _seqs bigint[], _origin_ids bigint[], _origin_seqs bigint[], _origin_groups text[], _at timestamptz
+    _partition_ids bigint[], _seqs bigint[], _trace_ids uuid[], _origin_ids bigint[], _origin_seqs bigint[], _origin_groups text[], _at timestamptz
 ) returns boolean[] language plpgsql as $$
 declare
     _now timestamptz := coalesce(_at, clock_timestamp());
-    _queue lockstep.queue;
+    _ids bigint[];
+    _of int[];
+    _held bigint[];
     _taken boolean[];
 begin
-    perform 1 from lockstep.cursor c where c.partition_id = any (_partition_ids) order by c.partition_id, c.group_id for no key update;
-    select array_agg(lockstep.is_takeable(t.partition_id, t.seq, _now) order by t.o) into _taken
+    perform lockstep.lock_cursors(_partition_ids || _origin_ids);
+    select array_agg(d.id), array_agg(t.o) into _ids, _of
+    from unnest(_partition_ids, _seqs, _origin_ids, _origin_seqs, _origin_groups) with ordinality t (partition_id, seq, origin_id, origin_seq, group_name, o)
+    join lockstep.dead_letter d on d.partition_id = t.origin_id and d.seq = t.origin_seq and d.group_name = t.group_name
+        and (d.copy_seq is null or (d.copy_partition_id = t.partition_id and d.copy_seq = t.seq));
+    _held := array(select d.id from lockstep.dead_letter d where d.id = any (_ids) for update skip locked);
+    select array_agg(lockstep.is_takeable(t.partition_id, t.seq, _now) and not exists (
+        select 1 from unnest(_ids, _of) l (id, o) where l.o = t.o and l.id <> all (_held)) order by t.o) into _taken
     from unnest(_partition_ids, _seqs) with ordinality t (partition_id, seq, o);
-    for _i in 1 .. cardinality(_taken) loop
-        continue when not _taken[_i];
-        select q.* into _queue from lockstep.partition p join lockstep.queue q on q.id = p.queue_id where p.id = _partition_ids[_i];
-        perform lockstep.remove(_partition_ids[_i], _seqs[_i], _seqs[_i]);
-        delete from lockstep.dead_letter d where d.id in (
-            select d.id from lockstep.dead_letter d
-            where d.partition_id = _origin_ids[_i] and d.seq = _origin_seqs[_i] and d.group_name = _origin_groups[_i]
-            for update skip locked
-        );
-    end loop;
-    if _queue.id is not null then
-        perform lockstep.pass_removed(array(select distinct unnest(_partition_ids)), _queue, _now);
-    end if;
+    perform lockstep.remove_copies(array_agg(t.partition_id), array_agg(t.seq), array_agg(t.trace_id), _now)
+    from unnest(_partition_ids, _seqs, _trace_ids, _taken) t (partition_id, seq, trace_id, taken) where t.taken;
+    delete from lockstep.dead_letter d using unnest(_ids, _of) l (id, o) where d.id = l.id and _taken[l.o];
     return _taken;
+end $$;
+
+-- Takes the copies of dead letters that are to be redriven, to _origin_ids, out of their dead queues. Says which of them may
+-- be: not one whose copy is under a live lease, because somebody is at it. Copies that are gone, or that queue mode has done,
+-- stay as they are; a dead letter may have none. The partitions are locked.
+create or replace function lockstep.take_copies(
+    _partition_ids bigint[], _seqs bigint[], _trace_ids uuid[], _origin_ids bigint[], _at timestamptz
+) returns boolean[] language plpgsql as $$
+declare
+    _now timestamptz := coalesce(_at, clock_timestamp());
+    _free boolean[];
+begin
+    perform lockstep.lock_cursors(_partition_ids || _origin_ids);
+    select array_agg(not lockstep.is_under_lease(t.partition_id, t.seq, _now) order by t.o) into _free
+    from unnest(_partition_ids, _seqs) with ordinality t (partition_id, seq, o);
+    perform lockstep.remove_copies(array_agg(t.partition_id), array_agg(t.seq), array_agg(t.trace_id), _now)
+    from unnest(_partition_ids, _seqs, _trace_ids) t (partition_id, seq, trace_id)
+    where t.seq is not null and lockstep.is_takeable(t.partition_id, t.seq, _now);
+    return _free;
+end $$;
+
+-- All cursors of partitions: those from which something is taken, and those to which it is pushed, together and in order.
+create or replace function lockstep.lock_cursors(_partition_ids bigint[]) returns void language plpgsql as $$
+begin
+    perform 1 from lockstep.cursor c where c.partition_id = any (_partition_ids) order by c.partition_id, c.group_id for no key update;
+end $$;
+
+-- Removes stored messages of locked partitions, one by one, with all that points at them, and lets the cursors pass them. Their
+-- trace ids are given, because the index is by trace, and a packed body is not read here.
+create or replace function lockstep.remove_copies(_partition_ids bigint[], _seqs bigint[], _trace_ids uuid[], _now timestamptz) returns void language plpgsql as $$
+declare
+    _copies record;
+    _queue lockstep.queue;
+    _segments bigint[];
+begin
+    for _copies in
+        select t.partition_id, array_agg(t.seq order by t.seq) as seqs, array_agg(t.trace_id order by t.seq) as trace_ids
+        from unnest(_partition_ids, _seqs, _trace_ids) t (partition_id, seq, trace_id)
+        group by t.partition_id order by t.partition_id
+    loop
+        select q.* into _queue from lockstep.partition p join lockstep.queue q on q.id = p.queue_id where p.id = _copies.partition_id;
+        if _queue.max_size > 0 then
+            perform lockstep.count_pruned(_queue.id, array_fill(_copies.partition_id, array[cardinality(_copies.seqs)]), _copies.seqs, _copies.seqs);
+        end if;
+        _segments := array(
+            select distinct r.segment_id from unnest(_copies.seqs) t (seq)
+            cross join lateral lockstep.runs_between(_copies.partition_id, t.seq - 1, t.seq) r);
+        perform lockstep.remove_runs(_copies.partition_id, t.seq, t.seq) from unnest(_copies.seqs) t (seq);
+        delete from lockstep.dedup_uuid d where d.partition_id = _copies.partition_id and d.seq = any (_copies.seqs);
+        delete from lockstep.dedup_text d where d.partition_id = _copies.partition_id and d.seq = any (_copies.seqs);
+        delete from lockstep.trace_index x using unnest(_copies.seqs, _copies.trace_ids) t (seq, trace_id)
+        where x.trace_id = t.trace_id and x.partition_id = _copies.partition_id and x.seq = t.seq;
+        delete from lockstep.dead_letter d where d.partition_id = _copies.partition_id and d.seq = any (_copies.seqs);
+        perform lockstep.remove_trace_events(_copies.partition_id, t.seq, t.seq) from unnest(_copies.seqs) t (seq);
+        perform lockstep.sweep_segments(_segments);
+        perform lockstep.pass_removed(array[_copies.partition_id], _queue, _now);
+    end loop;
 end $$;
 
 -- Whether a message is stored, not done by queue mode, and under no live lease.
 create or replace function lockstep.is_takeable(_partition_id bigint, _seq bigint, _now timestamptz) returns boolean language sql stable as $$
     select exists (select 1 from lockstep.runs_between(_partition_id, _seq - 1, _seq))
+       and not lockstep.is_under_lease(_partition_id, _seq, _now)
        and not exists (
-           select 1 from lockstep.cursor c join lockstep.consumer_group g on g.id = c.group_id
-           where c.partition_id = _partition_id
-             and case when _seq <= c.acked then (
-                          -- Of a shared group that is what was handed out; what of it is not done is in flight.
-                          g.name = '__QUEUE_MODE__' and not exists (
-                              select 1 from lockstep.delivery d
-                              where d.partition_id = c.partition_id and d.group_id = c.group_id and _seq between d.from_seq and d.to_seq))
-                          or exists (
-                              select 1 from lockstep.delivery d
-                              where d.partition_id = c.partition_id and d.group_id = c.group_id and _seq between d.from_seq and d.to_seq
-                                and d.lease_id is not null and d.due_at > _now)
-                      else c.lease_id is not null and c.due_at > _now and _seq <= c.lease_to end)
+           select 1 from lockstep.cursor c join lockstep.consumer_group g on g.id = c.group_id and g.name = '__QUEUE_MODE__'
+           where c.partition_id = _partition_id and _seq <= c.acked
+             -- Of a shared group that is what was handed out; what of it is not done is in flight.
+             and not exists (
+                 select 1 from lockstep.delivery d
+                 where d.partition_id = c.partition_id and d.group_id = c.group_id and _seq between d.from_seq and d.to_seq))
+$$;
+
+-- Whether a message is under a live lease of any group.
+create or replace function lockstep.is_under_lease(_partition_id bigint, _seq bigint, _now timestamptz) returns boolean language sql stable as $$
+    select exists (
+        select 1 from lockstep.cursor c
+        where c.partition_id = _partition_id and c.lease_id is not null and c.due_at > _now and _seq > c.acked and _seq <= c.lease_to
+    ) or exists (
+        select 1 from lockstep.delivery d
+        where d.partition_id = _partition_id and d.lease_id is not null and d.due_at > _now and _seq between d.from_seq and d.to_seq
+    )
 $$;

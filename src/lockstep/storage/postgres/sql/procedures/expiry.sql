@@ -1,6 +1,6 @@
 -- Expiry: messages that are too old to be delivered are passed, by the pop that meets them and by prune. What is under a
 -- live lease is never looked at. Only queues with expire_seconds, or with messages that have a time of their own, ask.
--- Locks: the caller holds the cursor. Indexes: run_pkey, segment_pkey.
+-- Locks: the caller holds the cursor. Indexes: run_pkey, segment_pkey, delivery_pkey.
 
 -- When a message expires (rules.is_expired): at the time that its producer gave it, else as its queue says; null is never.
 create or replace function lockstep.expiry(_created_at timestamptz, _own timestamptz, _expire_seconds int) returns timestamptz language sql stable as $$
@@ -96,11 +96,81 @@ begin
     return _upto;
 end $$;
 
--- Prune, kind `expiry`: passes what expired on the cursors of the next partitions of the first queue at or after the place
--- (a queue's name and a partition) that has anything that may expire. Says how many messages were passed, summed over the
--- groups; _queue is null at the end of the last queue. Leased and stopped cursors are left alone, and so is a partition
--- that somebody holds for long.
--- Locks: the queue row in share mode, partition rows (by id), with those to which dead letters go, then cursor rows.
+-- Passes the expired messages of a locked range of a shared group without a live lease; says whether there were any. Their
+-- dead letters are recorded where the queue says so.
+create or replace function lockstep.shared_pass_expired(_range lockstep.delivery, _queue lockstep.queue, _now timestamptz) returns boolean language plpgsql as $$
+declare
+    _gone bigint[];
+begin
+    if not lockstep.may_expire(_queue) then
+        return false;
+    end if;
+    _gone := array(
+        select t.seq from lockstep.expired_between(_range.partition_id, _range.from_seq - 1, _range.to_seq, _queue, _now) e
+        cross join lateral generate_series(e.first_seq, e.last_seq) t (seq) order by t.seq);
+    if _gone = '{}' then
+        return false;
+    end if;
+    if _queue.on_expired = 'dead' then
+        perform lockstep.shared_deaths(_queue.id, _range.group_id, _range.partition_id, t.seq, t.seq, _range.attempts, 'expired', _now)
+        from unnest(_gone) t (seq);
+    end if;
+    perform lockstep.shared_end_seqs(_range, _gone);
+    return true;
+end $$;
+
+-- Of what a cursor has in flight, the first thousand ranges that are neither leased nor stopped; of these, those with messages
+-- that expired. What comes later is younger, unless its messages have times of their own: then it is found once some of those
+-- before it are gone, or by the pop that meets it.
+create or replace function lockstep.shared_expired(_cursor lockstep.cursor, _queue lockstep.queue, _now timestamptz)
+returns setof lockstep.delivery language sql stable as $$
+    select d.* from (
+        select d.* from lockstep.delivery d
+        where d.partition_id = _cursor.partition_id and d.group_id = _cursor.group_id
+          and d.due_at < 'infinity' and not (d.lease_id is not null and d.due_at > _now)
+        order by d.from_seq limit 1000
+    ) d
+    where exists (select 1 from lockstep.expired_between(d.partition_id, d.from_seq - 1, d.to_seq, _queue, _now))
+    order by d.from_seq
+$$;
+
+-- Passes what expired in a range, whose cursor is locked; returns how many messages left it. One that is due is put right as
+-- a pop would do it; one that waits for its retry just loses them.
+create or replace function lockstep.shared_expire(_range lockstep.delivery, _queue lockstep.queue, _now timestamptz) returns bigint language plpgsql as $$
+declare
+    _before bigint;
+    _seen bigint := _range.from_seq - 1;
+    _one lockstep.delivery;
+begin
+    -- Who completes a lease holds no cursor.
+    perform 1 from lockstep.delivery d
+    where d.partition_id = _range.partition_id and d.group_id = _range.group_id and d.from_seq = _range.from_seq for update;
+    if not found then
+        return 0;
+    end if;
+    _before := lockstep.still_stored(_range.partition_id, _range.from_seq - 1, _range.to_seq);
+    loop
+        select d.* into _one from lockstep.delivery d
+        where d.partition_id = _range.partition_id and d.group_id = _range.group_id and d.from_seq > _seen and d.from_seq <= _range.to_seq
+          and d.due_at < 'infinity'
+        order by d.from_seq limit 1;
+        exit when not found;
+        _seen := case
+            when _one.due_at <= _now and not lockstep.shared_put_right(_one, _queue, _now) then _seen
+            when _one.due_at > _now and lockstep.shared_pass_expired(_one, _queue, _now) then _seen
+            else _one.to_seq end;
+    end loop;
+    return _before - coalesce((
+        select sum(lockstep.still_stored(d.partition_id, d.from_seq - 1, d.to_seq)) from lockstep.delivery d
+        where d.partition_id = _range.partition_id and d.group_id = _range.group_id and d.from_seq between _range.from_seq and _range.to_seq), 0);
+end $$;
+
+-- Prune, kind `expiry`: passes what expired ahead of the cursors, and in flight, of the next partitions of the first queue at
+-- or after the place (a queue's name and a partition) that has anything that may expire. Says how many messages were passed,
+-- summed over the groups; _queue is null at the end of the last queue. What is leased or stopped is left alone, and so is a
+-- partition that somebody holds for long. After so many ranges as it may look at partitions the call ends, and goes on with the
+-- same partition.
+-- Locks: the queue row in share mode, partition rows (by id), with those to which dead letters go, cursor rows, delivery rows.
 create or replace function lockstep.prune_expired(
     _after_queue text, _after_partition bigint, _partitions int, _at timestamptz, out _queue text, out _next bigint, out _passed bigint
 ) language plpgsql as $$
@@ -110,6 +180,8 @@ declare
     _ids bigint[];
     _cursor lockstep.cursor;
     _upto bigint;
+    _ranges int := _partitions;
+    _range lockstep.delivery;
 begin
     _passed := 0;
     select q.* into _one from lockstep.queue q where q.name >= _after_queue and lockstep.may_expire(q) order by q.name limit 1 for share;
@@ -117,16 +189,18 @@ begin
         return;
     end if;
     _queue := _one.name;
+    -- By a range, and not by one value: so that the index on both is used, and not the whole of the one by id.
     _ids := array(
         select p.id from lockstep.partition p
-        where p.queue_id = _one.id and p.id > case when _one.name = _after_queue then _after_partition else 0 end
-        order by p.id limit _partitions
+        where p.queue_id between _one.id and _one.id and p.id > case when _one.name = _after_queue then _after_partition else 0 end
+        order by p.queue_id, p.id limit _partitions
     );
     _next := case when cardinality(_ids) = _partitions then _ids[_partitions] end;
     _ids := array(
-        select distinct c.partition_id from unnest(_ids) t (id)
-        join lockstep.cursor c on c.partition_id = t.id and c.due_at < 'infinity' and not (c.lease_id is not null and c.due_at > _now)
-        where lockstep.expired_upto(c.partition_id, c.acked, _one, _now) is not null
+        select distinct c.partition_id from unnest(_ids) t (id) join lockstep.cursor c on c.partition_id = t.id
+        where (c.due_at < 'infinity' and not (c.lease_id is not null and c.due_at > _now)
+               and lockstep.expired_upto(c.partition_id, c.acked, _one, _now) is not null)
+           or exists (select 1 from lockstep.shared_expired(c, _one, _now))
     );
     if _ids = '{}' then
         return;
@@ -137,6 +211,14 @@ begin
         where c.partition_id = any (_ids) and p.queue_id = _one.id
         order by c.partition_id, c.group_id for no key update of c
     loop
+        for _range in select r.* from lockstep.shared_expired(_cursor, _one, _now) r limit _ranges loop
+            _passed := _passed + lockstep.shared_expire(_range, _one, _now);
+            _ranges := _ranges - 1;
+        end loop;
+        if _ranges = 0 then
+            _next := _cursor.partition_id - 1;
+            exit;
+        end if;
         continue when _cursor.due_at is null or _cursor.due_at = 'infinity' or (_cursor.lease_id is not null and _cursor.due_at > _now);
         continue when lockstep.expired_upto(_cursor.partition_id, _cursor.acked, _one, _now) is null;
         if _cursor.due_at <= _now then

@@ -16,13 +16,7 @@ begin
     if _queue.id is null or _seq is null then
         return 'not_found';
     end if;
-    if exists (
-        select 1 from lockstep.cursor c
-        where c.partition_id = _partition_id and c.lease_id is not null and c.due_at > _now and _seq > c.acked and _seq <= c.lease_to
-    ) or exists (
-        select 1 from lockstep.delivery d
-        where d.partition_id = _partition_id and d.lease_id is not null and d.due_at > _now and _seq between d.from_seq and d.to_seq
-    ) then
+    if lockstep.is_under_lease(_partition_id, _seq, _now) then
         return 'leased';
     end if;
     if _queue.max_size > 0 then
@@ -33,17 +27,24 @@ begin
     return 'removed';
 end $$;
 
--- Takes a message that is to be pushed again, and removes its dead letters; says where it is.
+-- Finds a message that is to be pushed again, and holds its dead letters; says where it is, and where they have their copies.
 -- retried | not_found | pending | taken (somebody else is redriving it)
 -- Dead letters that are locked are not waited for: a redrive locks them before it locks the partition.
 create or replace function lockstep.retry_message(
     _partition_id bigint, _transaction_id text,
-    out _status text, out _queue text, out _partition text, out _seq bigint, out _segment_id bigint, out _ordinal int
+    out _status text, out _queue text, out _partition text, out _seq bigint, out _segment_id bigint, out _ordinal int,
+    out _ids bigint[], out _copy_partitions bigint[], out _copy_seqs bigint[]
 ) language plpgsql as $$
 declare
     _dead boolean;
 begin
-    perform lockstep.lock_for_transaction(array(select p.queue_id from lockstep.partition p where p.id = _partition_id), array[_partition_id], null);
+    _seq := lockstep.resolve_seq(_partition_id, _transaction_id);
+    perform lockstep.lock_for_transaction(
+        array(select p.queue_id from lockstep.partition p where p.id = _partition_id),
+        _partition_id || array(
+            select d.copy_partition_id from lockstep.dead_letter d
+            where d.partition_id = _partition_id and d.seq = _seq and d.copy_partition_id is not null),
+        null);
     _seq := lockstep.resolve_seq(_partition_id, _transaction_id);
     select q.name, p.name, r.segment_id, (r.ordinal + _seq - r.first_seq)::int into _queue, _partition, _segment_id, _ordinal
     from lockstep.partition p
@@ -62,10 +63,12 @@ begin
         _status := 'pending';
         return;
     end if;
-    delete from lockstep.dead_letter d where d.id in (
-        select t.id from lockstep.dead_letter t where t.partition_id = _partition_id and t.seq = _seq for update skip locked
-    );
-    _status := case when _dead and not found then 'taken' else 'retried' end;
+    select array_agg(t.id), array_agg(t.copy_partition_id), array_agg(t.copy_seq) into _ids, _copy_partitions, _copy_seqs
+    from (
+        select d.id, d.copy_partition_id, d.copy_seq from lockstep.dead_letter d
+        where d.partition_id = _partition_id and d.seq = _seq for update skip locked
+    ) t;
+    _status := case when _dead and _ids is null then 'taken' else 'retried' end;
 end $$;
 
 -- Makes the head of a group a dead letter and passes it (rules.bury).

@@ -168,7 +168,6 @@ create or replace function lockstep.remove(_partition_id bigint, _from bigint, _
 declare
     _segments bigint[];
     _removed bigint;
-    _mark bigint;
 begin
     if _to < _from then
         return 0;
@@ -179,6 +178,17 @@ begin
     if _removed = 0 then
         return 0;
     end if;
+    perform lockstep.remove_runs(_partition_id, _from, _to);
+    perform lockstep.forget(_partition_id, _from, _to);
+    perform lockstep.sweep_segments(_segments);
+    return _removed;
+end $$;
+
+-- The part of remove that is about runs, for seqs of which some are stored.
+create or replace function lockstep.remove_runs(_partition_id bigint, _from bigint, _to bigint) returns void language plpgsql as $$
+declare
+    _mark bigint;
+begin
     select min(r.first_seq), max(r.last_seq) into _from, _to from (
         select greatest(r.first_seq, _from) as first_seq, least(r.last_seq, _to) as last_seq
         from lockstep.runs_between(_partition_id, _from - 1, _to) r
@@ -199,9 +209,6 @@ begin
     elsif exists (select 1 from lockstep.run r where r.partition_id = _partition_id and r.first_seq < _from) then
         insert into lockstep.run (partition_id, first_seq, last_seq, segment_id, ordinal) values (_partition_id, _from, _to, null, 0);
     end if;
-    perform lockstep.forget(_partition_id, _from, _to);
-    perform lockstep.sweep_segments(_segments);
-    return _removed;
 end $$;
 
 -- Removes what points at removed messages.

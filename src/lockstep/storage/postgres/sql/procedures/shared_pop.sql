@@ -275,7 +275,6 @@ end $$;
 -- what waited too long, or expired. False if anything was changed: then it is to be looked for anew.
 create or replace function lockstep.shared_put_right(_range lockstep.delivery, _queue lockstep.queue, _now timestamptz) returns boolean language plpgsql as $$
 declare
-    _gone bigint[];
     _overdue bigint;
 begin
     if lockstep.still_stored(_range.partition_id, _range.from_seq - 1, _range.to_seq) = 0 then
@@ -305,20 +304,7 @@ begin
             return false;
         end if;
     end if;
-    if lockstep.may_expire(_queue) then
-        _gone := array(
-            select t.seq from lockstep.expired_between(_range.partition_id, _range.from_seq - 1, _range.to_seq, _queue, _now) e
-            cross join lateral generate_series(e.first_seq, e.last_seq) t (seq) order by t.seq);
-        if _gone <> '{}' then
-            if _queue.on_expired = 'dead' then
-                perform lockstep.shared_deaths(_queue.id, _range.group_id, _range.partition_id, t.seq, t.seq, _range.attempts, 'expired', _now)
-                from unnest(_gone) t (seq);
-            end if;
-            perform lockstep.shared_end_seqs(_range, _gone);
-            return false;
-        end if;
-    end if;
-    return true;
+    return not lockstep.shared_pass_expired(_range, _queue, _now);
 end $$;
 
 -- Takes seqs out of a locked range for good.

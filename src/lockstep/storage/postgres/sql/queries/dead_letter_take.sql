@@ -1,9 +1,22 @@
--- Locks the oldest matching dead letters; whoever redrives or purges at the same time takes others.
+-- Locks the oldest matching dead letters, except those with whose copies somebody is at work; whoever redrives or purges at
+-- the same time takes others. They come first, and then what is about them. (The filter is that of dead_letters_where, which
+-- cannot lock.)
+with taken as materialized (
+    select d.* from lockstep.dead_letter d
+    where d.id >= coalesce((select min(i) from unnest($1::bigint[]) i), 0)
+      and d.id <= coalesce((select max(i) from unnest($1::bigint[]) i), 9223372036854775807)
+      and ($1::bigint[] is null or d.id = any ($1))
+      and ($2::text is null or d.queue_id = (select q.id from lockstep.queue q where q.name = $2))
+      and ($3::text is null or (select p.name from lockstep.partition p where p.id = d.partition_id) = $3)
+      and ($4::text is null or d.group_name = $4)
+      and ($5::timestamptz is null or d.failed_at >= $5) and ($6::timestamptz is null or d.failed_at < $6)
+      and (d.copy_seq is null or not lockstep.is_under_lease(d.copy_partition_id, d.copy_seq, coalesce($8::timestamptz, clock_timestamp())))
+    order by d.id limit $7 for update skip locked
+)
 select d.id, d.group_name, d.attempts, d.error, d.failed_at, q.name, p.name, d.partition_id, d.seq,
-       r.segment_id, (r.ordinal + d.seq - r.first_seq)::int
-from lockstep.dead_letter d
+       r.segment_id, (r.ordinal + d.seq - r.first_seq)::int, d.copy_partition_id, d.copy_seq
+from taken d
 join lockstep.queue q on q.id = d.queue_id
-join lockstep.partition p on p.id = d.partition_id
+cross join lateral (select p.name from lockstep.partition p where p.id = d.partition_id limit 1) p
 cross join lateral lockstep.runs_between(d.partition_id, d.seq - 1, d.seq) r
-where d.id in (select w.id from lockstep.dead_letters_where($1::bigint[], $2::text, $3::text, $4::text, $5::timestamptz, $6::timestamptz) w)
-order by d.id limit $7 for update of d skip locked
+order by d.id
