@@ -1,12 +1,8 @@
-"""The hot routes on the wire: push, pop, ack and renew.
-
-Payloads stay raw bytes on their way through: `msgspec.Raw` takes them out of a body, and puts them into an answer,
-without decoding them. Field names are those of the protocol.
-"""
+"""Push: the items of a body as batches, and what became of them as receipts."""
 
 from __future__ import annotations
 
-from base64 import b64decode, b64encode
+from base64 import b64decode
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal
@@ -14,25 +10,16 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from lockstep.core.ids import is_canonical_uuid, message_ids
-from lockstep.core.messages import Appointment, Batch, Columns, NewSchedule, PushResult, Run
-from lockstep.core.names import DEFAULT_PARTITION, QUEUE_MODE
-from lockstep.core.policy import SECONDS_MAX, GroupMode
-from lockstep.core.records import (
-    ACK_ERROR_TEXTS,
-    Ack,
-    AckOutcome,
-    AckStatus,
-    Popped,
-    Renewed,
-)
-from lockstep.core.wire.numbers import number_of
-from lockstep.core.wire.times import Time, parse_time_or_none, timestamp, timestamp_or_none
+from lockstep.core.ids import message_ids
+from lockstep.core.messages import Appointment, Batch, Columns, NewSchedule, PushResult
+from lockstep.core.names import DEFAULT_PARTITION
+from lockstep.core.policy import SECONDS_MAX
+from lockstep.core.wire.messages.payloads import value_at
+from lockstep.core.wire.times import Time, parse_time_or_none, timestamp
 from lockstep.errors import InvalidRequest
 
 Order = list[tuple[int, int]]
 _NULL = Raw(b"null")
-_NO_LEASE = "00000000-0000-0000-0000-000000000000"
 
 
 class PushItem(Struct, rename="camel", gc=False):
@@ -82,109 +69,6 @@ class PushReceipt(Struct, gc=False, omit_defaults=True):
     scheduleId: str | UnsetType = UNSET  # noqa: N815
     """Of a message that waits: by what it can be cancelled, and when it is due."""
     dueAt: str | UnsetType = UNSET  # noqa: N815
-
-
-class PoppedMessage(Struct, rename="camel", gc=False, omit_defaults=True):
-    id: str
-    transaction_id: str
-    trace_id: str | None
-    data: Raw
-    """The payload; a base64 string where `encoding` says that it is not JSON."""
-    producer_sub: str | None
-    created_at: str
-    partition_id: str
-    partition: str
-    lease_id: str
-    consumer_group: str
-    queue: str
-    seq: int
-    attempt: int
-    kind: str | UnsetType = UNSET
-    reference: str | UnsetType = UNSET
-    encoding: str | UnsetType = UNSET
-    headers: Raw | UnsetType = UNSET
-    expires_at: str | UnsetType = UNSET
-
-
-class PopAnswer(Struct, rename="camel"):
-    success: bool
-    queue: str
-    partition: str
-    """The first claimed partition; each message names its own."""
-    partition_id: str
-    lease_id: str
-    consumer_group: str
-    partitions_claimed: int
-    expires_at: str | None
-    messages: list[PoppedMessage]
-    mode: GroupMode = "ordered"
-    """In a shared group each message is acknowledged by itself."""
-
-
-class AckItem(Struct, rename="camel", gc=False):
-    transaction_id: str | None = None
-    partition_id: str | int | None = None
-    status: str = "completed"
-    consumer_group: str | None = None
-    lease_id: str | None = None
-    error: str | None = None
-    seq: int | None = None
-    """In place of the transaction id, with `leaseId` and `partitionId`."""
-    retry_at: Time | None = None
-    """With the status failed or retry: when it is delivered again, instead of after the queue's delay, or now."""
-
-
-class AckBatchBody(Struct, rename="camel"):
-    acknowledgments: list[AckItem]
-    consumer_group: str | None = None
-    atomic: bool = False
-    """All of them or none: if one has no success, nothing is applied, and the answer is a 409."""
-
-
-class LeaseAckBody(Struct, rename="camel"):
-    status: str = "completed"
-    error: str | None = None
-    partition_id: str | int | None = None
-    seq: int | None = None
-    retry_at: Time | None = None
-
-
-class AckResult(Struct, rename="camel", gc=False, omit_defaults=True):
-    index: int
-    transaction_id: str | None
-    success: bool
-    error: str | None
-    queue_name: str | None
-    partition_name: str | None
-    lease_released: bool
-    dlq: bool
-    noop: bool | UnsetType = UNSET
-
-
-class LeaseAckAnswer(Struct, rename="camel"):
-    lease_id: str
-    success: bool
-    error: str | None
-    messages: int
-    """How many messages this completed."""
-    lease_released: bool
-    dlq: bool
-    noop: bool
-
-
-class ExtendBody(Struct):
-    seconds: float | None = None
-
-
-class ExtendAnswer(Struct, rename="camel"):
-    lease_id: str
-    success: bool
-    renewed: int
-    new_expires_at: str | None
-    expires_at: str | None
-
-
-# --- Push ---------------------------------------------------------------------------------------------------
 
 
 def batches_of(items: Sequence[PushItem], *, producer_sub: str | None = None) -> tuple[list[Batch], Order | None]:
@@ -347,11 +231,11 @@ def _buffered_receipts(batch: Batch) -> list[PushReceipt]:
     return [
         PushReceipt(
             position,
-            _at(batch.columns.transaction_ids, position) or "",
+            value_at(batch.columns.transaction_ids, position) or "",
             "buffered",
             "",
             "0",
-            _at(batch.columns.trace_ids, position),
+            value_at(batch.columns.trace_ids, position),
             batch.queue,
             batch.partition,
             0,
@@ -364,11 +248,11 @@ def _waiting_receipts(batch: Batch, appointments: Sequence[Appointment]) -> list
     return [
         PushReceipt(
             position,
-            _at(batch.columns.transaction_ids, position) or "",
+            value_at(batch.columns.transaction_ids, position) or "",
             "duplicate" if appointment.duplicate else "scheduled",
             "",
             "0",
-            _at(batch.columns.trace_ids, position),
+            value_at(batch.columns.trace_ids, position),
             batch.queue,
             batch.partition,
             0,
@@ -377,175 +261,3 @@ def _waiting_receipts(batch: Batch, appointments: Sequence[Appointment]) -> list
         )
         for position, appointment in enumerate(appointments)
     ]
-
-
-# --- Pop ----------------------------------------------------------------------------------------------------
-
-
-def pop_answer(popped: Popped) -> PopAnswer:
-    """The answer of a pop that found something."""
-    first = popped.runs[0]
-    lease_id = popped.lease_id or ""
-    messages: list[PoppedMessage] = []
-    for run in popped.runs:
-        messages += _messages(run, lease_id, popped.group)
-    return PopAnswer(
-        success=True,
-        queue=first.queue,
-        partition=first.partition,
-        partition_id=str(first.partition_id),
-        lease_id=lease_id,
-        consumer_group=popped.group,
-        partitions_claimed=len({run.partition_id for run in popped.runs}),
-        expires_at=timestamp_or_none(popped.expires_at),
-        messages=messages,
-        mode=popped.mode,
-    )
-
-
-def _messages(run: Run, lease_id: str, group: str) -> list[PoppedMessage]:
-    columns = run.columns
-    ids = message_ids(run.segment, run.ordinal, len(columns.payloads))
-    transaction_ids: Sequence[str | None] = columns.transaction_ids or ids
-    created_at, partition_id, partition = timestamp(run.created_at), str(run.partition_id), run.partition
-    queue, attempt = run.queue, run.attempt
-    if all([column is None for column in columns.all()[2:]]):  # nothing but payloads and transaction ids
-        return [
-            PoppedMessage(
-                identity, transaction_id or identity, None, Raw(payload), None, created_at, partition_id, partition,
-                lease_id, group, queue, seq, attempt,
-            )
-            for seq, (identity, transaction_id, payload) in enumerate(
-                zip(ids, transaction_ids, columns.payloads, strict=True), run.first_seq
-            )
-        ]  # fmt: skip
-    return [
-        PoppedMessage(
-            id=identity,
-            transaction_id=transaction_ids[offset] or identity,
-            trace_id=_at(columns.trace_ids, offset),
-            data=_data(columns, offset),
-            producer_sub=_at(columns.producer_subs, offset),
-            created_at=created_at,
-            partition_id=partition_id,
-            partition=partition,
-            lease_id=lease_id,
-            consumer_group=group,
-            queue=queue,
-            seq=run.first_seq + offset,
-            attempt=attempt,
-            kind=_given(columns.kinds, offset),
-            reference=_given(columns.references, offset),
-            encoding=_given(columns.encodings, offset),
-            headers=UNSET if _at(columns.headers, offset) is None else Raw(_at(columns.headers, offset)),
-            expires_at=timestamp_or_none(_at(columns.expires_at, offset)) or UNSET,
-        )
-        for offset, identity in enumerate(ids)
-    ]
-
-
-def _at(column: list[Any] | None, offset: int) -> Any:
-    return None if column is None else column[offset]
-
-
-def _given(column: list[str | None] | None, offset: int) -> str | UnsetType:
-    value: str | None = _at(column, offset)
-    return UNSET if value is None else value
-
-
-def _data(columns: Columns, offset: int) -> Raw:
-    payload = columns.payloads[offset]
-    return raw_data(payload, _at(columns.encodings, offset))
-
-
-def raw_data(payload: bytes, encoding: str | None) -> Raw:
-    """A payload as it stands in an answer: JSON as it is, anything else as a base64 string."""
-    return Raw(payload) if encoding is None else Raw(b'"' + b64encode(payload) + b'"')
-
-
-# --- Ack ----------------------------------------------------------------------------------------------------
-
-_STATUSES: dict[str, AckStatus] = {
-    "completed": "completed",
-    "success": "completed",
-    "failed": "failed",
-    "retry": "retry",
-    "dlq": "dlq",
-}
-
-
-def ack_of(item: AckItem, *, group: str | None = None) -> Ack:
-    """An ack by message, or by a seq under a lease."""
-    if item.transaction_id is None and item.seq is None:
-        raise InvalidRequest("transactionId is required")
-    if item.partition_id is None:
-        raise InvalidRequest("partitionId is required")
-    if item.seq is not None and item.transaction_id is None and not item.lease_id:
-        raise InvalidRequest("an ack by seq needs a leaseId")
-    return Ack(
-        lease_id=lease_of(item.lease_id),
-        partition_id=partition_number(item.partition_id),
-        transaction_id=item.transaction_id,
-        seq=item.seq if item.transaction_id is None else None,
-        group=item.consumer_group or group or QUEUE_MODE,
-        status=ack_status(item.status),
-        error=item.error,
-        retry_at=parse_time_or_none(item.retry_at, what="retryAt"),
-    )
-
-
-def lease_of(text: str | None) -> str | None:
-    """A lease id. What is no lease id at all is a lease that is gone, too; an empty one is as if not given."""
-    return (text if is_canonical_uuid(text.lower()) else _NO_LEASE) if text else None
-
-
-def ack_status(text: str) -> AckStatus:
-    status = _STATUSES.get(text)
-    if status is None:
-        raise InvalidRequest(f"status must be one of {', '.join(_STATUSES)}, not {text[:64]!r}")
-    return status
-
-
-def partition_number(text: str | int) -> int:
-    return number_of(text, what="partitionId")
-
-
-def ack_result(item: AckItem, outcome: AckOutcome, index: int) -> AckResult:
-    return AckResult(
-        index,
-        item.transaction_id,
-        outcome.success,
-        ack_error(outcome),
-        outcome.queue,
-        outcome.partition,
-        outcome.released,
-        outcome.dead,
-        True if outcome.noop else UNSET,
-    )
-
-
-def ack_error(outcome: AckOutcome) -> str | None:
-    return None if outcome.error is None else ACK_ERROR_TEXTS[outcome.error]
-
-
-def lease_ack_answer(lease_id: str, outcome: AckOutcome) -> LeaseAckAnswer:
-    return LeaseAckAnswer(
-        lease_id=lease_id,
-        success=outcome.success,
-        error=ack_error(outcome),
-        messages=outcome.messages,
-        lease_released=outcome.released,
-        dlq=outcome.dead,
-        noop=outcome.noop,
-    )
-
-
-def extend_answer(lease_id: str, renewed: Renewed) -> ExtendAnswer:
-    expires_at = timestamp_or_none(renewed.expires_at)
-    return ExtendAnswer(
-        lease_id=lease_id,
-        success=renewed.partitions > 0,
-        renewed=renewed.partitions,
-        new_expires_at=expires_at,
-        expires_at=expires_at,
-    )
