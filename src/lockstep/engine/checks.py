@@ -36,8 +36,8 @@ from lockstep.core.records import (
     Subscription,
     SubscriptionMode,
 )
+from lockstep.core.times import check_time
 from lockstep.engine.incoming import check_texts
-from lockstep.engine.times import check_time
 from lockstep.errors import EncryptionUnavailable, InvalidName, InvalidOption, InvalidRequest
 
 LEASE_SECONDS_MIN = 0.001

@@ -6,7 +6,16 @@ arguments, and `VERBS` says what it answers.
 
 from __future__ import annotations
 
-from lockstep.client._protocol.acks import ack_batch, ack_by_lease, extend, lease_outcome_of, outcomes_of, renewed_of
+from lockstep.client._protocol.acks import (
+    ack_any,
+    ack_batch,
+    ack_by_lease,
+    extend,
+    fit_batch,
+    lease_outcome_of,
+    outcomes_of,
+    renewed_of,
+)
 from lockstep.client._protocol.exchange import Answer, ConnectionFailed, Request
 from lockstep.client._protocol.failures import connection_failure, failure_of
 from lockstep.client._protocol.pops import delivered_of, pop
@@ -26,6 +35,7 @@ __all__ = [
     "Answer",
     "ConnectionFailed",
     "Request",
+    "ack_any",
     "ack_batch",
     "ack_by_lease",
     "applied_receipts",
@@ -35,6 +45,7 @@ __all__ = [
     "delivered_of",
     "extend",
     "failure_of",
+    "fit_batch",
     "lease_outcome_of",
     "operation_of",
     "outcomes_of",

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Literal
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from lockstep.client._protocol.exchange import Answer, Request, decoded, segment, time_text
+from lockstep.client._protocol.exchange import Answer, Request, check_finite, decoded, encoded, time_text
+from lockstep.client._protocol.verbs import call
+from lockstep.core.ids import parse_uuid
 from lockstep.core.names import QUEUE_MODE
 from lockstep.core.records import ACK_ERROR_TEXTS, Ack, AckError, AckOutcome, Renewal, Renewed
 from lockstep.core.wire import messages as wire
@@ -37,12 +40,12 @@ def ack_by_lease(ack: Ack) -> Request:
     """An ack of all that a lease holds, or of it up to one message."""
     body = _AckItem(
         status=ack.status,
-        error=ack.error,
+        error=_error(ack),
         seq=ack.seq,
         partition_id=None if ack.partition_id is None else str(ack.partition_id),
         retry_at=_retry_at(ack),
     )
-    return Request("POST", f"/api/v1/lease/{segment(ack.lease_id or '')}/ack", msgspec.json.encode(body))
+    return Request("POST", f"/api/v1/lease/{_lease(ack.lease_id)}/ack", encoded(body))
 
 
 def lease_outcome_of(answer: Answer) -> AckOutcome:
@@ -58,10 +61,13 @@ def lease_outcome_of(answer: Answer) -> AckOutcome:
     )
 
 
+def fit_batch(acks: Sequence[Ack]) -> bool:
+    """Whether each names its message: by a transaction id, or by a seq under a lease."""
+    return all([ack.partition_id is not None and (ack.transaction_id is None) != (ack.seq is None) for ack in acks])
+
+
 def ack_batch(acks: Sequence[Ack]) -> Request:
-    return Request(
-        "POST", "/api/v1/ack/batch", msgspec.json.encode({"acknowledgments": [ack_item(ack) for ack in acks]})
-    )
+    return Request("POST", "/api/v1/ack/batch", encoded({"acknowledgments": [ack_item(ack) for ack in acks]}))
 
 
 def ack_item(ack: Ack) -> _AckItem:
@@ -72,9 +78,27 @@ def ack_item(ack: Ack) -> _AckItem:
         lease_id=ack.lease_id,
         consumer_group=None if ack.group == QUEUE_MODE else ack.group,
         status=ack.status,
-        error=ack.error,
+        error=_error(ack),
         retry_at=_retry_at(ack),
     )
+
+
+def ack_any(acks: Sequence[Ack], *, atomic: bool = False) -> Request:
+    """Acks of every kind, as the engine takes them: a lease alone has no place among those that name a message."""
+    written = [msgspec.structs.replace(ack, error=_error(ack)) for ack in acks]
+    request = call("ack", {"acks": written, "atomic": atomic})
+    # One that was applied would be told to be rolled back the second time.
+    return replace(request, repeatable=False) if atomic else request
+
+
+def _error(ack: Ack) -> str | None:
+    """A text for people. What UTF-8 cannot hold must not make the ack fail."""
+    return ack.error.encode("utf-8", "replace").decode() if isinstance(ack.error, str) else ack.error
+
+
+def _lease(lease_id: object) -> str:
+    """A lease in a path, where there is no place for an empty one."""
+    return str(parse_uuid(lease_id, what="lease id"))
 
 
 def _retry_at(ack: Ack) -> str | None:
@@ -102,8 +126,9 @@ def ack_error(text: str | None) -> AckError | None:
 
 
 def extend(renewal: Renewal) -> Request:
-    body = None if renewal.seconds is None else msgspec.json.encode({"seconds": renewal.seconds})
-    return Request("POST", f"/api/v1/lease/{segment(renewal.lease_id)}/extend", body)
+    check_finite(renewal.seconds, what="lease seconds")
+    body = None if renewal.seconds is None else encoded({"seconds": renewal.seconds})
+    return Request("POST", f"/api/v1/lease/{_lease(renewal.lease_id)}/extend", body)
 
 
 def renewed_of(answer: Answer) -> Renewed:

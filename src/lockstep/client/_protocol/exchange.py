@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from math import isfinite
 from typing import Any, Literal
 from urllib.parse import quote
 
 import msgspec
 from msgspec import UNSET
 
+from lockstep.core.times import check_time
 from lockstep.core.wire.times import timestamp
 from lockstep.errors import InvalidRequest, LockstepError
 
@@ -44,6 +45,14 @@ class ConnectionFailed(Exception):
         """Whether the server may have got the request."""
 
 
+def encoded(content: Any) -> bytes:
+    """The body of a request. Raises InvalidRequest for what JSON cannot hold."""
+    try:
+        return msgspec.json.encode(content)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidRequest(f"the request cannot be written as JSON: {error}") from error
+
+
 def decoded(answer: Answer, decoder: msgspec.json.Decoder[Any]) -> Any:
     try:
         return decoder.decode(answer.body)
@@ -57,10 +66,14 @@ def segment(name: str) -> str:
     return quoted.replace(".", "%2E") if quoted in (".", "..") else quoted
 
 
-def time_text(at: datetime, *, what: str) -> str:
-    if at.tzinfo is None:
-        raise InvalidRequest(f"{what} must have a time zone: {at.isoformat()}")
-    return timestamp(at)
+def time_text(at: object, *, what: str) -> str:
+    return timestamp(check_time(at, what=what))
+
+
+def check_finite(number: object, *, what: str) -> None:
+    """JSON has no word for what is no number: it would be sent as if it were not given."""
+    if isinstance(number, float) and not isfinite(number):
+        raise InvalidRequest(f"{what} must be a number, not {number}")
 
 
 def or_none(value: Any) -> Any:

@@ -10,7 +10,8 @@ from msgspec import Struct
 
 from lockstep.client._protocol.exchange import Answer, ConnectionFailed
 from lockstep.client._retry import Failure
-from lockstep.errors import LockstepError, Unavailable
+from lockstep.core.records import AckOutcome
+from lockstep.errors import LockstepError, TransactionRolledBack, Unavailable
 
 
 class _ErrorBody(Struct):
@@ -41,6 +42,8 @@ def failure_of(answer: Answer) -> Failure | None:
         error = CLASSES.get(body.code, LockstepError)(body.error or None, **_free(body.details))
         if type(error) is LockstepError:
             error.details |= {"code": body.code, "status": answer.status}
+        elif isinstance(error, TransactionRolledBack):
+            error.details["outcomes"] = _outcomes(body.details)
     else:
         error = _without_code(answer, body.error)
     return Failure(
@@ -55,6 +58,14 @@ def failure_of(answer: Answer) -> Failure | None:
 
 def _free(details: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in details.items() if name != "message"}
+
+
+def _outcomes(details: dict[str, Any]) -> list[AckOutcome]:
+    """What became of each ack of a transaction, as in the process."""
+    try:
+        return msgspec.convert(details.get("outcomes", []), list[AckOutcome])
+    except msgspec.ValidationError:
+        return []
 
 
 def _without_code(answer: Answer, text: str) -> LockstepError:

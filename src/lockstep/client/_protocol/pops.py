@@ -9,13 +9,13 @@ from urllib.parse import urlencode
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from lockstep.client._protocol.exchange import Answer, Request, decoded, or_none, segment
+from lockstep.client._protocol.exchange import Answer, Request, decoded, or_none, segment, time_text
 from lockstep.client._received import Delivered
 from lockstep.core.messages import Message
-from lockstep.core.names import QUEUE_MODE
+from lockstep.core.names import QUEUE_MODE, check_name
 from lockstep.core.records import PopRequest
 from lockstep.core.wire import messages as wire
-from lockstep.core.wire.times import timestamp
+from lockstep.errors import InvalidRequest
 
 _pop_answer = msgspec.json.Decoder(wire.PopAnswer)
 _headers = msgspec.json.Decoder(dict[str, str])
@@ -23,6 +23,7 @@ _text = msgspec.json.Decoder(str)
 
 
 def pop(request: PopRequest, wait_seconds: float) -> Request:
+    _check(request)
     query: dict[str, str] = {"batch": str(request.batch), "partitions": str(request.partitions)}
     if wait_seconds > 0:
         query |= {"wait": "true", "timeout": str(round(wait_seconds * 1000))}
@@ -41,10 +42,22 @@ def pop(request: PopRequest, wait_seconds: float) -> Request:
     return Request("GET", f"{_pop_path(request)}?{urlencode(query)}")
 
 
+def _check(request: PopRequest) -> None:
+    """What a path cannot say, so that the server could not refuse it."""
+    for what, name in (("queue", request.queue), ("partition", request.partition)):
+        if name is not None:
+            check_name(name, what=what)
+    check_name(request.group, what="group")
+    if request.queue is not None and (request.namespace is not None or request.task is not None):
+        raise InvalidRequest("a pop names a queue, or a namespace and/or a task, and not both")
+    if request.partition is not None and request.queue is None:
+        raise InvalidRequest("a pop that names a partition must name its queue")
+
+
 def _subscription_query(request: PopRequest) -> dict[str, str]:
     subscription = request.subscription
-    if subscription.mode == "from" and subscription.from_at is not None:
-        return {"subscriptionFrom": timestamp(subscription.from_at)}
+    if subscription.mode == "from":
+        return {"subscriptionFrom": time_text(subscription.from_at, what="from_at")}
     return {"subscriptionMode": "new"} if subscription.mode == "new" else {}
 
 

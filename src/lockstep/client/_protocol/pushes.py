@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import time
 from base64 import b64encode
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from lockstep.client._protocol.exchange import Answer, Request, decoded, or_none, time_text
+from lockstep.client._protocol.exchange import Answer, Request, decoded, encoded, or_none, time_text
 from lockstep.core.ids import message_ids, segment_uuid7
-from lockstep.core.messages import Batch, NewMessage, NewSchedule, Receipt, schedule_of
+from lockstep.core.messages import Batch, NewMessage, NewSchedule, Receipt, check_shape, schedule_of
+from lockstep.core.names import check_names
 from lockstep.core.operations import OperationInfo
+from lockstep.core.policy import SECONDS_MAX
+from lockstep.core.times import check_seconds
 from lockstep.core.wire import messages as wire
 from lockstep.core.wire.operations import QueuedAnswer
-from lockstep.errors import InvalidPayload
+from lockstep.errors import InvalidPayload, InvalidRequest
 
 Messages = Sequence[NewMessage] | Sequence[Batch]
 
@@ -46,8 +49,11 @@ _json = msgspec.json.Decoder(Raw)
 
 def push_items(messages: Messages, *, exactly_once: bool) -> list[PushItem]:
     """The messages as they are sent; exactly_once gives a transaction id to each that has none."""
+    _check_kinds(messages)
     given: Sequence[NewMessage | Batch] = messages
     items = [item for index, message in enumerate(given) for item in _items(index, message)]
+    check_names([item.queue for item in items], what="queue")
+    check_names([item.partition for item in items], what="partition")
     if exactly_once:
         # One random number for all of them, and a counter: a UUIDv7 for each would cost more than its message.
         fresh = message_ids(segment_uuid7(time.time_ns()), 0, len(items))
@@ -57,9 +63,17 @@ def push_items(messages: Messages, *, exactly_once: bool) -> list[PushItem]:
     return items
 
 
+def _check_kinds(messages: Messages) -> None:
+    kinds = set(map(type, messages))
+    if not (kinds <= {Batch} or kinds == {NewMessage}):
+        names = ", ".join(sorted(kind.__name__ for kind in kinds))
+        raise InvalidRequest(f"a push takes batches, or messages, and not a mix or anything else: {names}")
+
+
 def _items(index: int, message: NewMessage | Batch) -> Iterator[PushItem]:
     if isinstance(message, Batch):
-        columns = [[None] * len(message.columns) if column is None else column for column in message.columns.all()]
+        given = check_shape(message.columns)
+        columns = [[None] * len(given) if column is None else column for column in given.all()]
         for payload, transaction_id, trace_id, kind, reference, encoding, headers, _, expires_at in zip(
             *columns, strict=True
         ):
@@ -70,7 +84,7 @@ def _items(index: int, message: NewMessage | Batch) -> Iterator[PushItem]:
             _set_schedule(item, message.schedule)
             yield _with_payload(index, item, payload, headers)
         return
-    headers = None if message.headers is None else msgspec.json.encode(message.headers)
+    headers = None if message.headers is None else _encoded_headers(message.headers)
     item = PushItem(
         message.queue,
         message.partition,
@@ -82,13 +96,16 @@ def _items(index: int, message: NewMessage | Batch) -> Iterator[PushItem]:
         message.encoding,
     )
     _set_expiry(item, message.expires_at)
-    item.expire_seconds = message.expire_seconds
+    if message.expire_seconds is not None:
+        check_seconds(message.expire_seconds, what="expire_seconds", high=SECONDS_MAX)
+        item.expire_seconds = message.expire_seconds
     _set_schedule(item, schedule_of(message))
     yield _with_payload(index, item, message.payload, headers)
 
 
 def _set_expiry(item: PushItem, expiry: datetime | timedelta | None) -> None:
     if isinstance(expiry, timedelta):
+        check_seconds(expiry.total_seconds(), what="expires_at", high=SECONDS_MAX)
         item.expire_seconds = expiry.total_seconds()
     elif expiry is not None:
         item.expires_at = time_text(expiry, what="expires_at")
@@ -97,26 +114,44 @@ def _set_expiry(item: PushItem, expiry: datetime | timedelta | None) -> None:
 def _set_schedule(item: PushItem, schedule: NewSchedule | None) -> None:
     if schedule is not None:
         item.deliver_at = None if schedule.deliver_at is None else time_text(schedule.deliver_at, what="deliver_at")
+        if schedule.delay_seconds is not None:
+            check_seconds(schedule.delay_seconds, what="delay_seconds", high=SECONDS_MAX)
         item.delay_seconds = schedule.delay_seconds
         item.schedule_key = schedule.key
 
 
+def _encoded_headers(headers: Mapping[str, str]) -> bytes:
+    # JSON would make a text of every name.
+    if not isinstance(headers, Mapping) or not all([isinstance(name, str) for name in headers]):
+        raise InvalidRequest("headers must be a mapping of strings to strings")
+    return encoded(dict(headers))
+
+
 def _with_payload(index: int, item: PushItem, payload: bytes, headers: bytes | None) -> PushItem:
-    item.headers = None if headers is None else Raw(headers)
+    if type(payload) is not bytes:
+        raise InvalidRequest(f"message {index}: the payload must be bytes, not {type(payload).__name__}")
+    item.headers = None if headers is None else _raw_headers(headers)
     if item.encoding is not None:
         item.payload_base64 = b64encode(payload).decode()
         return item
     try:
-        # Nothing but one JSON value, so that it cannot break out of its place in the body.
+        # Nothing but one JSON value, so that it cannot break out of its place in the body. Nor may headers.
         item.payload = _json.decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidPayload(f"message {index}: the payload is not JSON, and has no encoding: {error}") from error
     return item
 
 
+def _raw_headers(headers: bytes) -> Raw:
+    try:
+        return _json.decode(headers)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"headers must be a JSON object of strings: {error}") from error
+
+
 def push(items: list[PushItem]) -> Request:
     repeatable = all(item.transaction_id is not None for item in items)
-    return Request("POST", "/api/v1/push?queued=true", msgspec.json.encode({"items": items}), repeatable)
+    return Request("POST", "/api/v1/push?queued=true", encoded({"items": items}), repeatable)
 
 
 def receipts_of(answer: Answer) -> list[Receipt]:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from lockstep.client._protocol.acks import ERRORS_BY_TEXT, ack_error, ack_item
-from lockstep.client._protocol.exchange import Answer, Request, decoded, or_none
+from lockstep.client._protocol.exchange import Answer, Request, decoded, encoded, or_none
 from lockstep.client._protocol.failures import CLASSES
 from lockstep.client._protocol.pushes import PushItem, appointment
 from lockstep.client._received import Committed
@@ -25,7 +25,7 @@ def transaction(acks: Sequence[Ack], items: list[PushItem]) -> Request:
     if items:
         operations.append({"type": "push", "items": items})
     repeatable = all(item.transaction_id is not None for item in items)
-    return Request("POST", "/api/v1/transaction", msgspec.json.encode({"operations": operations}), repeatable)
+    return Request("POST", "/api/v1/transaction", encoded({"operations": operations}), repeatable)
 
 
 def committed_of(answer: Answer, acks: Sequence[Ack], items: list[PushItem]) -> Committed:

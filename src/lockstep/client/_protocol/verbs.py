@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-from lockstep.client._protocol.exchange import Answer, Request, decoded
+from lockstep.client._protocol.exchange import Answer, Request, check_finite, decoded, encoded
 from lockstep.core.buckets import SampleSpan
 from lockstep.core.crons import Cron
 from lockstep.core.maintenance import DutyInfo, Removal, Sample
@@ -18,6 +18,7 @@ from lockstep.core.operations import OperationInfo, OperationPage, OperationStat
 from lockstep.core.outage import MaintenanceMode
 from lockstep.core.overview import LabelInfo, Overview
 from lockstep.core.records import (
+    AckOutcome,
     DeadLetter,
     DeadLetterPage,
     Depth,
@@ -62,6 +63,7 @@ VERBS: Mapping[str, Verb] = {
     "namespaces": Verb(list[LabelInfo]),
     "tasks": Verb(list[LabelInfo]),
     "has_pending": Verb(list[bool]),
+    "ack": Verb(list[AckOutcome]),
     "subscribe": Verb(GroupInfo),
     "set_subscription": Verb(int),
     "seek": Verb(int),
@@ -127,7 +129,9 @@ def call(verb: str, arguments: Mapping[str, Any]) -> Request:
     if verb == "ping":
         return Request("GET", "/ready")
     given = {name: value for name, value in arguments.items() if value is not None}
-    return Request("POST", f"/api/v1/engine/{verb}", msgspec.json.encode(given), VERBS[verb].repeatable)
+    for name, value in given.items():
+        check_finite(value, what=name)
+    return Request("POST", f"/api/v1/engine/{verb}", encoded(given), VERBS[verb].repeatable)
 
 
 def result_of(answer: Answer, verb: str) -> Any:

@@ -83,15 +83,15 @@ class HttpTransport:
         return protocol.delivered_of(answer, request.group)
 
     def ack(self, acks: Sequence[Ack]) -> list[AckOutcome]:
-        if len(acks) == 1 and acks[0].transaction_id is None:
+        if len(acks) == 1 and acks[0].transaction_id is None and acks[0].lease_id is not None:
             answer, repeated = self._exchange(protocol.ack_by_lease(acks[0]))
             outcomes = [protocol.lease_outcome_of(answer)]
-        elif all(ack.partition_id is not None for ack in acks):
+        elif protocol.fit_batch(acks):
             answer, repeated = self._exchange(protocol.ack_batch(acks))
             outcomes = protocol.outcomes_of(answer)
         else:
-            # An ack by lease alone has a route of its own, for one at a time.
-            return [outcome for ack in acks for outcome in self.ack([ack])]
+            answer, repeated = self._exchange(protocol.ack_any(acks))
+            outcomes = protocol.result_of(answer, "ack")
         if repeated and any(outcome.error == "lease_lost" for outcome in outcomes):
             raise LeaseLost(f"the lease is gone{_REPEATED}", maybe_applied=True, outcomes=outcomes)
         return outcomes
@@ -102,6 +102,9 @@ class HttpTransport:
 
     def transaction(self, acks: Sequence[Ack], messages: Sequence[NewMessage] | Sequence[Batch]) -> Committed:
         items = protocol.push_items(messages, exactly_once=self._exactly_once)
+        if not items and not protocol.fit_batch(acks):
+            answer, _ = self._exchange(protocol.ack_any(acks, atomic=True))
+            return Committed(protocol.result_of(answer, "ack"), [])
         answer, repeated = self._exchange(protocol.transaction(acks, items))
         try:
             return protocol.committed_of(answer, acks, items)

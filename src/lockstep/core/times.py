@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from lockstep.errors import InvalidRequest
 
 
-def check_time(at: object, *, what: str) -> None:
+def check_time(at: object, *, what: str) -> datetime:
     if not isinstance(at, datetime):
         raise InvalidRequest(f"{what} must be a datetime, not {type(at).__name__}")
     if at.utcoffset() is None:
@@ -16,6 +16,7 @@ def check_time(at: object, *, what: str) -> None:
         at.astimezone(UTC)
     except OverflowError:
         raise InvalidRequest(f"{what} is out of range: {at.isoformat()}") from None
+    return at
 
 
 def check_seconds(seconds: object, *, what: str, high: float) -> None:
