@@ -6,6 +6,8 @@ from datetime import UTC, datetime
 
 from lockstep.errors import InvalidRequest
 
+_ENDS = (datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC))
+
 
 def check_time(at: object, *, what: str) -> datetime:
     if not isinstance(at, datetime):
@@ -17,6 +19,12 @@ def check_time(at: object, *, what: str) -> datetime:
     except OverflowError:
         raise InvalidRequest(f"{what} is out of range: {at.isoformat()}") from None
     return at
+
+
+def check_kept_time(at: object, *, what: str) -> None:
+    """A time that is stored. The first and the last of all are none: a database may take them for infinities."""
+    if check_time(at, what=what) in _ENDS:
+        raise InvalidRequest(f"{what} is out of range: {at}")
 
 
 def check_seconds(seconds: object, *, what: str, high: float) -> None:

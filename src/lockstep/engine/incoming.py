@@ -19,7 +19,7 @@ from lockstep.core.ids import all_canonical_uuids, parse_uuid
 from lockstep.core.messages import Batch, Columns, NewMessage, NewSchedule, check_shape, schedule_of
 from lockstep.core.names import NAME_LENGTH_MAX, TRANSACTION_ID_LENGTH_MAX, check_name, check_names, storable
 from lockstep.core.policy import SECONDS_MAX
-from lockstep.core.times import check_seconds, check_time
+from lockstep.core.times import check_kept_time, check_seconds, check_time
 from lockstep.errors import InvalidRequest, TooLarge
 
 _Value = TypeVar("_Value")
@@ -222,7 +222,7 @@ def check_schedule(schedule: object, *, messages: int) -> NewSchedule:
     if (schedule.deliver_at is None) == (schedule.delay_seconds is None):
         raise InvalidRequest("a schedule needs deliver_at or delay_seconds, and not both")
     if schedule.deliver_at is not None:
-        check_time(schedule.deliver_at, what="deliver_at")
+        check_kept_time(schedule.deliver_at, what="deliver_at")
     else:
         check_seconds(schedule.delay_seconds, what="delay_seconds", high=SECONDS_MAX)
     if schedule.key is not None:

@@ -14,6 +14,7 @@ from lockstep import Ack, AsyncClient, Batch, Columns, NewMessage, Renewal, Subs
 from lockstep.errors import InvalidName, InvalidPayload, InvalidRequest, LockstepError, TransactionRolledBack
 
 NAIVE = datetime(2026, 5, 1)  # noqa: DTZ001
+FIRST, LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 
 
 async def refusal(verb: Callable[..., Any], *arguments: Any, **named: Any) -> LockstepError:
@@ -34,6 +35,7 @@ BAD_PUSHES: list[tuple[dict[str, Any], type[LockstepError]]] = [
     ({"expires_at": "tomorrow"}, InvalidRequest),
     ({"expire_seconds": nan}, InvalidRequest),
     ({"deliver_at": "tomorrow"}, InvalidRequest),
+    ({"deliver_at": LAST}, InvalidRequest),
     ({"delay_seconds": nan}, InvalidRequest),
     ({"delay_seconds": inf}, InvalidRequest),
 ]
@@ -95,6 +97,7 @@ BAD_POPS: list[tuple[dict[str, Any], type[LockstepError]]] = [
     ({"queue": "orders", "lease_seconds": nan}, InvalidRequest),
     ({"queue": "orders", "group": "g", "subscription": NAIVE}, InvalidRequest),
     ({"queue": "orders", "group": "g", "subscription": Subscription("from")}, InvalidRequest),
+    ({"queue": "orders", "group": "g", "subscription": FIRST}, InvalidRequest),
 ]
 
 
@@ -107,10 +110,12 @@ async def test_bad_pops(client: AsyncClient) -> None:
     assert await client.groups() == []
 
 
-async def test_group_may_begin_at_any_time(client: AsyncClient) -> None:
+async def test_group_may_begin_at_any_other_time(client: AsyncClient) -> None:
     await client.push("orders", 1)
-    delivery = await client.pop("orders", group="g", subscription=datetime(1, 1, 1, tzinfo=UTC))
-    assert delivery.payloads() == [1]
+    begin = FIRST + timedelta(microseconds=1)
+    assert (await client.pop("orders", group="g", subscription=begin)).payloads() == [1]
+    [group] = await client.groups()
+    assert group.subscription.from_at == begin
 
 
 async def test_bad_acks_and_renewals(client: AsyncClient) -> None:

@@ -15,6 +15,7 @@ from lockstep import Ack, Batch, Client, Columns, NewMessage, Renewal, Subscript
 from lockstep.errors import InvalidName, InvalidPayload, InvalidRequest, LockstepError, TransactionRolledBack
 
 NAIVE = datetime(2026, 5, 1)  # noqa: DTZ001
+FIRST, LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 
 
 def refusal(verb: Callable[..., Any], *arguments: Any, **named: Any) -> LockstepError:
@@ -35,6 +36,7 @@ BAD_PUSHES: list[tuple[dict[str, Any], type[LockstepError]]] = [
     ({"expires_at": "tomorrow"}, InvalidRequest),
     ({"expire_seconds": nan}, InvalidRequest),
     ({"deliver_at": "tomorrow"}, InvalidRequest),
+    ({"deliver_at": LAST}, InvalidRequest),
     ({"delay_seconds": nan}, InvalidRequest),
     ({"delay_seconds": inf}, InvalidRequest),
 ]
@@ -96,6 +98,7 @@ BAD_POPS: list[tuple[dict[str, Any], type[LockstepError]]] = [
     ({"queue": "orders", "lease_seconds": nan}, InvalidRequest),
     ({"queue": "orders", "group": "g", "subscription": NAIVE}, InvalidRequest),
     ({"queue": "orders", "group": "g", "subscription": Subscription("from")}, InvalidRequest),
+    ({"queue": "orders", "group": "g", "subscription": FIRST}, InvalidRequest),
 ]
 
 
@@ -108,10 +111,12 @@ def test_bad_pops(client: Client) -> None:
     assert client.groups() == []
 
 
-def test_group_may_begin_at_any_time(client: Client) -> None:
+def test_group_may_begin_at_any_other_time(client: Client) -> None:
     client.push("orders", 1)
-    delivery = client.pop("orders", group="g", subscription=datetime(1, 1, 1, tzinfo=UTC))
-    assert delivery.payloads() == [1]
+    begin = FIRST + timedelta(microseconds=1)
+    assert (client.pop("orders", group="g", subscription=begin)).payloads() == [1]
+    [group] = client.groups()
+    assert group.subscription.from_at == begin
 
 
 def test_bad_acks_and_renewals(client: Client) -> None:
