@@ -100,7 +100,7 @@ def check_json(messages: Sequence[NewMessage] | Sequence[Batch]) -> None:
         try:
             for payload in _json_payloads(message):
                 _raw_value.decode(payload)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidPayload(f"message {index}: the payload is not JSON, and has no encoding: {error}") from error
 
 

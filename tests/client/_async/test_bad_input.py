@@ -53,6 +53,7 @@ BAD_MESSAGES: list[tuple[Any, type[LockstepError]]] = [
     (NewMessage(queue="orders", payload=b""), InvalidPayload),
     (NewMessage(queue="orders", payload=b'1},{"queue":"other"'), InvalidPayload),
     (NewMessage(queue="orders", payload=b"\xff"), InvalidPayload),
+    (NewMessage(queue="orders", payload=b"[" * 10_000 + b"]" * 10_000), InvalidPayload),
     (NewMessage(queue="orders", payload=cast(bytes, "1")), InvalidRequest),
     (NewMessage(queue="orders", payload=cast(bytes, None)), InvalidRequest),
     (Batch("orders", "p", Columns([b"1", b"{"])), InvalidPayload),

@@ -56,7 +56,7 @@ def encoded(content: Any) -> bytes:
 def decoded(answer: Answer, decoder: msgspec.json.Decoder[Any]) -> Any:
     try:
         return decoder.decode(answer.body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise LockstepError(f"the answer of the server cannot be read: {error}") from error
 
 

@@ -137,7 +137,7 @@ def _with_payload(index: int, item: PushItem, payload: bytes, headers: bytes | N
     try:
         # Nothing but one JSON value, so that it cannot break out of its place in the body. Nor may headers.
         item.payload = _json.decode(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidPayload(f"message {index}: the payload is not JSON, and has no encoding: {error}") from error
     return item
 
@@ -145,7 +145,7 @@ def _with_payload(index: int, item: PushItem, payload: bytes, headers: bytes | N
 def _raw_headers(headers: bytes) -> Raw:
     try:
         return _json.decode(headers)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequest(f"headers must be a JSON object of strings: {error}") from error
 
 
