@@ -39,7 +39,8 @@ def pop(request: PopRequest, wait_seconds: float) -> Request:
     if request.mode is not None:
         query["mode"] = request.mode
     query |= _subscription_query(request)
-    return Request("GET", f"{_pop_path(request)}?{urlencode(query)}")
+    # What was acknowledged with a lost answer is gone: a second pop must not hide that.
+    return Request("GET", f"{_pop_path(request)}?{urlencode(query)}", repeatable=not request.auto_ack)
 
 
 def _check(request: PopRequest) -> None:
