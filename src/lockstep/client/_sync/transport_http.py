@@ -18,8 +18,9 @@ from lockstep.core.operations import OperationInfo, QueuedAs
 from lockstep.core.records import Ack, AckOutcome, PopRequest, Renewal, Renewed
 from lockstep.errors import LeaseLost, StillQueued, TransactionRolledBack, Unavailable
 
-# A poll that has run out is answered a little after its time.
+# A poll that has run out is answered a little after its time. A longer wait is several polls.
 _POLL_GRACE_SECONDS = 5.0
+_POLL_SECONDS_MAX = 300.0
 _REPEATED = "; it was sent twice, because the first answer was lost, so the first may have been applied"
 
 
@@ -78,6 +79,7 @@ class HttpTransport:
         return info
 
     def pop(self, request: PopRequest, wait_seconds: float) -> Delivered:
+        wait_seconds = min(wait_seconds, _POLL_SECONDS_MAX)
         timeout_seconds = self._timeout_seconds if wait_seconds <= 0 else wait_seconds + _POLL_GRACE_SECONDS
         answer, _ = self._exchange(protocol.pop(request, wait_seconds), timeout_seconds)
         return protocol.delivered_of(answer, request.group)
