@@ -14,7 +14,7 @@ from lockstep.client._sync.transport_engine import EngineTransport
 from lockstep.config import Config, load
 from lockstep.core.operations import QueuedAs
 from lockstep.errors import InvalidRequest
-from lockstep.opening import open_engine
+from lockstep.opening import check_address, open_engine
 from lockstep.version import VERSION
 
 Address = str | Sequence[str] | None
@@ -130,7 +130,14 @@ def _one(url: Address) -> str | None:
         raise InvalidRequest("several addresses must all be servers: http:// or https://")
     if url is not None and not urls:
         raise InvalidRequest("there is no address in the list")
-    return urls[0] if urls else None
+    if not urls:
+        return None
+    try:
+        check_address(urls[0])
+    except InvalidRequest:
+        # Without the address itself, which may hold a password.
+        raise InvalidRequest("an address begins with http://, https://, postgresql:// or memory://") from None
+    return urls[0]
 
 
 def _is_http(url: str) -> bool:

@@ -120,6 +120,12 @@ def test_port_that_is_taken_is_a_failed_start(shared_dsn: str) -> None:
     assert f"cannot listen on 127.0.0.1 port {port}" in ended.stderr
 
 
+def test_store_in_memory_has_one_worker() -> None:
+    ended = run_process("serve", "--dsn", "memory://", "--workers", "2", "--port", "0")
+    assert ended.returncode == 1
+    assert "workers must be 1, not 2 (invalid_option)" in ended.stderr
+
+
 def test_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, shared_dsn: str) -> None:
     monkeypatch.delitem(sys.modules, "lockstep.server.serving", raising=False)
     monkeypatch.setitem(sys.modules, "uvicorn", None)

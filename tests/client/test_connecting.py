@@ -59,7 +59,7 @@ async def test_client_opens_when_it_is_first_used_and_stays_closed() -> None:
 @pytest.mark.parametrize(
     ("address", "text"),
     [
-        ("redis://ann:s3cret@db", "memory:// or postgresql://"),
+        ("redis://ann:s3cret@db", "http://, https://, postgresql:// or memory://"),
         ("http://", "http://host:port"),
         ("http://ann:s3cret@host", "no user and password"),
         ("http://host?password=s3cret", "no query"),

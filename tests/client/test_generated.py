@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 NOT_FOR_CLIENTS = {"open", "close", "ready", "listen", "stop_waiting", "wait_pop", "nack", "sample"}
 NOT_FOR_CLIENTS |= {"start_buffering", "push_applied"}
 NOT_FOR_CLIENTS |= {"register_stream_query", "stream_state", "stream_cycle"}
-IN_ANOTHER_FORM = {"push", "pop", "ack", "renew", "transaction"}
+IN_ANOTHER_FORM = {"push", "pop", "renew", "transaction"}
 
 
 def generate(*arguments: str, root: Path = ROOT) -> subprocess.CompletedProcess[str]:

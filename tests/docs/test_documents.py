@@ -45,6 +45,20 @@ def _anchors(path: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in _HEADING.findall(_prose(path))}
 
 
+def test_contributing_has_every_target_of_make() -> None:
+    targets = re.findall(r"^([a-z-]+):.*##", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    assert [target for target in targets if target != "help" and f"`make {target}`" not in text] == []
+
+
+def test_map_has_every_folder() -> None:
+    architecture = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"\w+", architecture.partition("## The map")[2].partition("## ")[0]))
+    files = [*ROOT.glob("src/lockstep/**/*.*"), *ROOT.glob("tests/*/*.py"), *ROOT.glob("*/*.py"), *ROOT.glob("tools/*")]
+    folders = {file.parent.relative_to(ROOT) for file in files if "__pycache__" not in file.parts}
+    assert {str(folder) for folder in folders if folder.name not in named} == set()
+
+
 @pytest.mark.parametrize("block", BLOCKS, ids=str)
 def test_python_compiles_and_imports_what_is_there(block: Block) -> None:
     assert block.use in USES

@@ -24,6 +24,18 @@ def test_groups_are_listed_with_their_lag(http: Http, queue: str, group: str) ->
     assert row["maxTimeLag"] >= 0
 
 
+def test_first_and_last_time_of_all_are_refused(http: Http, queue: str, group: str) -> None:
+    """PostgreSQL would keep them as infinities, which are no times when they are read again."""
+    http.push(queue, 1)
+    http.pop(queue, consumerGroup=group)
+    for at in ("0001-01-01T00:00:00Z", "9999-12-31T23:59:59.999999Z"):
+        pop = http.get(f"/api/v1/pop/queue/{queue}", consumerGroup=f"{group}-2", subscriptionFrom=at)
+        moved = http.post(f"/api/v1/consumer-groups/{group}/subscription", {"subscriptionTimestamp": at})
+        late = http.post("/api/v1/push", {"items": [{"queue": queue, "deliverAt": at}]})
+        assert (pop.code, moved.code, late.code) == ("invalid_request",) * 3
+    assert [row["name"] for row in _rows(http, queue)] == [group]
+
+
 def test_a_group_shows_its_partitions_by_queue(http: Http, queue: str, group: str) -> None:
     http.push(queue, 1, 2)
     http.pop(queue, consumerGroup=group, autoAck="true")

@@ -17,6 +17,7 @@ import msgspec
 
 from lockstep.core.ids import message_id
 from lockstep.core.names import DEFAULT_PARTITION
+from lockstep.errors import InvalidRequest
 
 
 @dataclass(slots=True)
@@ -86,6 +87,21 @@ COLUMN_NAMES = (
     "producer_subs",
     "expires_at",
 )
+
+
+def check_shape(columns: object) -> Columns:
+    """The columns, if each is a list with a value for every message. Raises InvalidRequest."""
+    if not isinstance(columns, Columns):
+        raise InvalidRequest(f"the columns of a batch must be Columns, not {type(columns).__name__}")
+    for name, column in zip(COLUMN_NAMES, columns.all(), strict=True):
+        if column is None and name != "payloads":
+            continue
+        if not isinstance(column, list):
+            raise InvalidRequest(f"the column {name} must be a list, not {type(column).__name__}")
+        if len(column) != len(columns.payloads):
+            text = f"the column {name} has {len(column)} values for {len(columns.payloads)} messages"
+            raise InvalidRequest(text)
+    return columns
 
 
 class NewMessage(msgspec.Struct, frozen=True, kw_only=True):

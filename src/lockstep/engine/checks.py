@@ -36,8 +36,8 @@ from lockstep.core.records import (
     Subscription,
     SubscriptionMode,
 )
+from lockstep.core.times import check_kept_time, check_time
 from lockstep.engine.incoming import check_texts
-from lockstep.engine.times import check_time
 from lockstep.errors import EncryptionUnavailable, InvalidName, InvalidOption, InvalidRequest
 
 LEASE_SECONDS_MIN = 0.001
@@ -227,7 +227,7 @@ def check_subscription(subscription: object) -> Subscription:
     subscription = check_kind(subscription, Subscription)
     check_choice(subscription.mode, SubscriptionMode, what="subscription mode")
     if subscription.mode == "from":
-        check_time(subscription.from_at, what="from_at")
+        check_kept_time(subscription.from_at, what="from_at")
     elif subscription.from_at is not None:
         raise InvalidRequest(f"from_at goes with the mode from, not {subscription.mode}")
     return subscription

@@ -67,6 +67,7 @@ from lockstep.core.streams import (
     StreamCycleResult,
     StreamQuery,
 )
+from lockstep.core.times import check_seconds, check_time
 from lockstep.core.traces import NamedTracePage, NewTraceEvent, TraceEvent, TraceNamePage
 from lockstep.engine import checks, schedule_checks, stream_checks
 from lockstep.engine.balancing import Balancing
@@ -76,7 +77,6 @@ from lockstep.engine.load import Answer, Load, LoadState
 from lockstep.engine.maintenance import Maintenance, Promotion
 from lockstep.engine.operations import Operations, Tell
 from lockstep.engine.spooling import Spooling
-from lockstep.engine.times import check_seconds, check_time
 from lockstep.engine.waiting import Waiting, WaitingCounts
 from lockstep.errors import InvalidRequest, OperationPending, StillQueued, TooLarge, Unavailable
 from lockstep.storage.base import Store

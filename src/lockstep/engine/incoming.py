@@ -16,10 +16,10 @@ import msgspec
 
 from lockstep.config import Config
 from lockstep.core.ids import all_canonical_uuids, parse_uuid
-from lockstep.core.messages import COLUMN_NAMES, Batch, Columns, NewMessage, NewSchedule, schedule_of
+from lockstep.core.messages import Batch, Columns, NewMessage, NewSchedule, check_shape, schedule_of
 from lockstep.core.names import NAME_LENGTH_MAX, TRANSACTION_ID_LENGTH_MAX, check_name, check_names, storable
 from lockstep.core.policy import SECONDS_MAX
-from lockstep.engine.times import check_seconds, check_time
+from lockstep.core.times import check_kept_time, check_seconds, check_time
 from lockstep.errors import InvalidRequest, TooLarge
 
 _Value = TypeVar("_Value")
@@ -111,9 +111,7 @@ def _check_count(messages: int, config: Config) -> None:
 
 def _check_columns(columns: Columns, config: Config) -> tuple[Columns, int]:
     """The columns, with trace ids in their canonical spelling, and the bytes of payloads and headers."""
-    if not isinstance(columns, Columns):
-        raise InvalidRequest(f"the columns of a batch must be Columns, not {type(columns).__name__}")
-    _check_shape(columns)
+    check_shape(columns)
     size = _check_payloads(columns.payloads, config)
     if columns.transaction_ids is not None:
         _check_transaction_ids(columns.transaction_ids)
@@ -134,17 +132,6 @@ def _check_columns(columns: Columns, config: Config) -> tuple[Columns, int]:
         if trace_ids is not columns.trace_ids:
             columns = replace(columns, trace_ids=trace_ids)
     return columns, size
-
-
-def _check_shape(columns: Columns) -> None:
-    for name, column in zip(COLUMN_NAMES, columns.all(), strict=True):
-        if column is None and name != "payloads":
-            continue
-        if not isinstance(column, list):
-            raise InvalidRequest(f"the column {name} must be a list, not {type(column).__name__}")
-        if len(column) != len(columns.payloads):
-            text = f"the column {name} has {len(column)} values for {len(columns.payloads)} messages"
-            raise InvalidRequest(text)
 
 
 def _check_payloads(payloads: list[bytes], config: Config) -> int:
@@ -235,7 +222,7 @@ def check_schedule(schedule: object, *, messages: int) -> NewSchedule:
     if (schedule.deliver_at is None) == (schedule.delay_seconds is None):
         raise InvalidRequest("a schedule needs deliver_at or delay_seconds, and not both")
     if schedule.deliver_at is not None:
-        check_time(schedule.deliver_at, what="deliver_at")
+        check_kept_time(schedule.deliver_at, what="deliver_at")
     else:
         check_seconds(schedule.delay_seconds, what="delay_seconds", high=SECONDS_MAX)
     if schedule.key is not None:
@@ -308,7 +295,12 @@ def _expiry_of(message: NewMessage) -> datetime | timedelta | None:
 def _times(expiries: list[datetime | timedelta | None]) -> list[datetime | timedelta | None]:
     """When messages expire; spans count from now, by this process's clock."""
     now = datetime.now(UTC)
-    return [now + expiry if isinstance(expiry, timedelta) else _time(expiry) for expiry in expiries]
+    return [now + _span(expiry) if isinstance(expiry, timedelta) else _time(expiry) for expiry in expiries]
+
+
+def _span(expiry: timedelta) -> timedelta:
+    check_seconds(expiry.total_seconds(), what="expires_at", high=SECONDS_MAX)
+    return expiry
 
 
 def _time(at: datetime | None) -> datetime | None:

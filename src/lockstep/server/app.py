@@ -30,7 +30,7 @@ _CLIENT_WENT_AWAY = 499
 _PREFLIGHT = Response(
     204,
     b"",
-    (b"access-control-allow-methods", b"GET, POST, PUT, DELETE, OPTIONS"),
+    (b"access-control-allow-methods", b"GET, POST, PATCH, DELETE, OPTIONS"),
     (b"access-control-allow-headers", b"*"),
     (b"access-control-max-age", b"86400"),
 )

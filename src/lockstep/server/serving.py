@@ -23,7 +23,7 @@ import uvicorn
 
 from lockstep.config import Config
 from lockstep.errors import InvalidOption, LockstepError
-from lockstep.opening import running_database, serving_engine_on
+from lockstep.opening import check_address, running_database, serving_engine_on
 from lockstep.server.app import Application
 from lockstep.server.node import Node
 from lockstep.server.protocol import HttpConnection
@@ -41,6 +41,7 @@ Announce = Callable[[str, str], None]
 
 async def serve(config: Config, *, announce: Announce) -> None:
     """Serve until SIGINT or SIGTERM; then finish what is in flight and return."""
+    _check_workers(config)
     with _listening_socket(config) as listener:
         url = _url(config.host, listener.getsockname()[1])
         async with running_database(config) as address:
@@ -48,6 +49,11 @@ async def serve(config: Config, *, announce: Announce) -> None:
                 await _work(config, address, listener, ready=lambda: announce(url, address))
             else:
                 await _watch_over_workers(config, address, listener, ready=lambda: announce(url, address))
+
+
+def _check_workers(config: Config) -> None:
+    if config.workers > 1 and config.dsn is not None and check_address(config.dsn) == "memory":
+        raise InvalidOption(f"a store in memory belongs to one process: workers must be 1, not {config.workers}")
 
 
 def _listening_socket(config: Config) -> socket.socket:

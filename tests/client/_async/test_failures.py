@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from lockstep import AsyncClient, Position, connect_async, new_message
+from lockstep import Ack, AsyncClient, Position, connect_async, new_message
 from lockstep.errors import LeaseLost, QueueFull, TransactionRolledBack, Unavailable
 from support.flaky import Flaky
 
@@ -88,6 +88,25 @@ async def test_lost_answer_of_a_transaction_is_told(quick: AsyncClient, flaky: F
     with pytest.raises(TransactionRolledBack, match="may have been applied"):
         await transaction.commit()
     assert (await quick.queue("bills")).messages == 1
+
+
+async def test_pop_that_acknowledges_at_once_is_not_repeated(quick: AsyncClient, flaky: Flaky) -> None:
+    """What the first one took out of the queue would be gone, and nobody told."""
+    await quick.push_many([new_message("orders", number) for number in (1, 2)])
+    flaky.plan = ["unanswered"]
+    with pytest.raises(Unavailable) as caught:
+        await quick.pop("orders", auto_ack=True)
+    assert caught.value.details["maybe_applied"] is True
+    assert (await quick.pop("orders", auto_ack=True)).payloads() == [2]
+
+
+async def test_acks_that_are_applied_together_are_not_repeated(quick: AsyncClient, flaky: Flaky) -> None:
+    await quick.push("orders", 1)
+    delivery = await quick.pop("orders")
+    flaky.plan = ["unanswered"]
+    with pytest.raises(Unavailable) as caught:
+        await quick.ack([Ack(lease_id=delivery.lease_id)], atomic=True)
+    assert caught.value.details["maybe_applied"] is True
 
 
 async def test_verb_that_must_not_be_applied_twice_is_not_repeated(quick: AsyncClient, flaky: Flaky) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from typing import TypedDict
 
 import msgspec
 import pydantic
 import pytest
 
-from lockstep import AsyncClient, Subscription, new_message
+from lockstep import AsyncClient, Subscription, connect_async, new_message
 from lockstep.client._async.concurrency import Task
 from lockstep.errors import InvalidPayload, InvalidRequest
 from support.clock import SetClock
@@ -55,6 +56,13 @@ async def test_pop_of_one_partition_and_of_several(client: AsyncClient) -> None:
     await client.push_many([new_message("orders", i, partition=f"p{i}") for i in range(4)])
     assert (await client.pop("orders", partition="p2")).payloads() == [2]
     assert sorted((await client.pop("orders", batch=10, partitions=10)).payloads()) == [0, 1, 3]
+
+
+async def test_pop_may_wait_for_ever(server_url: str) -> None:
+    for url in ("memory://", server_url):
+        async with connect_async(url) as client:
+            await client.push("orders", 1)
+            assert (await client.pop("orders", wait=True, timeout_seconds=inf)).payloads() == [1]
 
 
 async def test_pop_of_a_namespace(client: AsyncClient) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 import msgspec
@@ -26,6 +27,17 @@ async def push_numbers(client: AsyncClient, count: int, partition: str = "Defaul
 
 async def acked(client: AsyncClient) -> int:
     return sum(lag.acked for lag in await client.lag("orders"))
+
+
+async def test_drain_may_take_for_ever(memory_client: AsyncClient) -> None:
+    await push_numbers(memory_client, 1)
+
+    @memory_client.worker("orders", ack_interval_seconds=inf)
+    async def handle(_: Any) -> None:
+        memory_client.stop()
+
+    await memory_client.run(stop_on_signals=False, drain_timeout_seconds=inf)
+    assert await acked(memory_client) == 1
 
 
 async def test_lanes_handle_every_message_once_and_in_order(client: AsyncClient) -> None:

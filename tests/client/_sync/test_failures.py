@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lockstep import Client, Position, connect, new_message
+from lockstep import Ack, Client, Position, connect, new_message
 from lockstep.errors import LeaseLost, QueueFull, TransactionRolledBack, Unavailable
 from support.flaky import Flaky
 
@@ -88,6 +88,25 @@ def test_lost_answer_of_a_transaction_is_told(quick: Client, flaky: Flaky) -> No
     with pytest.raises(TransactionRolledBack, match="may have been applied"):
         transaction.commit()
     assert (quick.queue("bills")).messages == 1
+
+
+def test_pop_that_acknowledges_at_once_is_not_repeated(quick: Client, flaky: Flaky) -> None:
+    """What the first one took out of the queue would be gone, and nobody told."""
+    quick.push_many([new_message("orders", number) for number in (1, 2)])
+    flaky.plan = ["unanswered"]
+    with pytest.raises(Unavailable) as caught:
+        quick.pop("orders", auto_ack=True)
+    assert caught.value.details["maybe_applied"] is True
+    assert (quick.pop("orders", auto_ack=True)).payloads() == [2]
+
+
+def test_acks_that_are_applied_together_are_not_repeated(quick: Client, flaky: Flaky) -> None:
+    quick.push("orders", 1)
+    delivery = quick.pop("orders")
+    flaky.plan = ["unanswered"]
+    with pytest.raises(Unavailable) as caught:
+        quick.ack([Ack(lease_id=delivery.lease_id)], atomic=True)
+    assert caught.value.details["maybe_applied"] is True
 
 
 def test_verb_that_must_not_be_applied_twice_is_not_repeated(quick: Client, flaky: Flaky) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from typing import TypedDict
 
 import msgspec
 import pydantic
 import pytest
 
-from lockstep import Client, Subscription, new_message
+from lockstep import Client, Subscription, connect, new_message
 from lockstep.client._sync.concurrency import Task
 from lockstep.errors import InvalidPayload, InvalidRequest
 from support.clock import SetClock
@@ -56,6 +57,13 @@ def test_pop_of_one_partition_and_of_several(client: Client) -> None:
     client.push_many([new_message("orders", i, partition=f"p{i}") for i in range(4)])
     assert (client.pop("orders", partition="p2")).payloads() == [2]
     assert sorted((client.pop("orders", batch=10, partitions=10)).payloads()) == [0, 1, 3]
+
+
+def test_pop_may_wait_for_ever(server_url: str) -> None:
+    for url in ("memory://", server_url):
+        with connect(url) as client:
+            client.push("orders", 1)
+            assert (client.pop("orders", wait=True, timeout_seconds=inf)).payloads() == [1]
 
 
 def test_pop_of_a_namespace(client: Client) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 import msgspec
@@ -27,6 +28,17 @@ def push_numbers(client: Client, count: int, partition: str = "Default") -> None
 
 def acked(client: Client) -> int:
     return sum(lag.acked for lag in client.lag("orders"))
+
+
+def test_drain_may_take_for_ever(memory_client: Client) -> None:
+    push_numbers(memory_client, 1)
+
+    @memory_client.worker("orders", ack_interval_seconds=inf)
+    def handle(_: Any) -> None:
+        memory_client.stop()
+
+    memory_client.run(stop_on_signals=False, drain_timeout_seconds=inf)
+    assert acked(memory_client) == 1
 
 
 def test_lanes_handle_every_message_once_and_in_order(client: Client) -> None:

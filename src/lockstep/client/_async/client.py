@@ -121,6 +121,8 @@ class AsyncClient(AsyncVerbs):
         self, messages: Sequence[NewMessage] | Sequence[Batch], *, queued: QueuedAs | None = None
     ) -> Sequence[Receipt]:
         """Push messages, made by `lockstep.new_message`, or batches: all of them or none; receipts in their order."""
+        if not isinstance(messages, Sequence):
+            raise InvalidRequest(f"messages must be a list, not {type(messages).__name__}")
         return await self._transport.push(messages, _check_queued(queued)) if messages else []
 
     def producer(

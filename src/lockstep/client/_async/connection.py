@@ -53,4 +53,7 @@ class AsyncConnection:
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=self._connections_max), headers=self._headers
         )
+        # By itself aiohttp sends a GET again when its connection breaks. A pop is one, and what may be repeated is for
+        # the transport to say.
+        self._session._retry_connection = False
         return self._session

@@ -8,6 +8,7 @@ from math import inf
 from typing import Any, Protocol
 
 from lockstep.client._async.concurrency import Lock
+from lockstep.client._payloads import check_json
 from lockstep.client._received import Committed, Delivered
 from lockstep.core.messages import Batch, NewMessage, PushResult
 from lockstep.core.operations import QueuedAs
@@ -60,6 +61,7 @@ class AsyncEngineTransport:
     async def push(
         self, messages: Sequence[NewMessage] | Sequence[Batch], queued: QueuedAs | None = None
     ) -> PushResult:
+        check_json(messages)
         engine = self._engine or await self._opened()
         return await engine.push(messages, queued=queued or self._queued)
 

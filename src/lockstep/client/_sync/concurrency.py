@@ -55,7 +55,7 @@ class Event:
 
     def wait(self, timeout_seconds: float | None = None) -> bool:
         """Whether it was set in time."""
-        return self._event.wait(timeout_seconds)
+        return self._event.wait(_limited(timeout_seconds))
 
 
 class Task:
@@ -75,7 +75,7 @@ class Task:
 
     def join(self, timeout_seconds: float | None = None) -> bool:
         """Whether it has ended, in time."""
-        self._thread.join(timeout_seconds)
+        self._thread.join(_limited(timeout_seconds))
         return not self._thread.is_alive()
 
     def cancel(self) -> None:
@@ -85,6 +85,11 @@ class Task:
         """Raise what an ended task raised."""
         if self._failure is not None:
             raise self._failure
+
+
+def _limited(timeout_seconds: float | None) -> float | None:
+    """No lock waits longer than some centuries."""
+    return None if timeout_seconds is None else min(timeout_seconds, threading.TIMEOUT_MAX)
 
 
 def race(work: T, stop: Event) -> T:  # noqa: ARG001

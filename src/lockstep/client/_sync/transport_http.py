@@ -18,8 +18,9 @@ from lockstep.core.operations import OperationInfo, QueuedAs
 from lockstep.core.records import Ack, AckOutcome, PopRequest, Renewal, Renewed
 from lockstep.errors import LeaseLost, StillQueued, TransactionRolledBack, Unavailable
 
-# A poll that has run out is answered a little after its time.
+# A poll that has run out is answered a little after its time. A longer wait is several polls.
 _POLL_GRACE_SECONDS = 5.0
+_POLL_SECONDS_MAX = 300.0
 _REPEATED = "; it was sent twice, because the first answer was lost, so the first may have been applied"
 
 
@@ -78,20 +79,21 @@ class HttpTransport:
         return info
 
     def pop(self, request: PopRequest, wait_seconds: float) -> Delivered:
+        wait_seconds = min(wait_seconds, _POLL_SECONDS_MAX)
         timeout_seconds = self._timeout_seconds if wait_seconds <= 0 else wait_seconds + _POLL_GRACE_SECONDS
         answer, _ = self._exchange(protocol.pop(request, wait_seconds), timeout_seconds)
         return protocol.delivered_of(answer, request.group)
 
     def ack(self, acks: Sequence[Ack]) -> list[AckOutcome]:
-        if len(acks) == 1 and acks[0].transaction_id is None:
+        if len(acks) == 1 and acks[0].transaction_id is None and acks[0].lease_id is not None:
             answer, repeated = self._exchange(protocol.ack_by_lease(acks[0]))
             outcomes = [protocol.lease_outcome_of(answer)]
-        elif all(ack.partition_id is not None for ack in acks):
+        elif protocol.fit_batch(acks):
             answer, repeated = self._exchange(protocol.ack_batch(acks))
             outcomes = protocol.outcomes_of(answer)
         else:
-            # An ack by lease alone has a route of its own, for one at a time.
-            return [outcome for ack in acks for outcome in self.ack([ack])]
+            answer, repeated = self._exchange(protocol.ack_any(acks))
+            outcomes = protocol.result_of(answer, "ack")
         if repeated and any(outcome.error == "lease_lost" for outcome in outcomes):
             raise LeaseLost(f"the lease is gone{_REPEATED}", maybe_applied=True, outcomes=outcomes)
         return outcomes
@@ -102,6 +104,9 @@ class HttpTransport:
 
     def transaction(self, acks: Sequence[Ack], messages: Sequence[NewMessage] | Sequence[Batch]) -> Committed:
         items = protocol.push_items(messages, exactly_once=self._exactly_once)
+        if not items and not protocol.fit_batch(acks):
+            answer, _ = self._exchange(protocol.ack_any(acks, atomic=True))
+            return Committed(protocol.result_of(answer, "ack"), [])
         answer, repeated = self._exchange(protocol.transaction(acks, items))
         try:
             return protocol.committed_of(answer, acks, items)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from typing import Annotated
 
@@ -12,10 +13,14 @@ from lockstep.errors import InvalidRequest
 Time = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
 """A time in a request."""
 
+_UNENCODED_PLUS = re.compile(r"(:\d\d(?:\.\d+)?) (\d\d:?\d\d)$")
+"""The offset of a time whose plus sign a client did not encode: it arrives as a space."""
+
 
 def timestamp(at: datetime) -> str:
     """2026-05-01T10:00:00.123456Z"""
-    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    # Not strftime, which writes a year before 1000 with fewer digits than can be read again.
+    return at.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
 def timestamp_or_none(at: datetime | None) -> str | None:
@@ -25,8 +30,7 @@ def timestamp_or_none(at: datetime | None) -> str | None:
 def parse_time(text: str, *, what: str) -> datetime:
     """The instant that an ISO text means; without an offset it is UTC. Raises InvalidRequest."""
     try:
-        # A plus sign that a client did not encode arrives as a space.
-        at = datetime.fromisoformat(text.strip().replace(" 00:00", "+00:00"))
+        at = datetime.fromisoformat(_UNENCODED_PLUS.sub(r"\1+\2", text.strip()))
         return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
     except (ValueError, OverflowError):
         raise InvalidRequest(f"{what} is not an ISO 8601 time: {text[:64]!r}") from None

@@ -2,7 +2,7 @@
 
 The arguments are a JSON object, by name, and the answer holds the verb's result, both as msgspec writes our records:
 what a verb takes and gives in the process, it takes and gives over HTTP. Push, pop, ack and renew have routes of
-their own, which cost less.
+their own, which cost less; an ack of every kind is here, too.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ _LEVELS: dict[str, Level] = {
     "partition": "ro",
     "stats": "ro",
     "has_pending": "ro",
+    "ack": "rw",
     "subscribe": "rw",
     "set_subscription": "rw",
     "seek": "rw",

@@ -6,8 +6,10 @@ from datetime import UTC, datetime
 
 from lockstep.errors import InvalidRequest
 
+_ENDS = (datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC))
 
-def check_time(at: object, *, what: str) -> None:
+
+def check_time(at: object, *, what: str) -> datetime:
     if not isinstance(at, datetime):
         raise InvalidRequest(f"{what} must be a datetime, not {type(at).__name__}")
     if at.utcoffset() is None:
@@ -16,6 +18,13 @@ def check_time(at: object, *, what: str) -> None:
         at.astimezone(UTC)
     except OverflowError:
         raise InvalidRequest(f"{what} is out of range: {at.isoformat()}") from None
+    return at
+
+
+def check_kept_time(at: object, *, what: str) -> None:
+    """A time that is stored. The first and the last of all are none: a database may take them for infinities."""
+    if check_time(at, what=what) in _ENDS:
+        raise InvalidRequest(f"{what} is out of range: {at}")
 
 
 def check_seconds(seconds: object, *, what: str, high: float) -> None:

@@ -1,0 +1,137 @@
+"""Ack and renew: by lease or by message, one at a time or many, and their outcomes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Literal
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+from lockstep.client._protocol.exchange import Answer, Request, check_finite, decoded, encoded, time_text
+from lockstep.client._protocol.verbs import call
+from lockstep.core.ids import parse_uuid
+from lockstep.core.names import QUEUE_MODE
+from lockstep.core.records import ACK_ERROR_TEXTS, Ack, AckError, AckOutcome, Renewal, Renewed
+from lockstep.core.wire import messages as wire
+
+
+class _AckItem(Struct, rename="camel", omit_defaults=True, gc=False):
+    type: Literal["ack"] | UnsetType = UNSET
+    transaction_id: str | None = None
+    partition_id: str | None = None
+    seq: int | None = None
+    lease_id: str | None = None
+    consumer_group: str | None = None
+    status: str = "completed"
+    error: str | None = None
+    retry_at: str | None = None
+
+
+_ack_results = msgspec.json.Decoder(list[wire.AckResult])
+_lease_ack = msgspec.json.Decoder(wire.LeaseAckAnswer)
+_extended = msgspec.json.Decoder(wire.ExtendAnswer)
+ERRORS_BY_TEXT: dict[str, AckError] = {text: error for error, text in ACK_ERROR_TEXTS.items()}
+
+
+def ack_by_lease(ack: Ack) -> Request:
+    """An ack of all that a lease holds, or of it up to one message."""
+    body = _AckItem(
+        status=ack.status,
+        error=_error(ack),
+        seq=ack.seq,
+        partition_id=None if ack.partition_id is None else str(ack.partition_id),
+        retry_at=_retry_at(ack),
+    )
+    return Request("POST", f"/api/v1/lease/{_lease(ack.lease_id)}/ack", encoded(body))
+
+
+def lease_outcome_of(answer: Answer) -> AckOutcome:
+    result: wire.LeaseAckAnswer = decoded(answer, _lease_ack)
+    return AckOutcome(
+        index=0,
+        success=result.success,
+        error=ack_error(result.error),
+        noop=result.noop,
+        released=result.lease_released,
+        dead=result.dlq,
+        messages=result.messages,
+    )
+
+
+def fit_batch(acks: Sequence[Ack]) -> bool:
+    """Whether each names its message: by a transaction id, or by a seq under a lease."""
+    return all([ack.partition_id is not None and (ack.transaction_id is None) != (ack.seq is None) for ack in acks])
+
+
+def ack_batch(acks: Sequence[Ack]) -> Request:
+    return Request("POST", "/api/v1/ack/batch", encoded({"acknowledgments": [ack_item(ack) for ack in acks]}))
+
+
+def ack_item(ack: Ack) -> _AckItem:
+    return _AckItem(
+        transaction_id=ack.transaction_id,
+        partition_id=None if ack.partition_id is None else str(ack.partition_id),
+        seq=ack.seq,
+        lease_id=ack.lease_id,
+        consumer_group=None if ack.group == QUEUE_MODE else ack.group,
+        status=ack.status,
+        error=_error(ack),
+        retry_at=_retry_at(ack),
+    )
+
+
+def ack_any(acks: Sequence[Ack], *, atomic: bool = False) -> Request:
+    """Acks of every kind, as the engine takes them: a lease alone has no place among those that name a message."""
+    written = [msgspec.structs.replace(ack, error=_error(ack)) for ack in acks]
+    request = call("ack", {"acks": written, "atomic": atomic})
+    # One that was applied would be told to be rolled back the second time.
+    return replace(request, repeatable=False) if atomic else request
+
+
+def _error(ack: Ack) -> str | None:
+    """A text for people. What UTF-8 cannot hold must not make the ack fail."""
+    return ack.error.encode("utf-8", "replace").decode() if isinstance(ack.error, str) else ack.error
+
+
+def _lease(lease_id: object) -> str:
+    """A lease in a path, where there is no place for an empty one."""
+    return str(parse_uuid(lease_id, what="lease id"))
+
+
+def _retry_at(ack: Ack) -> str | None:
+    return None if ack.retry_at is None else time_text(ack.retry_at, what="retry_at")
+
+
+def outcomes_of(answer: Answer) -> list[AckOutcome]:
+    return [
+        AckOutcome(
+            index=index,
+            success=result.success,
+            error=ack_error(result.error),
+            noop=result.noop is True,
+            released=result.lease_released,
+            dead=result.dlq,
+            queue=result.queue_name,
+            partition=result.partition_name,
+        )
+        for index, result in enumerate(decoded(answer, _ack_results))
+    ]
+
+
+def ack_error(text: str | None) -> AckError | None:
+    return None if text is None else ERRORS_BY_TEXT.get(text, "unresolvable")
+
+
+def extend(renewal: Renewal) -> Request:
+    check_finite(renewal.seconds, what="lease seconds")
+    body = None if renewal.seconds is None else encoded({"seconds": renewal.seconds})
+    return Request("POST", f"/api/v1/lease/{_lease(renewal.lease_id)}/extend", body)
+
+
+def renewed_of(answer: Answer) -> Renewed:
+    result: wire.ExtendAnswer = decoded(answer, _extended)
+    expires_at = None if result.expires_at is None else datetime.fromisoformat(result.expires_at)
+    return Renewed(lease_id=result.lease_id, partitions=result.renewed, expires_at=expires_at)
