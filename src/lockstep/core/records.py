@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
@@ -12,7 +12,7 @@ import msgspec
 from lockstep.core.messages import Message, PushResult, Run
 from lockstep.core.names import QUEUE_MODE
 from lockstep.core.policy import GroupMode, QueueOptions
-from lockstep.errors import InvalidRequest
+from lockstep.errors import InvalidRequest, TransactionRolledBack
 
 MessageStatus = Literal["pending", "processing", "completed", "dead_letter"]
 AckStatus = Literal["completed", "failed", "retry", "dlq"]
@@ -151,6 +151,12 @@ class Renewed(msgspec.Struct, frozen=True, kw_only=True):
 class TransactionResult:
     acks: list[AckOutcome]
     pushed: PushResult
+
+
+def refuse_lost(lease_ids: Sequence[str]) -> None:
+    """Raise TransactionRolledBack if a transaction requires leases that are lost."""
+    if lease_ids:
+        raise TransactionRolledBack(f"transaction rolled back: lease {lease_ids[0]} is lost", outcomes=[])
 
 
 class Position(msgspec.Struct, frozen=True):
@@ -402,6 +408,7 @@ ProblemKind = Literal[
     "segment_orphaned",
     "depth_wrong",
     "delivery_wrong",
+    "unverified",
 ]
 
 

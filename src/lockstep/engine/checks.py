@@ -292,6 +292,12 @@ def _normal_leases(acks: Sequence[Ack]) -> Sequence[Ack]:
     ]
 
 
+def check_leases(lease_ids: Sequence[str], config: Config) -> list[str]:
+    """The lease ids in their canonical spelling."""
+    check_count(lease_ids, what="leases", limit=config.ack_items_max)
+    return [check_lease_id(lease_id) for lease_id in lease_ids]
+
+
 def check_lease_id(lease_id: object) -> str:
     return str(parse_uuid(lease_id, what="lease id"))
 

@@ -152,7 +152,7 @@ class Engine:
         """Hear what other processes on the same store do: what they push wakes the pops that wait here."""
         if not self._listening:
             self._listening = True
-            await self._store.listen(lambda queue, partitions: self._waiting.stirred(queue, count=partitions))
+            await self._store.listen(self._waiting.heard, waiting=self._waiting.is_anybody)
 
     def start_operations(self) -> None:
         """From now on apply operations that wait, and queue or refuse requests while it is busy: what servers do."""
@@ -389,6 +389,8 @@ class Engine:
         released = Counter([outcome.queue for outcome in outcomes if outcome.released and outcome.queue is not None])
         for queue, partitions in released.items():
             self._waiting.stirred(queue, count=partitions)
+        if released:
+            self._store.announce(dict.fromkeys(released, 0))
 
     async def nack(self, acks: Sequence[Ack]) -> list[AckOutcome]:
         """Ack with the status `failed`."""
@@ -399,15 +401,20 @@ class Engine:
         return await self._batching.renew(checks.check_renewals(renewals, self._config))
 
     async def transaction(
-        self, acks: Sequence[Ack], messages: Sequence[Batch] | Sequence[NewMessage]
+        self,
+        acks: Sequence[Ack],
+        messages: Sequence[Batch] | Sequence[NewMessage],
+        *,
+        required_leases: Sequence[str] = (),
     ) -> TransactionResult:
         acks = checks.check_acks(acks, self._config)
+        leases = checks.check_leases(required_leases, self._config)
         checked, order = check_push(messages, self._config)
         if checked:
             self._spooling.refuse_while_shut()
             self._load.check("push")
         batches = await self._balancing.place(checked)
-        result = await self._store.transaction(acks, batches)
+        result = await self._store.transaction(acks, batches, required_leases=leases)
         self._tell_released(result.acks)
         if batches:
             self._tell_pushed(batches, result.pushed)

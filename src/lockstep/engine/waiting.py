@@ -3,7 +3,8 @@
 A waiting pop is tried once, and then lies still until something may be there for it:
 * A push that this process has committed wakes, at once, as many polls of each group as it had partitions; an ack that
   frees a partition wakes one. Nobody else is disturbed: a thousand polls do not storm the store for one message.
-* A push of another process is heard over the store's signals (`Store.listen`), and wakes in the same way.
+* A push of another process is heard over the store's signals (`Store.listen`), and wakes in the same way; an ack of
+  another process makes those look who wait for its queue.
 * What becomes due by itself (a lease that ends, a retry, a delay), and what no signal told of, is found by checks: one
   `has_pending` for all that is waited for, with a wait between checks that doubles while nothing comes. However many
   polls wait for the same queue and group, they are one question.
@@ -32,6 +33,8 @@ from lockstep.storage.base import Store
 
 _CHECK_KEYS_MAX = 1000
 _WAKE_ALL = 1_000_000_000
+_LOOK_SECONDS_MIN = 0.02
+"""Between two looks for what acks of other processes have freed."""
 
 
 class Key(NamedTuple):
@@ -87,6 +90,9 @@ class Waiting:
         self._queues: dict[Key, _Queue] = {}
         self._by_name: dict[str | None, dict[Key, _Queue]] = {}
         self._checking: asyncio.Task[None] | None = None
+        self._freed: set[Key] = set()
+        """What is waited for where acks of other processes may have freed something."""
+        self._looking: asyncio.Task[None] | None = None
         self._stopped = False
         self._paused = False
         self.shared = 0
@@ -156,6 +162,25 @@ class Waiting:
                 self._wake(key, count, chained=True)
         self._wake_wide()
 
+    def is_anybody(self) -> bool:
+        return bool(self._queues)
+
+    def heard(self, queue: str | None, partitions: int) -> None:
+        """Another process pushed to so many partitions of a queue, or, for None, of any; with 0, it ended leases."""
+        if partitions:
+            self.stirred(queue, count=partitions)
+            return
+        self._freed.update(self._by_name.get(queue, ()), self._by_name.get(None, ()))
+        if self._freed and (self._looking is None or self._looking.done()):
+            self._looking = asyncio.create_task(self._look())
+
+    async def _look(self) -> None:
+        while self._freed:
+            keys, self._freed = self._freed & self._queues.keys(), set()
+            with suppress(LockstepError):  # the checks come to it, too
+                await self._check(list(keys))
+            await asyncio.sleep(_LOOK_SECONDS_MIN)
+
     def pause(self, paused: bool) -> None:
         """Let every poll answer now, and every later one without a wait; or no longer."""
         self._paused = paused
@@ -167,9 +192,10 @@ class Waiting:
         """Let every poll answer now, for good."""
         self._stopped = True
         self.pause(True)
-        if self._checking is not None:
-            self._checking.cancel()
-            await asyncio.wait((self._checking,))
+        for task in (self._checking, self._looking):
+            if task is not None:
+                task.cancel()
+                await asyncio.wait((task,))
 
     def _add(self, poll: _Poll) -> None:
         queue = self._queues.get(poll.key)

@@ -38,6 +38,7 @@ RELEASED = {
     "0010_pipelines.sql": "682e0efd651b64694e665ad843d5e2eff525fa624ab81b411f46a2154b97dd9f",
     "0011_operations.sql": "20df0122c0de075bc4085e2dab89342009a1fd3ce847fb4f28bcdcebbcf143e9",
     "0012_spool.sql": "6be6b4e430fc3bf4455c63ea1b4b9c4b2c9f6cb68d36d13d8cc2ca86b537a163",
+    "0016_slices.sql": "1c976cd82c90f2b2160c1a071c10ff632049609b2178b80392c3bd687c0ce28b",
 }
 
 

@@ -70,6 +70,7 @@ from lockstep.core.records import (
     Subscription,
     TransactionResult,
     Utilisation,
+    refuse_lost,
 )
 from lockstep.core.schedules import Promoted, Scheduled, ScheduleFilter, ScheduleName, SchedulePage, Timing
 from lockstep.core.statistics import DatabaseStats, StoreCounts
@@ -140,7 +141,7 @@ class MemoryStore:
     async def ready(self) -> None:
         """Always."""
 
-    async def listen(self, hear: Callable[[str | None, int], None]) -> None:
+    async def listen(self, hear: Callable[[str | None, int], None], *, waiting: Callable[[], bool]) -> None:
         """No other process can reach this store, so there is nothing to hear."""
 
     def announce(self, partitions_by_queue: Mapping[str, int]) -> None:
@@ -246,8 +247,11 @@ class MemoryStore:
     async def renew(self, renewals: Sequence[Renewal]) -> list[Renewed]:
         return pop.renew(self._state, renewals, self._now())
 
-    async def transaction(self, acks: Sequence[Ack], batches: Sequence[Batch]) -> TransactionResult:
+    async def transaction(
+        self, acks: Sequence[Ack], batches: Sequence[Batch], *, required_leases: Sequence[str] = ()
+    ) -> TransactionResult:
         with self._deaths() as now:
+            refuse_lost([lease for lease in required_leases if not pop.is_live(self._state, lease, now)])
             return ack.transaction(self._state, acks, batches, now)
 
     # Requests that wait to be applied
@@ -478,6 +482,10 @@ class MemoryStore:
     async def prune_partitions(self, idle_seconds: float, *, after: Place | None = None, limit: int) -> Pruned:
         now = self._now()
         return maintenance.prune_partitions(self._state, self._books, idle_seconds, after=after, limit=limit, now=now)
+
+    async def prune_queues(self, *, after: Place | None = None) -> Pruned:  # noqa: ARG002
+        """A queue is deleted at once here."""
+        return Pruned()
 
     async def prune_history(self, seconds: float, *, limit: int) -> int:
         return maintenance.prune_history(self._state, self._books, seconds, limit=limit, now=self._now())

@@ -100,7 +100,7 @@ begin
         );
     end loop;
     if _queue.id is not null then
-        perform lockstep.pass_removed(array(select distinct unnest(_partition_ids)), _queue, _now);
+        perform lockstep.pass_removed(array(select distinct unnest(_partition_ids)), _queue, _now, _now);
     end if;
     return _taken;
 end $$;
