@@ -195,3 +195,19 @@ async def test_deletion_reads_what_it_removes_and_not_what_others_have(actor: Ac
     assert sum(read.values()) < 400
     assert await actor.sql("select count(*) from lockstep.trace_index") == MANY_STAYING
     assert await store.verify() == []
+
+
+async def test_what_was_removed_elsewhere_is_not_read_again(actor: Actor, clock: SetClock) -> None:
+    """The first plan is made while nothing was ever removed, and outlives that."""
+    store = actor.store
+    await configure(store, "q", retention_enabled=True, retention_seconds=AGE)
+    await store.push([batch("other", 1, partition=f"p{number}") for number in range(STAYING)])
+    await actor.connection.execute("analyze lockstep.run")
+    for _ in range(2):
+        await store.push([batch("q", 1, partition=f"p{number}") for number in range(3)])
+        clock.advance(AGE + 1)
+        read = await rows_read(actor, store.prune("retention", limit=100))
+        assert read["run"] < STAYING / 2
+        await store.clear("other")
+    assert (await store.queue("q")).messages == 0
+    assert await store.verify() == []
