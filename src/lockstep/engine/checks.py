@@ -36,7 +36,7 @@ from lockstep.core.records import (
     Subscription,
     SubscriptionMode,
 )
-from lockstep.engine.incoming import check_texts
+from lockstep.engine.incoming import check_list, check_texts
 from lockstep.engine.times import check_time
 from lockstep.errors import EncryptionUnavailable, InvalidName, InvalidOption, InvalidRequest
 
@@ -121,6 +121,7 @@ def check_kind(value: object, kind: type[_Request]) -> _Request:
 
 
 def check_count(requests: Sequence[object], *, what: str, limit: int) -> None:
+    check_list(requests, what=what)
     if len(requests) > limit:
         raise InvalidRequest(f"there are {len(requests)} {what}; at most {limit} are allowed in one call")
 
@@ -377,6 +378,8 @@ def check_message_filter(where: object) -> MessageFilter:
 def check_dead_letter_filter(where: object) -> DeadLetterFilter:
     where = check_kind(where, DeadLetterFilter)
     check_names(queue=where.queue, partition=where.partition, group=where.group)
+    if where.ids is not None:
+        check_list(where.ids, what="dead letter ids")
     for dead_letter_id in where.ids or ():
         check_integer(dead_letter_id, what="dead letter id", low=1)
     check_period(where.from_at, where.to_at)
