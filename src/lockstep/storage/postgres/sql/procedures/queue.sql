@@ -172,8 +172,8 @@ begin
     perform lockstep.sweep_segments(_segment_ids);
     -- Most cursors are at the end already.
     _partition_ids := array(
-        select distinct t.id from unnest(_partition_ids) t (id)
-        where exists (select 1 from lockstep.cursor c where c.partition_id = t.id and c.due_at is not null)
+        select t.id from (select distinct unnest(_partition_ids) as id) t cross join lateral (select lockstep.last_seq(t.id) as last_seq) l
+        where exists (select 1 from lockstep.cursor c where c.partition_id = t.id and c.acked < l.last_seq)
            or exists (select 1 from lockstep.delivery d where d.partition_id = t.id)
     );
     perform lockstep.pass_removed(_partition_ids, _queue, _now, _spared_at);
