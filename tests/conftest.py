@@ -12,6 +12,7 @@ import pytest_asyncio
 pytest.register_assert_rewrite("support")
 
 from lockstep.storage.base import Store  # noqa: E402
+from support.builders import SMALL_SLICES  # noqa: E402
 from support.clock import SetClock  # noqa: E402
 from support.databases import Databases, running_server  # noqa: E402
 
@@ -67,7 +68,7 @@ def _postgres(request: pytest.FixtureRequest, clock: SetClock) -> Store:
     from lockstep.storage.postgres.store import PostgresStore
 
     databases: Databases = request.getfixturevalue("databases")
-    return PostgresStore(databases.emptied(), clock=clock)
+    return PostgresStore(databases.emptied(), config=SMALL_SLICES, clock=clock)
 
 
 _BUILDERS: dict[str, Callable[[pytest.FixtureRequest, SetClock], Store]] = {

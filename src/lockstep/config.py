@@ -268,6 +268,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     retention_batch_messages_max: Annotated[_Count, _help("Most messages, about, that one transaction removes.")] = (
         10_000
     )
+    slice_messages_max: Annotated[
+        _Count, _help("Most messages, about, that one transaction of a clear, or of a deletion of a queue, removes.")
+    ] = 10_000
+    slice_partitions_max: Annotated[
+        _Count, _help("Most partitions that one transaction of a clear, or of a deletion of a queue, goes over.")
+    ] = 1_000
     names_allow_whitespace: Annotated[bool, _help("Whether the name of a work queue may contain whitespace.")] = False
     balance_interval_seconds: Annotated[
         float, Meta(ge=0.01, le=3600), _help("How often a server asks how full the partitions of a balanced queue are.")
@@ -280,6 +286,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = 0.0
     idle_partitions_interval_seconds: Annotated[_Interval, _help("How often idle partitions are removed.")] = 300.0
     idle_partitions_batch_max: Annotated[_Count, _help("Most partitions that one transaction removes.")] = 1_000
+    deleted_queues_interval_seconds: Annotated[
+        _Interval, _help("How often it is looked for what is left of deleted queues.")
+    ] = 60.0
     samples_interval_seconds: Annotated[_Interval, _help("How often a sample of every queue is taken.")] = 60.0
     verify_interval_seconds: Annotated[_Interval, _help("How often the stored data is verified.")] = 3_600.0
     verify_partitions_max: Annotated[_Count, _help("Most partitions that are verified by one call.")] = 1_000

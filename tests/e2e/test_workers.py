@@ -115,3 +115,34 @@ async def test_sigterm_ends_all_workers_and_answers_their_polls(database_dsn: st
             assert await asyncio.to_thread(server.stop) == 0
             assert await asyncio.gather(*polls) == [None] * 20
         assert not any(map(is_alive, pids))
+
+
+async def test_whoever_is_asked_for_figures_tells_those_of_all_processes(
+    database_dsn: str, tmp_path: Path, queue: str
+) -> None:
+    with running_server(database_dsn, tmp_path, workers=2) as server:
+        pids = await worker_pids(server, count=2)
+        # Over several connections, so that both have something to count.
+        for number in range(30):
+            async with Broker(server.url) as broker:
+                await broker.push_to(queue, number)
+        async with Broker(server.url) as broker:
+            _, told = await broker.send("GET", "/api/v1/analytics/worker-metrics")
+            assert sum(row["messagesPushed"] for row in told["workers"]) == 30
+            assert {int(row["workerId"].rpartition("-")[2]) for row in told["workers"]} == pids
+        async with aiohttp.ClientSession() as session, session.get(f"{server.url}/metrics/prometheus") as answer:
+            text = await answer.text()
+        lines = text.splitlines()
+        pushed = [line for line in lines if line.startswith("lockstep_messages_pushed_total{")]
+        assert sum(float(line.rpartition(" ")[2]) for line in pushed) == 30
+        assert len(pushed) == 2
+        described = [line for line in lines if line.startswith("# TYPE")]
+        assert len(described) == len(set(described)), "a family is described once"
+
+        os.kill(min(pids), signal.SIGKILL)
+        await worker_pids(server, count=2, without=min(pids))
+        async with Broker(server.url) as broker:
+            _, told = await broker.send("GET", "/api/v1/analytics/worker-metrics")
+            shown = {int(row["workerId"].rpartition("-")[2]) for row in told["workers"]}
+        assert len(shown) == 2
+        assert min(pids) not in shown

@@ -11,7 +11,7 @@ import pytest
 from lockstep.config import load
 from lockstep.core.messages import Batch
 from lockstep.core.policy import QueueOptions
-from lockstep.core.records import Ack, Popped, PopRequest, Position
+from lockstep.core.records import Ack, AckStatus, Popped, PopRequest, Position
 from lockstep.engine.engine import Engine
 from lockstep.errors import InvalidRequest
 from lockstep.storage.base import Store
@@ -221,6 +221,41 @@ async def test_nobody_is_told_while_nobody_listens(database_dsn: str) -> None:
         await until(lambda: "listeners" in asked)
         await engine.push([batch("p", b"2")])
         await asyncio.sleep(0.02)
+    assert "notify" not in asked
+
+
+def is_said_to_wait(engine: Engine) -> bool:
+    """Whether other processes can know that polls wait here."""
+    store = engine._store
+    assert isinstance(store, PostgresStore)
+    return store._signals._holding_waiter
+
+
+@pytest.mark.parametrize("end", ["completed", "failed", "retry"])
+async def test_an_ack_elsewhere_wakes_a_poll_here(two_engines: tuple[Engine, Engine], end: AckStatus) -> None:
+    here, elsewhere = two_engines
+    await here.configure(QUEUE, QueueOptions(retry_delay_ms=0))
+    await here.push([batch("p", b"1", b"2")])
+    (popped,) = await here.pop([PopRequest(queue=QUEUE)])
+    (poll,) = await waiting(here)
+    await until(lambda: is_said_to_wait(here))
+    await elsewhere.ack([Ack(lease_id=popped.lease_id, status=end)])
+    assert (await poll).payloads() == [b"2" if end == "completed" else b"1"]
+
+
+async def test_an_ack_is_not_told_while_nobody_waits_elsewhere(database_dsn: str) -> None:
+    asked: list[str] = []
+    config = load(environ={})
+    store = PostgresStore(database_dsn, config=config, on_query=lambda name, _seconds, _error: asked.append(name))
+    async with Engine(store, config) as engine, Engine(PostgresStore(database_dsn, config=config), config) as other:
+        await other.push([batch("p", b"1", b"2")])
+        await other.listen()
+        for _ in range(2):
+            (popped,) = await engine.pop([PopRequest(queue=QUEUE)])
+            await engine.ack([Ack(lease_id=popped.lease_id)])
+            await until(lambda: "listeners" in asked)
+        await asyncio.sleep(0.02)
+    assert asked.count("listeners") == 1
     assert "notify" not in asked
 
 

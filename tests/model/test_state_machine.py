@@ -23,7 +23,7 @@ from lockstep.storage.memory import MemoryStore
 from model.correspondence import Correspondence, plain
 from model.operations import Operations, attempt
 from model.promises import Promises, matching
-from support.builders import listed
+from support.builders import SMALL_SLICES, listed
 from support.clock import START, SetClock
 
 PROFILES = {
@@ -302,7 +302,7 @@ def test_postgres_store_agrees_with_memory_store(runner: asyncio.Runner, databas
     from lockstep.storage.postgres.store import PostgresStore
 
     clock = SetClock()
-    postgres = PostgresStore(database_dsn, clock=clock)
+    postgres = PostgresStore(database_dsn, config=SMALL_SLICES, clock=clock)
     runner.run(postgres.open())
     try:
         run_state_machine_as_test(lambda: AgreementMachine(runner, postgres, clock), settings=bounds("agreement"))

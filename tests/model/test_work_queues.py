@@ -15,6 +15,7 @@ from lockstep.core.policy import QueueOptions
 from lockstep.storage.base import Store
 from model.operations import QUEUES, BatchPlan, batches, options, queues, waits
 from model.test_state_machine import AgreementMachine, bounds
+from support.builders import SMALL_SLICES
 from support.clock import SetClock
 
 expiries = st.sampled_from([None, None, 0, 3, 30])
@@ -99,7 +100,7 @@ def test_postgres_store_agrees_with_memory_store_on_work_queues(runner: asyncio.
     from lockstep.storage.postgres.store import PostgresStore
 
     clock = SetClock()
-    postgres = PostgresStore(database_dsn, clock=clock)
+    postgres = PostgresStore(database_dsn, config=SMALL_SLICES, clock=clock)
     runner.run(postgres.open())
     try:
         run_state_machine_as_test(lambda: WorkMachine(runner, postgres, clock), settings=bounds("agreement"))

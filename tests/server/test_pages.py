@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from html.parser import HTMLParser
 from typing import Any
 
 import pytest
@@ -20,6 +21,40 @@ def test_a_page_needs_nothing_from_elsewhere(memory_http: Http, path: str) -> No
     page = answer.body.decode()
     assert re.findall(r"""(?:src|href)=["'](?:https?:)?//""", page) == []
     assert "{version}" not in page
+
+
+class _Assets(HTMLParser):
+    """What a page would load or run, the text of its code elements, and what was left open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loaded: list[str] = []
+        self.code: list[str] = []
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.loaded += [value or "" for name, value in attrs if name in ("src", "href", "srcset", "data", "action")]
+        if tag not in ("meta", "link", "input"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] == "code":
+            self.code.append(data)
+
+
+def test_the_documentation_lists_every_route_without_a_script(memory_http: Http) -> None:
+    page = memory_http.get("/docs").body.decode()
+    found = _Assets()
+    found.feed(page)
+    assert found.open == []
+    assert found.code == [f"{route.method} {route.path}" for route in ROUTES.all]
+    assert set(found.loaded) == {"data:,", "/", "/openapi.json"}
+    # Nor does what runs on it ask for anything but the document and what its reader sends.
+    assert set(re.findall(r"fetch\(([^,)]*)", page)) == {'"/openapi.json"', "target"}
+    assert re.findall(r"https?://|@import|url\(|import\(|WebSocket|XMLHttpRequest|sendBeacon", page) == []
 
 
 def test_the_links_of_the_first_page_lead_somewhere(memory_http: Http) -> None:

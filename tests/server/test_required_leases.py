@@ -86,3 +86,24 @@ def test_too_many_required_leases_need_acks_that_name_theirs(http: Http, popped:
     assert answer.status == 400
     assert "leaseId" in answer.json()["error"]
     assert transact(http, popped[:1], leases, leaseId=popped[0]["leaseId"])["success"]
+
+
+def push_under(http: Http, queue: str, leases: list[str]) -> dict[str, Any]:
+    operations = [{"type": "push", "items": [{"queue": queue, "payload": 1}]}]
+    answer = http.post("/api/v1/transaction", {"operations": operations, "requiredLeases": leases})
+    assert answer.status == 200, answer.body
+    return dict(answer.json())
+
+
+def test_push_alone_needs_every_required_lease(http: Http, queue: str, popped: list[dict[str, Any]]) -> None:
+    out = f"{queue}-out"
+    assert push_under(http, out, leases_of(popped))["success"]
+    assert push_under(http, out, [lease.upper() for lease in leases_of(popped)])["success"]
+    http.ack(popped[1])
+    refused = push_under(http, out, leases_of(popped))
+    assert not refused["success"]
+    assert "lease" in refused["error"]
+    assert [step["success"] for step in refused["results"]] == [False]
+    assert not push_under(http, out, ["no lease at all"])["success"]
+    assert push_under(http, out, [""])["success"], "an empty one is as if not given"
+    assert len(http.pop(out, batch=10)["messages"]) == 3

@@ -11,6 +11,7 @@ import numpy as np
 import psycopg
 import pytest
 
+from lockstep import connect
 from lockstep.core.messages import Batch, Columns
 from lockstep.errors import (
     CheckpointMismatch,
@@ -115,8 +116,8 @@ def test_batches_are_bounded(database_dsn: str, producer: Producer, monkeypatch:
 
 def test_empty_queue_is_no_rows(database_dsn: str, producer: Producer) -> None:
     producer.pushed(batch("orders"))
-    with psycopg.connect(database_dsn) as connection:
-        connection.execute("select lockstep.clear((select id from lockstep.queue), null, false, null)")
+    with connect(database_dsn) as client:
+        assert client.clear("orders") == 1
     assert read_batch(database_dsn, queue="orders") == []
 
 

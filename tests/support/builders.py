@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from lockstep.config import Config
 from lockstep.core.messages import Batch, Columns, Message, Receipt
 from lockstep.core.names import DEFAULT_PARTITION, QUEUE_MODE
 from lockstep.core.policy import queue_options
@@ -20,6 +21,9 @@ from lockstep.core.records import (
     QueueInfo,
 )
 from lockstep.storage.base import Store
+
+SMALL_SLICES = Config(slice_messages_max=3, slice_partitions_max=2)
+"""So that what a store does in slices takes several of them in every test."""
 
 
 def payload(number: int) -> bytes:

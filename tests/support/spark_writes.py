@@ -85,7 +85,8 @@ def numbers(dsn: str, queue: str = "orders") -> dict[str, list[int]]:
 
 def problems(dsn: str) -> list[Any]:
     """What verify finds."""
-    return query(dsn, "select kind, problem from lockstep.verify(null, 0, null, null)")
+    partitions = query(dsn, "select kind, problem from lockstep.verify(null, 0, null, null)")
+    return partitions + query(dsn, "select kind, problem from lockstep.verify_segments(null, 0, null)")
 
 
 def left_on_stage(dsn: str) -> int:

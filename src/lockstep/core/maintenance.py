@@ -26,6 +26,7 @@ from lockstep.core.records import Problem
 from lockstep.core.rules import Cursor
 
 PruneKind = Literal["retention", "completed_retention", "eviction", "expiry"]
+Part = Literal["partitions", "segments", "traces"]
 RemovalKind = Literal["retention", "completed_retention", "eviction", "expiry", "idle_partition"]
 
 
@@ -63,6 +64,8 @@ class Place:
 
     queue: str = ""
     after: int = 0
+    part: Part = "partitions"
+    """What that is, where a walk goes over several things."""
 
 
 START = Place()

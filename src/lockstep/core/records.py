@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, NamedTuple
@@ -12,7 +12,7 @@ import msgspec
 from lockstep.core.messages import Batch, Message, PushResult, Run
 from lockstep.core.names import QUEUE_MODE
 from lockstep.core.policy import GroupMode, QueueOptions
-from lockstep.errors import InvalidRequest
+from lockstep.errors import InvalidRequest, TransactionRolledBack
 
 MessageStatus = Literal["pending", "processing", "completed", "dead_letter"]
 AckStatus = Literal["completed", "failed", "retry", "dlq"]
@@ -82,6 +82,10 @@ class Arrival(NamedTuple):
 
     partitions: int = 1
     messages: int = 0
+
+
+LEASES_ENDED = Arrival(0, 0)
+"""Nothing came, but what was leased may be there again."""
 
 
 def arrivals_of(batches: Iterable[Batch]) -> dict[str, Arrival]:
@@ -169,6 +173,12 @@ class Renewed(msgspec.Struct, frozen=True, kw_only=True):
 class TransactionResult:
     acks: list[AckOutcome]
     pushed: PushResult
+
+
+def refuse_lost(lease_ids: Sequence[str]) -> None:
+    """Raise TransactionRolledBack if a transaction requires leases that are lost."""
+    if lease_ids:
+        raise TransactionRolledBack(f"transaction rolled back: lease {lease_ids[0]} is lost", outcomes=[])
 
 
 class Position(msgspec.Struct, frozen=True):
@@ -420,6 +430,7 @@ ProblemKind = Literal[
     "segment_orphaned",
     "depth_wrong",
     "delivery_wrong",
+    "unverified",
 ]
 
 

@@ -37,7 +37,7 @@ from lockstep.core.records import (
     SubscriptionMode,
 )
 from lockstep.core.times import check_kept_time, check_time
-from lockstep.engine.incoming import check_texts
+from lockstep.engine.incoming import check_list, check_texts
 from lockstep.errors import EncryptionUnavailable, InvalidName, InvalidOption, InvalidRequest
 
 LEASE_SECONDS_MIN = 0.001
@@ -121,6 +121,7 @@ def check_kind(value: object, kind: type[_Request]) -> _Request:
 
 
 def check_count(requests: Sequence[object], *, what: str, limit: int) -> None:
+    check_list(requests, what=what)
     if len(requests) > limit:
         raise InvalidRequest(f"there are {len(requests)} {what}; at most {limit} are allowed in one call")
 
@@ -299,6 +300,12 @@ def _normal_leases(acks: Sequence[Ack]) -> Sequence[Ack]:
     ]
 
 
+def check_leases(lease_ids: Sequence[str], config: Config) -> list[str]:
+    """The lease ids in their canonical spelling."""
+    check_count(lease_ids, what="leases", limit=config.ack_items_max)
+    return [check_lease_id(lease_id) for lease_id in lease_ids]
+
+
 def check_lease_id(lease_id: object) -> str:
     return str(parse_uuid(lease_id, what="lease id"))
 
@@ -378,6 +385,8 @@ def check_message_filter(where: object) -> MessageFilter:
 def check_dead_letter_filter(where: object) -> DeadLetterFilter:
     where = check_kind(where, DeadLetterFilter)
     check_names(queue=where.queue, partition=where.partition, group=where.group)
+    if where.ids is not None:
+        check_list(where.ids, what="dead letter ids")
     for dead_letter_id in where.ids or ():
         check_integer(dead_letter_id, what="dead letter id", low=1)
     check_period(where.from_at, where.to_at)

@@ -28,6 +28,7 @@ from lockstep.core.outage import BreakerState, BufferStats, MaintenanceMode
 from lockstep.core.overview import LabelInfo, Overview
 from lockstep.core.policy import SECONDS_MAX, GroupMode, QueueOptions
 from lockstep.core.records import (
+    LEASES_ENDED,
     Ack,
     AckOutcome,
     Arrival,
@@ -72,7 +73,7 @@ from lockstep.core.traces import NamedTracePage, NewTraceEvent, TraceEvent, Trac
 from lockstep.engine import checks, schedule_checks, stream_checks
 from lockstep.engine.balancing import Balancing
 from lockstep.engine.batching import Batching, CallCounts, LoadKind
-from lockstep.engine.incoming import Order, check_push
+from lockstep.engine.incoming import Order, check_list, check_push
 from lockstep.engine.load import Answer, Load, LoadState
 from lockstep.engine.maintenance import Maintenance, Promotion
 from lockstep.engine.operations import Operations, Tell
@@ -154,7 +155,7 @@ class Engine:
         here."""
         if not self._listening:
             self._listening = True
-            await self._store.listen(self._waiting.heard)
+            await self._store.listen(self._waiting.heard, waiting=self._waiting.is_anybody)
 
     def start_operations(self) -> None:
         """From now on apply operations that wait, and queue or refuse requests while it is busy: what servers do."""
@@ -348,6 +349,7 @@ class Engine:
         self._promotion.note(due_at)
 
     async def pop(self, requests: Sequence[PopRequest]) -> list[Popped]:
+        check_list(requests, what="pops")
         checked = [checks.check_pop(request, self._config) for request in requests]
         if self._spooling.pops_paused:
             return [Popped(request.group) for request in checked]
@@ -371,6 +373,7 @@ class Engine:
         return await self._waiting.pop(request, seconds)
 
     async def has_pending(self, requests: Sequence[PendingRequest]) -> list[bool]:
+        check_list(requests, what="requests")
         return await self._store.has_pending([checks.check_pending(request) for request in requests])
 
     def release(self, popped: Popped) -> None:
@@ -396,9 +399,12 @@ class Engine:
         released = Counter([outcome.queue for outcome in outcomes if outcome.released and outcome.queue is not None])
         for queue, partitions in released.items():
             self._waiting.stirred(queue, count=partitions)
+        if released:
+            self._store.announce(dict.fromkeys(released, LEASES_ENDED))
 
     async def nack(self, acks: Sequence[Ack]) -> list[AckOutcome]:
         """Ack with the status `failed`."""
+        check_list(acks, what="acks")
         failed = [msgspec.structs.replace(checks.check_kind(ack, Ack), status="failed") for ack in acks]
         return await self.ack(failed)
 
@@ -406,15 +412,20 @@ class Engine:
         return await self._batching.renew(checks.check_renewals(renewals, self._config))
 
     async def transaction(
-        self, acks: Sequence[Ack], messages: Sequence[Batch] | Sequence[NewMessage]
+        self,
+        acks: Sequence[Ack],
+        messages: Sequence[Batch] | Sequence[NewMessage],
+        *,
+        required_leases: Sequence[str] = (),
     ) -> TransactionResult:
         acks = checks.check_acks(acks, self._config)
+        leases = checks.check_leases(required_leases, self._config)
         checked, order = check_push(messages, self._config)
         if checked:
             self._spooling.refuse_while_shut()
             self._load.check("push")
         batches = await self._balancing.place(checked)
-        result = await self._store.transaction(acks, batches)
+        result = await self._store.transaction(acks, batches, required_leases=leases)
         self._tell_released(result.acks)
         if batches:
             self._tell_pushed(batches, result.pushed)

@@ -33,6 +33,7 @@ _decode_headers = msgspec.json.Decoder(dict[str, str]).decode
 
 def check_push(messages: Sequence[Batch] | Sequence[NewMessage], config: Config) -> tuple[list[Batch], Order | None]:
     """The batches to store, checked; and the order of the messages, if they were given one by one."""
+    check_list(messages, what="messages")
     first = messages[0] if len(messages) == 1 else None
     if type(first) is Batch and first.schedule is None and _payloads_alone([first]):
         return _check_lone(first, config), None
@@ -45,6 +46,12 @@ def check_push(messages: Sequence[Batch] | Sequence[NewMessage], config: Config)
         return check_batches(batches, config), order
     names = ", ".join(sorted(kind.__name__ for kind in kinds))
     raise InvalidRequest(f"a push takes batches, or messages, and not a mix or anything else: {names}")
+
+
+def check_list(given: object, *, what: str) -> None:
+    """All of a call come together, in order, and more than once if need be."""
+    if type(given) is not list and (isinstance(given, str | bytes) or not isinstance(given, Sequence)):
+        raise InvalidRequest(f"{what} must come as a list, not {type(given).__name__}")
 
 
 def _check_lone(batch: Batch, config: Config) -> list[Batch]:

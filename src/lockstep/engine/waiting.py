@@ -5,6 +5,7 @@ A waiting pop is tried once, and then lies still until something may be there fo
   frees a partition wakes one. Nobody else is disturbed: a thousand polls do not storm the store for one message.
 * A push of another process is heard over the store's signals (`Store.listen`), and wakes in the same way; and so is
   what the store pushes itself: what dies goes to a dead queue, and what is redriven comes back.
+  An ack of another process makes those look who wait for its queue.
 * What becomes due by itself (a lease that ends, a retry, a delay), and what no signal told of, is found by checks: one
   `has_pending` for all that is waited for, with a wait between checks that doubles while nothing comes. However many
   polls wait for the same queue and group, they are one question.
@@ -27,12 +28,14 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from lockstep.config import Config
-from lockstep.core.records import Arrival, PendingRequest, Popped, PopRequest
+from lockstep.core.records import LEASES_ENDED, Arrival, PendingRequest, Popped, PopRequest
 from lockstep.errors import LockstepError, Unavailable
 from lockstep.storage.base import Store
 
 _CHECK_KEYS_MAX = 1000
 _WAKE_ALL = 1_000_000_000
+_LOOK_SECONDS_MIN = 0.02
+"""Between two looks for what acks of other processes have freed."""
 
 
 class Key(NamedTuple):
@@ -88,6 +91,9 @@ class Waiting:
         self._queues: dict[Key, _Queue] = {}
         self._by_name: dict[str | None, dict[Key, _Queue]] = {}
         self._checking: asyncio.Task[None] | None = None
+        self._freed: set[Key] = set()
+        """What is waited for where acks of other processes may have freed something."""
+        self._looking: asyncio.Task[None] | None = None
         self._stopped = False
         self._paused = False
         self.shared = 0
@@ -147,11 +153,19 @@ class Waiting:
 
     def heard(self, queue: str | None, arrival: Arrival) -> None:
         """Something came to a queue, or, for None, to any, that nobody here has pushed; to which partitions is not
-        known."""
+        known. Or leases have ended there."""
+        if arrival == LEASES_ENDED:
+            self._look_at(queue)
+            return
         for key in list(self._by_name.get(queue, ())) if queue is not None and arrival.messages else ():
             if key.partition is None:
                 self._share(key, arrival.messages)
         self.stirred(queue, count=arrival.partitions)
+
+    def _look_at(self, queue: str | None) -> None:
+        self._freed.update(self._by_name.get(queue, ()), self._by_name.get(None, ()))
+        if self._freed and (self._looking is None or self._looking.done()):
+            self._looking = asyncio.create_task(self._look())
 
     def stirred(self, queue: str | None, *, count: int = 1) -> None:
         """Something may have become due in a queue, or, for None, in any."""
@@ -162,6 +176,16 @@ class Waiting:
             for key in list(self._by_name.get(name, ())):
                 self._wake(key, count, chained=True)
         self._wake_wide()
+
+    def is_anybody(self) -> bool:
+        return bool(self._queues)
+
+    async def _look(self) -> None:
+        while self._freed:
+            keys, self._freed = self._freed & self._queues.keys(), set()
+            with suppress(LockstepError):  # the checks come to it, too
+                await self._check(list(keys))
+            await asyncio.sleep(_LOOK_SECONDS_MIN)
 
     def pause(self, paused: bool) -> None:
         """Let every poll answer now, and every later one without a wait; or no longer."""
@@ -174,9 +198,10 @@ class Waiting:
         """Let every poll answer now, for good."""
         self._stopped = True
         self.pause(True)
-        if self._checking is not None:
-            self._checking.cancel()
-            await asyncio.wait((self._checking,))
+        for task in (self._checking, self._looking):
+            if task is not None:
+                task.cancel()
+                await asyncio.wait((task,))
 
     def _add(self, poll: _Poll) -> None:
         queue = self._queues.get(poll.key)

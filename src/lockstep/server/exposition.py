@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 from lockstep.core.wire.metrics import MetricsAnswer
 
 Labels = Mapping[str, str | int]
 Sample = tuple[Labels, float]
+Family = tuple[str, str]
+"""What is said of a metric, and its samples."""
 
 
-def exposition(metrics: MetricsAnswer) -> str:
-    """All metrics of a process, each with the label `worker`, which tells the processes of one port apart."""
-    return "".join(_lines(metrics))
+def exposition(processes: Sequence[MetricsAnswer]) -> str:
+    """All metrics of the processes, each with the label `worker`, which tells them apart."""
+    text = []
+    # Every process has the same families, and the samples of one belong together.
+    for families in zip(*map(_families, processes), strict=True):
+        text += [families[0][0], *[samples for _, samples in families]]
+    return "".join(text)
 
 
-def _lines(metrics: MetricsAnswer) -> Iterator[str]:
+def _families(metrics: MetricsAnswer) -> Iterator[Family]:
     worker = metrics.worker_id
     yield from _family(
         "up_seconds", "gauge", "Seconds since the process began.", worker, [({}, metrics.uptime_seconds)]
@@ -30,7 +36,7 @@ def _lines(metrics: MetricsAnswer) -> Iterator[str]:
     yield from _load(metrics)
 
 
-def _requests(metrics: MetricsAnswer) -> Iterator[str]:
+def _requests(metrics: MetricsAnswer) -> Iterator[Family]:
     requests, worker = metrics.requests, metrics.worker_id
     counts: list[Sample] = [
         ({"method": r.method, "route": r.route, "status": r.status}, r.count) for r in requests.by_route
@@ -41,7 +47,7 @@ def _requests(metrics: MetricsAnswer) -> Iterator[str]:
     yield from _family("requests_in_flight", "gauge", "Requests being answered.", worker, [({}, requests.in_flight)])
 
 
-def _messages(metrics: MetricsAnswer) -> Iterator[str]:
+def _messages(metrics: MetricsAnswer) -> Iterator[Family]:
     messages, worker = metrics.messages, metrics.worker_id
     for name, text, value in (
         ("messages_pushed_total", "Messages pushed, duplicates included.", messages.pushed),
@@ -52,7 +58,7 @@ def _messages(metrics: MetricsAnswer) -> Iterator[str]:
         yield from _family(name, "counter", text, worker, [({}, value)])
 
 
-def _polls(metrics: MetricsAnswer) -> Iterator[str]:
+def _polls(metrics: MetricsAnswer) -> Iterator[Family]:
     polls, worker = metrics.polls, metrics.worker_id
     checks = [({"result": "hit"}, polls.precheck_hits), ({"result": "miss"}, polls.precheck_misses)]
     yield from _family("polls_waiting", "gauge", "Pops that wait for messages.", worker, [({}, polls.waiting)])
@@ -63,7 +69,7 @@ def _polls(metrics: MetricsAnswer) -> Iterator[str]:
     yield from _family("poll_checks_total", "counter", "Looks for due messages.", worker, checks)
 
 
-def _batching(metrics: MetricsAnswer) -> Iterator[str]:
+def _batching(metrics: MetricsAnswer) -> Iterator[Family]:
     rows, worker = metrics.batching, metrics.worker_id
     for name, text, field in (
         ("batch_requests_total", "Requests that came to be joined.", "requests"),
@@ -76,7 +82,7 @@ def _batching(metrics: MetricsAnswer) -> Iterator[str]:
     yield from _family("batch_requests_max", "gauge", "Most requests that one call carried.", worker, largest)
 
 
-def _resources(metrics: MetricsAnswer) -> Iterator[str]:
+def _resources(metrics: MetricsAnswer) -> Iterator[Family]:
     pool, cache, worker = metrics.pool, metrics.cache, metrics.worker_id
     connections = [({"state": "idle"}, pool.idle), ({"state": "used"}, pool.open - pool.idle)]
     lookups = [({"result": "hit"}, cache.hits), ({"result": "miss"}, cache.misses)]
@@ -91,7 +97,7 @@ def _resources(metrics: MetricsAnswer) -> Iterator[str]:
     yield from _family("memory_rss_bytes_max", "gauge", "Most memory that the process had.", worker, [({}, rss)])
 
 
-def _buffer(metrics: MetricsAnswer) -> Iterator[str]:
+def _buffer(metrics: MetricsAnswer) -> Iterator[Family]:
     buffer, worker = metrics.buffer, metrics.worker_id
     for name, text, value in (
         ("buffer_messages", "Messages that wait on disk for the database.", buffer.messages),
@@ -112,7 +118,7 @@ def _buffer(metrics: MetricsAnswer) -> Iterator[str]:
 _ANSWERS = ("execute", "queue", "shed", "reject")
 
 
-def _load(metrics: MetricsAnswer) -> Iterator[str]:
+def _load(metrics: MetricsAnswer) -> Iterator[Family]:
     rows, worker = metrics.load, metrics.worker_id
     answers: list[Sample] = [
         ({"kind": row.kind, "answer": answer}, int(row.answer == answer)) for row in rows for answer in _ANSWERS
@@ -134,11 +140,12 @@ def _load(metrics: MetricsAnswer) -> Iterator[str]:
 
 def _family(
     name: str, kind: Literal["counter", "gauge"], text: str, worker: str, samples: Iterable[Sample]
-) -> Iterator[str]:
-    yield f"# HELP lockstep_{name} {text}\n# TYPE lockstep_{name} {kind}\n"
+) -> Iterator[Family]:
+    lines = []
     for labels, value in samples:
         pairs = ",".join([f'{label}="{_escaped(str(given))}"' for label, given in {"worker": worker, **labels}.items()])
-        yield f"lockstep_{name}{{{pairs}}} {value}\n"
+        lines.append(f"lockstep_{name}{{{pairs}}} {value}\n")
+    yield f"# HELP lockstep_{name} {text}\n# TYPE lockstep_{name} {kind}\n", "".join(lines)
 
 
 def _escaped(text: str) -> str:

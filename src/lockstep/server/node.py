@@ -13,6 +13,7 @@ from lockstep.config import Config
 from lockstep.engine.engine import Engine
 from lockstep.engine.maintenance import Maintenance
 from lockstep.server.counters import Counters
+from lockstep.server.siblings import Siblings
 
 
 @dataclass(slots=True)
@@ -27,6 +28,8 @@ class Node:
     counters: Counters = field(default_factory=Counters)
     maintenance: Maintenance = field(init=False)
     stopping: bool = False
+    siblings: Siblings | None = None
+    """The others behind the same port, if it has several processes."""
     _request_prefix: str = field(default_factory=lambda: os.urandom(6).hex())
     _requests: Iterator[int] = field(default_factory=itertools.count)
 
@@ -44,6 +47,10 @@ class Node:
         await self.engine.start_buffering()
         self.engine.start_operations()
         self.maintenance.start()
+        if self.siblings is not None:
+            await self.siblings.start()
 
     async def stop(self) -> None:
+        if self.siblings is not None:
+            await self.siblings.stop()
         await self.maintenance.stop()

@@ -15,7 +15,10 @@ import signal
 import socket
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from multiprocessing.process import BaseProcess
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import Any
 
@@ -25,8 +28,10 @@ from lockstep.config import Config
 from lockstep.errors import InvalidOption, LockstepError
 from lockstep.opening import check_address, running_database, serving_engine_on
 from lockstep.server.app import Application
+from lockstep.server.figures import encoded_figures
 from lockstep.server.node import Node
 from lockstep.server.protocol import HttpConnection
+from lockstep.server.siblings import Siblings
 
 logger = logging.getLogger("lockstep.server")
 
@@ -47,8 +52,10 @@ async def serve(config: Config, *, announce: Announce) -> None:
         async with running_database(config) as address:
             if config.workers == 1:
                 await _work(config, address, listener, ready=lambda: announce(url, address))
-            else:
-                await _watch_over_workers(config, address, listener, ready=lambda: announce(url, address))
+                return
+            with TemporaryDirectory(prefix="lockstep-", ignore_cleanup_errors=True) as meeting:
+                place = (config, address, listener, meeting)
+                await _watch_over_workers(*place, ready=lambda: announce(url, address))
 
 
 def _check_workers(config: Config) -> None:
@@ -82,9 +89,14 @@ def _url(host: str, port: int) -> str:
 # --- One worker ---------------------------------------------------------------------------------------------
 
 
-async def _work(config: Config, address: str, listener: socket.socket, *, ready: Callable[[], None]) -> None:
+async def _work(
+    config: Config, address: str, listener: socket.socket, meeting: str | None = None, *, ready: Callable[[], None]
+) -> None:
+    """One process; with `meeting`, the directory in which the workers of the port find each other, one of several."""
     async with serving_engine_on(address, config) as engine:
         node = Node(engine, config)
+        if meeting is not None:
+            node.siblings = Siblings(Path(meeting), partial(encoded_figures, node))
         await node.start()
         try:
             await _Server(node, ready).serve(sockets=[listener])
@@ -150,9 +162,9 @@ class _Server(uvicorn.Server):
 
 
 async def _watch_over_workers(
-    config: Config, address: str, listener: socket.socket, *, ready: Callable[[], None]
+    config: Config, address: str, listener: socket.socket, meeting: str, *, ready: Callable[[], None]
 ) -> None:
-    workers = [_Worker(config, address, listener) for _ in range(config.workers)]
+    workers = [_Worker(config, address, listener, meeting) for _ in range(config.workers)]
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in _STOP_SIGNALS:
@@ -174,9 +186,9 @@ async def _watch_over_workers(
 class _Worker:
     """A worker process, replaced when it dies."""
 
-    def __init__(self, config: Config, address: str, listener: socket.socket) -> None:
+    def __init__(self, config: Config, address: str, listener: socket.socket, meeting: str) -> None:
         self._config = config
-        self._arguments = (config, address, listener)
+        self._arguments = (config, address, listener, meeting)
         self._process: BaseProcess | None = None
 
     async def start(self) -> None:
@@ -219,7 +231,7 @@ class _Worker:
             await asyncio.to_thread(process.join)
 
 
-def _worker_process(config: Config, address: str, listener: socket.socket, parent: Any) -> None:
+def _worker_process(config: Config, address: str, listener: socket.socket, meeting: str, parent: Any) -> None:
     """The main function of a worker process."""
     from lockstep.server.logs import log_to_stderr
 
@@ -230,7 +242,7 @@ def _worker_process(config: Config, address: str, listener: socket.socket, paren
         parent.close()
 
     try:
-        run(_work(config, address, listener, ready=ready))
+        run(_work(config, address, listener, meeting, ready=ready))
     except LockstepError as error:
         with suppress(OSError):
             parent.send(error.message)

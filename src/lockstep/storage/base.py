@@ -8,7 +8,8 @@ What holds for every verb:
   unknown queue, a full queue, a lost lease) is the store's to check.
 * A call that raises has changed nothing. Outcomes of single items are returned, not raised.
 * Time is the store's clock: the database's own, or one that was set.
-* A call is one transaction; concurrent calls behave as if one came after the other.
+* A call is one transaction, except where it says that it works in slices; concurrent calls behave as if one came after
+  the other.
 """
 
 from __future__ import annotations
@@ -107,17 +108,20 @@ class Store(Protocol):
 
     # Between processes
 
-    async def listen(self, hear: Callable[[str | None, Arrival], None]) -> None:
+    async def listen(self, hear: Callable[[str | None, Arrival], None], *, waiting: Callable[[], bool]) -> None:
         """From now on call `hear` with a queue, and what came to it, for what other processes pushed, and for what no
         producer did: what died and was pushed to a dead queue, and what was redriven, by any process; with None when
         something may have been missed. A hint, not a promise: who waits must look from time to time, too.
+
+        With 0 partitions nothing was pushed, but leases have ended; this is told only to a process whose `waiting` has
+        said for a moment that somebody waits there.
 
         A change of a queue that another process made is heard in the same way, and rules what this one does next.
         """
 
     def announce(self, arrivals: Mapping[str, Arrival]) -> None:
-        """Tell those who listen in other processes what was pushed, by queue. Returns at once; many announcements
-        travel together."""
+        """Tell those who listen in other processes what was pushed, by queue; to no partitions, if leases have ended
+        there. Returns at once; many announcements travel together."""
 
     def watch(self, *, there: Callable[[bool], None], changed: Callable[[], None]) -> None:
         """From now on call `there` with False when the store turns out to be away, if it can be, and with True when it
@@ -162,7 +166,12 @@ class Store(Protocol):
 
     async def delete_queue(self, queue: str) -> bool:
         """Remove the queue with all that belongs to it. False if there is none. Raises Conflict while it is the dead
-        queue of another."""
+        queue of another.
+
+        From one moment on nobody finds it: its messages are not popped, what was leased of them is lost, what is pushed
+        to its name goes to a new queue. What is stored goes after that in slices; where the call does not come to its
+        end, or cannot go on, prune_queues removes what is left.
+        """
 
     async def clear(self, queue: str, *, partition: str | None = None, scope: ClearScope = "all") -> int:
         """Remove stored messages of a queue or one partition; returns how many.
@@ -172,6 +181,10 @@ class Store(Protocol):
         dead letters of removed messages go with them. Seqs go on where they were: nothing is numbered twice.
         `scheduled`: only messages that wait for their time, which the others leave alone.
         Raises QueueNotFound, PartitionNotFound.
+
+        It works in slices. With `all` the cursors are at the end first, some partitions at a time; then messages go,
+        oldest first. Others see what is done so far, and so does who repeats a call that failed. What is pushed while
+        it runs is either removed or delivered.
         """
 
     async def queues(
@@ -291,11 +304,15 @@ class Store(Protocol):
     async def renew(self, renewals: Sequence[Renewal]) -> list[Renewed]:
         """Move the deadline of live leases to `seconds` from now (default the queue's lease time); never earlier."""
 
-    async def transaction(self, acks: Sequence[Ack], batches: Sequence[Batch]) -> TransactionResult:
+    async def transaction(
+        self, acks: Sequence[Ack], batches: Sequence[Batch], *, required_leases: Sequence[str] = ()
+    ) -> TransactionResult:
         """Acks and then pushes, all or nothing.
 
         An ack without success (noop counts as success) raises TransactionRolledBack with details `outcomes` (the
-        list of AckOutcome); a full queue raises QueueFull; nothing is applied then. Duplicates are no failure.
+        list of AckOutcome); a full queue raises QueueFull; nothing is applied then. Duplicates are no failure. A
+        required lease that is not live when the transaction begins is as an ack that failed, with no outcomes; the
+        others are held until it has ended.
         """
 
     # Requests that wait to be applied (`core/operations.py`)
@@ -603,6 +620,10 @@ class Store(Protocol):
         push makes it anew, from seq 1.
         """
 
+    async def prune_queues(self, *, after: Place | None = None) -> Pruned:
+        """Remove some more of what is left of queues that were deleted, and do not exist any more for anybody else. One
+        that somebody's transaction still holds is passed."""
+
     async def prune_history(self, seconds: float, *, limit: int) -> int:
         """Remove samples and removals that are older, at most `limit` of each; returns how many."""
 
@@ -666,5 +687,6 @@ class Store(Protocol):
         after the removal `after`. They outlive their queue."""
 
     async def verify_slice(self, *, after: Place | None = None, partitions: int) -> Verified:
-        """Verify the next partitions, at most so many, of one queue; with its last ones what belongs to the whole
-        queue."""
+        """Verify the next partitions, at most so many, of one queue, or as many of what else there is; the last slices
+        of a queue have what belongs to the whole queue. What cannot be verified in time is a problem, `unverified`, and
+        the walk goes on after it."""

@@ -18,7 +18,7 @@ from lockstep.engine.maintenance.idle_partitions import IdlePartitions
 from lockstep.engine.maintenance.retention import Retention
 from lockstep.engine.maintenance.samples import Samples
 from lockstep.engine.maintenance.schedule import Maintenance, all_duties
-from lockstep.errors import InvalidName, InvalidRequest
+from lockstep.errors import InvalidName, InvalidRequest, Unavailable
 from lockstep.storage.base import Store
 from lockstep.storage.memory import MemoryStore
 from support.builders import batch, configure, listed, numbers, pop, pop_all, push_n
@@ -145,6 +145,7 @@ async def test_every_duty_leaves_its_effect_to_be_seen(store: Store, clock: SetC
         "eviction": {"eviction": 2, "expiry": 0},
         "retention": {"completed_retention": 0, "retention": 0},
         "idle_partitions": {"partitions": 0},
+        "deleted_queues": {"partitions": 0, "messages": 0},
         "operations": {"bundles": 0},
         "history": {"rows": 0},
         "verify": {"complete": True, "partitions": 2, "problems": 0, "shown": []},
@@ -183,3 +184,39 @@ async def test_engine_shows_samples_and_removals(store: Store, clock: SetClock) 
     assert await engine.removals() == await engine.removals(queue="q") == await store.removals()
     assert len(await engine.removals()) == len(await engine.samples()) == 1
     assert await engine.samples(from_at=clock.ahead(1)) == []
+
+
+class Stumbling(MemoryStore):
+    """A store whose third slice fails as often as is said."""
+
+    def __init__(self, failures: int) -> None:
+        super().__init__()
+        self.failures = failures
+        self.asked: list[int] = []
+
+    async def verify_slice(self, *, after: Place | None = None, partitions: int) -> Verified:
+        number = 0 if after is None else after.after
+        self.asked.append(number)
+        if number == 2 and self.failures:
+            self.failures -= 1
+            raise Unavailable
+        return Verified([], min(partitions, 1), Place("q", number + 1) if number < 4 else None)
+
+
+async def test_walk_goes_on_where_a_batch_failed() -> None:
+    store = Stumbling(failures=1)
+    duty = Consistency(store, Config())
+    with pytest.raises(Unavailable):
+        await duty.run_once()
+    assert (await duty.run_once()).effect["partitions"] == 5
+    assert store.asked == [0, 1, 2, 2, 3, 4]
+
+
+async def test_walk_starts_anew_where_a_batch_fails_again() -> None:
+    store = Stumbling(failures=2)
+    duty = Consistency(store, Config())
+    for _ in range(2):
+        with pytest.raises(Unavailable):
+            await duty.run_once()
+    assert (await duty.run_once()).effect["partitions"] == 5
+    assert store.asked == [0, 1, 2, 2, 0, 1, 2, 3, 4]

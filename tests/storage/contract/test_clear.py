@@ -15,6 +15,7 @@ from support.builders import (
     dead_letter_by_dlq,
     lag_of,
     listed,
+    numbers,
     pop,
     pop_all,
     push_n,
@@ -292,3 +293,15 @@ async def test_max_size_counts_what_is_there(store: Store) -> None:
 async def test_queue_mode_that_was_never_popped_counts_what_is_there(store: Store) -> None:
     await with_hole(store)
     assert (await store.depth("q", QUEUE_MODE)).pending == 4
+
+
+async def test_drained_cursor_passes_what_was_removed_behind_a_lease(store: Store) -> None:
+    """Its lease spares the first messages and not the others; when those are done it is drained before the last seq."""
+    await push_n(store, "q", 5)
+    held = await pop(store, "q", batch=2)
+    assert await store.clear("q", scope="unleased") == 3
+    assert (await ack(store, lease_id=held.lease_id)).success
+    assert await store.clear("q", scope="unleased") == 2
+    assert (await lag_of(store, "q")).acked == 5
+    await push_n(store, "q", start=6)
+    assert numbers(await pop_all(store, "q")) == [6]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from uuid import uuid4
+
 import pytest
 
+from lockstep.core.policy import GroupMode
 from lockstep.core.records import Ack, AckStatus, DeadLetterFilter
 from lockstep.errors import QueueFull, TransactionRolledBack
 from lockstep.storage.base import Store
@@ -166,3 +169,37 @@ async def test_push_back_to_the_partition_that_was_acked(store: Store) -> None:
 async def test_empty_transaction(store: Store) -> None:
     result = await store.transaction([], [])
     assert (result.acks, list(result.pushed)) == ([], [])
+
+
+@pytest.mark.parametrize("mode", ["ordered", "shared"])
+async def test_required_lease_that_is_live_lets_a_push_through(store: Store, mode: GroupMode) -> None:
+    await push_n(store, "in", 2)
+    popped = await pop(store, "in", group="g", mode=mode)
+    assert popped.lease_id is not None
+    result = await store.transaction([], [batch("out", 1)], required_leases=[popped.lease_id])
+    assert [receipt.seq for receipt in result.pushed] == [1]
+    assert (await ack(store, lease_id=popped.lease_id)).success, "the lease is as it was"
+
+
+@pytest.mark.parametrize("mode", ["ordered", "shared"])
+@pytest.mark.parametrize("end", ["expired", "acked", "never"])
+async def test_required_lease_that_is_lost_stores_nothing(
+    store: Store, clock: SetClock, mode: GroupMode, end: str
+) -> None:
+    await push_n(store, "in", 2)
+    lost = (await pop(store, "in", group="g", mode=mode, lease_seconds=5)).lease_id
+    await push_n(store, "other")
+    live = (await pop(store, "other", lease_seconds=60)).lease_id
+    assert lost is not None
+    assert live is not None
+    if end == "expired":
+        clock.advance(6)
+    elif end == "acked":
+        await ack(store, lease_id=lost)
+    else:
+        lost = str(uuid4())
+    with pytest.raises(TransactionRolledBack, match="lease") as raised:
+        await store.transaction([], [batch("out", 1)], required_leases=[live, lost])
+    assert lost in raised.value.message
+    assert raised.value.details["outcomes"] == []
+    assert [queue.name for queue in await store.queues()] == ["in", "other"]

@@ -39,7 +39,8 @@ RELEASED = {
     "0011_operations.sql": "20df0122c0de075bc4085e2dab89342009a1fd3ce847fb4f28bcdcebbcf143e9",
     "0012_spool.sql": "6be6b4e430fc3bf4455c63ea1b4b9c4b2c9f6cb68d36d13d8cc2ca86b537a163",
     "0013_spark_batches.sql": "5a5ea846b882e9a21eae9a7ba28e3dffb9510d805956e9dbb22c1a944149d2ca",
-    "0015_dead_copies.sql": "111e3b7e173edd232b3671e406599dc401b3e0e4757add1adf7d06a02715bbc6",
+    "0014_dead_copies.sql": "111e3b7e173edd232b3671e406599dc401b3e0e4757add1adf7d06a02715bbc6",
+    "0015_slices.sql": "1c976cd82c90f2b2160c1a071c10ff632049609b2178b80392c3bd687c0ce28b",
 }
 
 

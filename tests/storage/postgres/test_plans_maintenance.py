@@ -10,6 +10,7 @@ import pytest
 import pytest_asyncio
 
 from lockstep.core.operations import ApplyLimits, NewOperation
+from lockstep.core.records import ClearScope
 from lockstep.storage.postgres.cache import SegmentCache
 from support.builders import batch, configure, pop, push_n
 from support.clock import SetClock
@@ -34,7 +35,7 @@ begin
 end $$
 """
 # A row per queue, or per duty: nobody minds how they are read.
-_SMALL = {"queue", "consumer_group", "removal", "sample_sum"}
+_SMALL = {"queue", "consumer_group", "removal", "sample_sum", "deleted_queue"}
 
 
 @pytest.fixture
@@ -171,3 +172,42 @@ async def test_ended_operations_are_found_by_their_age(actor: Actor, clock: SetC
     await store.apply_operations("push", by="test", limits=ApplyLimits())
     read = await rows_read(actor, store.prune_operations(AGE, failed_seconds=AGE, limit=100))
     assert read["operation"] < 30
+
+
+@pytest.mark.parametrize("scope", ["all", "unleased"])
+async def test_clear_reads_what_it_removes_and_not_what_others_have(actor: Actor, scope: ClearScope) -> None:
+    store = actor.store
+    await push_n(store, "q", MANY_STAYING, trace_ids=[str(uuid4()) for _ in range(MANY_STAYING)])
+    await store.push([batch("small", 3, partition=f"p{n}", trace_ids=[str(uuid4())] * 3) for n in range(3)])
+    await pop(store, "small", batch=2)
+    read = await rows_read(actor, store.clear("small", scope=scope))
+    assert sum(read.values()) < 400
+    assert (await store.queue("small")).messages == (0 if scope == "all" else 2)
+    assert await store.verify() == []
+
+
+async def test_deletion_reads_what_it_removes_and_not_what_others_have(actor: Actor) -> None:
+    store = actor.store
+    await push_n(store, "q", MANY_STAYING, trace_ids=[str(uuid4()) for _ in range(MANY_STAYING)])
+    await store.push([batch("small", 3, partition=f"p{n}", trace_ids=[str(uuid4())] * 3) for n in range(3)])
+    await pop(store, "small", batch=2)
+    read = await rows_read(actor, store.delete_queue("small"))
+    assert sum(read.values()) < 400
+    assert await actor.sql("select count(*) from lockstep.trace_index") == MANY_STAYING
+    assert await store.verify() == []
+
+
+async def test_what_was_removed_elsewhere_is_not_read_again(actor: Actor, clock: SetClock) -> None:
+    """The first plan is made while nothing was ever removed, and outlives that."""
+    store = actor.store
+    await configure(store, "q", retention_enabled=True, retention_seconds=AGE)
+    await store.push([batch("other", 1, partition=f"p{number}") for number in range(STAYING)])
+    await actor.connection.execute("analyze lockstep.run")
+    for _ in range(2):
+        await store.push([batch("q", 1, partition=f"p{number}") for number in range(3)])
+        clock.advance(AGE + 1)
+        read = await rows_read(actor, store.prune("retention", limit=100))
+        assert read["run"] < STAYING / 2
+        await store.clear("other")
+    assert (await store.queue("q")).messages == 0
+    assert await store.verify() == []

@@ -89,7 +89,7 @@ async def test_change_of_the_mode_is_told_to_others(database_dsn: str) -> None:
         here, there = [await opened(stack, database_dsn) for _ in range(2)]
         changed = asyncio.Event()
         there.watch(there=lambda _: None, changed=changed.set)
-        await there.listen(lambda *_: None)
+        await there.listen(lambda *_: None, waiting=lambda: False)
         changed.clear()  # it is also told when it begins to listen
         await here.set_maintenance_mode(push=True)
         async with asyncio.timeout(30):

@@ -156,7 +156,7 @@ class WorkerRow(Struct, rename="camel", kw_only=True):
 
 
 class WorkerMetricsAnswer(Struct):
-    """The process that answered; there may be others."""
+    """The process that answered, and the others behind the same port; other machines have their own."""
 
     workers: list[WorkerRow]
 

@@ -39,7 +39,7 @@ class AckOperation(AckItem, tag="ack", tag_field="type", rename="camel"):
 class TransactionBody(Struct, rename="camel"):
     operations: list[PushOperation | AckOperation]
     required_leases: list[str] = []
-    """Acks that name no lease must each be under one of these."""
+    """Acks that name no lease must each be under one of these; without any ack, all of them must be live."""
 
 
 class TransactionStep(Struct, rename="camel", omit_defaults=True):
@@ -81,6 +81,8 @@ class TransactionSteps:
     order: Order | None
     untried: dict[int, list[str]]
     """Of the acks that name no lease, by their place: the required leases under which they were not tried yet."""
+    required: list[str]
+    """Leases that must be live, because no ack says so."""
 
     @classmethod
     def of(cls, body: TransactionBody) -> TransactionSteps:
@@ -96,8 +98,9 @@ class TransactionSteps:
                 ack_items.append(operation)
         acks = [ack_of(item) for item in ack_items]
         batches, order = batches_of(items)
-        untried = _untried(acks, body.required_leases)
-        steps = cls(plan, items, ack_items, acks, batches, order, untried)
+        leases = list(dict.fromkeys([lease for text in body.required_leases if (lease := lease_of(text)) is not None]))
+        untried = _untried(acks, leases)
+        steps = cls(plan, items, ack_items, acks, batches, order, untried, [] if acks else leases)
         for place in untried:
             steps._put_under_next_lease(place)
         return steps
@@ -109,7 +112,9 @@ class TransactionSteps:
         by refusing it under all others.
         """
         failed = [outcome.index for outcome in outcomes if not outcome.success]
-        if not all([outcomes[place].error == "lease_lost" and self.untried.get(place) for place in failed]):
+        if not failed or not all(
+            [outcomes[place].error == "lease_lost" and self.untried.get(place) for place in failed]
+        ):
             return False
         for place in failed:
             self._put_under_next_lease(place)
@@ -165,8 +170,7 @@ class TransactionSteps:
         )
 
 
-def _untried(acks: Sequence[Ack], required: Sequence[str]) -> dict[int, list[str]]:
-    leases = list(dict.fromkeys([lease for text in required if (lease := lease_of(text)) is not None]))
+def _untried(acks: Sequence[Ack], leases: Sequence[str]) -> dict[int, list[str]]:
     nameless = [place for place, ack in enumerate(acks) if ack.lease_id is None]
     if nameless and len(leases) > _REQUIRED_LEASES_MAX:
         limit = _REQUIRED_LEASES_MAX

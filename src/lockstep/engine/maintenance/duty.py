@@ -45,11 +45,13 @@ def duty_error(error: Exception) -> str:
 
 class Walk:
     """A walk through all queues, batch by batch. A pass ends with the walk or when its time is up, between two batches;
-    the next pass goes on from there."""
+    the next pass goes on from there. A batch that fails is begun once more by the next pass; if it fails again, the
+    walk starts anew."""
 
     def __init__(self, pass_seconds_max: float) -> None:
         self._pass_seconds_max = pass_seconds_max
         self._place: Place | None = None
+        self._failed = False
 
     @property
     def ended(self) -> bool:
@@ -61,8 +63,14 @@ class Walk:
         until = time() + self._pass_seconds_max
         done: list[_Done] = []
         while True:
-            place, self._place = self._place, None  # a batch that fails is not begun again and again
-            done.append(await batch(place))
+            place = self._place
+            try:
+                done.append(await batch(place))
+            except Exception:
+                self._place = None if self._failed else place
+                self._failed = not self._failed
+                raise
+            self._failed = False
             self._place = done[-1].next
             if self.ended or time() >= until:
                 return done

@@ -17,6 +17,7 @@ from uuid import uuid4
 
 from lockstep.config import Config
 from lockstep.engine.maintenance.consistency import Consistency
+from lockstep.engine.maintenance.deleted_queues import DeletedQueues
 from lockstep.engine.maintenance.duty import Duty, DutyReport, duty_error
 from lockstep.engine.maintenance.ended_operations import EndedOperations
 from lockstep.engine.maintenance.eviction import Eviction
@@ -41,6 +42,7 @@ def all_duties(store: Store, config: Config) -> list[Duty]:
         Eviction(store, config),
         Retention(store, config),
         IdlePartitions(store, config),
+        DeletedQueues(store, config),
         EndedOperations(store, config),
         History(store, config),
         Consistency(store, config),

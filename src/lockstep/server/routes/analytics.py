@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from lockstep.core.wire import analytics as wire
 from lockstep.server.exchange import Request, Response, answer
+from lockstep.server.figures import all_figures
 from lockstep.server.listing import every_removal
 from lockstep.server.node import Node
-from lockstep.server.process import system_metrics, worker_row
+from lockstep.server.process import system_metrics
 from lockstep.server.routing import Route
 from lockstep.server.timespan import Span, SpanQuery, spans_by_queue
 
@@ -43,7 +44,7 @@ async def system(node: Node, _: Request) -> Response:
 
 
 async def workers(node: Node, _: Request) -> Response:
-    return answer(wire.WorkerMetricsAnswer([worker_row(node)]))
+    return answer(wire.WorkerMetricsAnswer([one.worker for one in await all_figures(node)]))
 
 
 ROUTES = [

@@ -209,7 +209,7 @@ async def transaction(node: Node, request: Request) -> Response:
 async def _transact(node: Node, steps: TransactionSteps) -> TransactionResult:
     while True:
         try:
-            return await node.engine.transaction(steps.acks, steps.batches)
+            return await node.engine.transaction(steps.acks, steps.batches, required_leases=steps.required)
         except TransactionRolledBack as error:
             if not steps.put_under_other_leases(error.details["outcomes"]):
                 raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from html import escape
 from importlib import resources
 from typing import Any
 
@@ -25,10 +26,6 @@ async def index(_node: Node, _: Request) -> Response:
     return Response(200, _page("index.html"), _HTML, _POLICY)
 
 
-async def docs(_node: Node, _: Request) -> Response:
-    return Response(200, _page("docs.html"), _HTML, _POLICY)
-
-
 @cache
 def _page(name: str) -> bytes:
     page = resources.files("lockstep.server") / "html" / name
@@ -44,15 +41,13 @@ _PAGES = [
         level="public",
         media="text/html",
     ),
-    Route(
-        method="GET",
-        path="/docs",
-        endpoint=docs,
-        summary="The documentation of the routes",
-        level="public",
-        media="text/html",
-    ),
 ]
+
+
+def _list(shown: Sequence[Route]) -> str:
+    """The routes in short, for where no script runs; else it takes their place."""
+    rows = [f"<li><code>{escape(one.method)} {escape(one.path)}</code> {escape(one.summary)}</li>" for one in shown]
+    return f"<ul>{''.join(rows)}</ul>"
 
 
 def routes(others: Sequence[Route]) -> list[Route]:
@@ -62,11 +57,26 @@ def routes(others: Sequence[Route]) -> list[Route]:
     def described() -> Response:
         return answer(document([*others, *own]))
 
+    @cache
+    def listed() -> bytes:
+        return _page("docs.html").replace(b"{routes}", _list([*others, *own]).encode())
+
     async def openapi(_node: Node, _: Request) -> Response:
         return described()
 
+    async def docs(_node: Node, _: Request) -> Response:
+        return Response(200, listed(), _HTML, _POLICY)
+
     own = [
         *_PAGES,
+        Route(
+            method="GET",
+            path="/docs",
+            endpoint=docs,
+            summary="The documentation of the routes",
+            level="public",
+            media="text/html",
+        ),
         Route(
             method="GET",
             path="/openapi.json",

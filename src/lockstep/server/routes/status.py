@@ -16,9 +16,10 @@ from lockstep.core.wire.stored_messages import StoredMessagesAnswer
 from lockstep.core.wire.times import Time, parse_time_or_none, timestamp
 from lockstep.engine.checks import check_limit
 from lockstep.server.exchange import Request, Response, answer
+from lockstep.server.figures import all_figures
 from lockstep.server.listing import every_partition, every_queue
 from lockstep.server.node import Node
-from lockstep.server.process import answered, buffer_rows, worker_row
+from lockstep.server.process import buffer_rows
 from lockstep.server.routes.stored_messages import OFFSET_MAX, list_messages
 from lockstep.server.routing import Route
 from lockstep.server.timespan import Span, SpanQuery, spans_of
@@ -50,6 +51,7 @@ async def status(node: Node, request: Request) -> Response:
     minutes = _bucket_minutes(span)
     points = analytics.points(await spans_of(node, query, span, seconds=minutes * 60))
     infos = await _queues(node, query)
+    workers = [one.worker for one in await all_figures(node)]
     return answer(
         wire.StatusAnswer(
             time_range=span.shown(),
@@ -60,8 +62,8 @@ async def status(node: Node, request: Request) -> Response:
             messages=full_counts(infos),
             leases=await _leases(node, query.queue or None),
             dead_letter_queue=wire.dead_letter_sums(infos),
-            workers=[worker_row(node)],
-            errors=wire.Failures(answered(node, 400, 500), answered(node, 500, 600)),
+            workers=workers,
+            errors=wire.Failures(sum(one.client_errors for one in workers), sum(one.server_errors for one in workers)),
         )
     )
 

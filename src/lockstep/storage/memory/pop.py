@@ -185,6 +185,15 @@ def renew(state: State, renewals: Iterable[Renewal], now: datetime) -> list[Rene
     return [_renew(state, renewal, now) for renewal in renewals]
 
 
+def is_live(state: State, lease_id: str, now: datetime) -> bool:
+    """Whether it is the live lease of something."""
+    return any(
+        (group.cursors[partition.id].leased(now) and group.cursors[partition.id].lease_id == lease_id)
+        or any(one.leased(now) and one.lease_id == lease_id for one in group.ranges.get(partition.id, ()))
+        for group, partition in state.leaseholders(lease_id)
+    )
+
+
 def _renew(state: State, renewal: Renewal, now: datetime) -> Renewed:
     deadlines = []
     for group, partition in state.leaseholders(renewal.lease_id):

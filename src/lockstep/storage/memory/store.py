@@ -72,6 +72,7 @@ from lockstep.core.records import (
     TransactionResult,
     Utilisation,
     arrivals_of,
+    refuse_lost,
 )
 from lockstep.core.schedules import Promoted, Scheduled, ScheduleFilter, ScheduleName, SchedulePage, Timing
 from lockstep.core.statistics import DatabaseStats, StoreCounts
@@ -149,7 +150,7 @@ class MemoryStore:
     async def ready(self) -> None:
         """Always."""
 
-    async def listen(self, hear: Callable[[str | None, Arrival], None]) -> None:
+    async def listen(self, hear: Callable[[str | None, Arrival], None], *, waiting: Callable[[], bool]) -> None:  # noqa: ARG002
         """No other process can reach this store, so there is nothing to hear but what it pushes of its own accord."""
         self._hear = hear
 
@@ -256,8 +257,11 @@ class MemoryStore:
     async def renew(self, renewals: Sequence[Renewal]) -> list[Renewed]:
         return pop.renew(self._state, renewals, self._now())
 
-    async def transaction(self, acks: Sequence[Ack], batches: Sequence[Batch]) -> TransactionResult:
+    async def transaction(
+        self, acks: Sequence[Ack], batches: Sequence[Batch], *, required_leases: Sequence[str] = ()
+    ) -> TransactionResult:
         with self._deaths() as now:
+            refuse_lost([lease for lease in required_leases if not pop.is_live(self._state, lease, now)])
             return ack.transaction(self._state, acks, batches, now)
 
     # Requests that wait to be applied
@@ -492,6 +496,10 @@ class MemoryStore:
     async def prune_partitions(self, idle_seconds: float, *, after: Place | None = None, limit: int) -> Pruned:
         now = self._now()
         return maintenance.prune_partitions(self._state, self._books, idle_seconds, after=after, limit=limit, now=now)
+
+    async def prune_queues(self, *, after: Place | None = None) -> Pruned:  # noqa: ARG002
+        """A queue is deleted at once here."""
+        return Pruned()
 
     async def prune_history(self, seconds: float, *, limit: int) -> int:
         return maintenance.prune_history(self._state, self._books, seconds, limit=limit, now=self._now())

@@ -1,4 +1,4 @@
-"""Queues and groups as an operator sees them: configure, clear, delete, subscribe, seek, verify, repair."""
+"""Queues and groups as an operator sees them: configure, subscribe, seek, delete a group."""
 
 from __future__ import annotations
 
@@ -6,14 +6,11 @@ from typing import Any
 
 from lockstep.core.names import QUEUE_MODE
 from lockstep.core.policy import OPTION_NAMES, GroupMode, QueueOptions
-from lockstep.core.records import ClearScope, GroupInfo, Position, Problem, QueueInfo, Subscription
+from lockstep.core.records import GroupInfo, Position, QueueInfo, Subscription
 from lockstep.errors import GroupModeMismatch, GroupNotFound, QueueNotFound, SparkStreamNotFound
 from lockstep.storage.postgres.shared import Shared
 
 CONFIGURE = f"select lockstep.configure({', '.join(f'${i}' for i in range(1, len(OPTION_NAMES) + 5))})"
-_DELETE_QUEUE = "select lockstep.delete_queue($1)"
-_CLEAR = "select lockstep.clear($1, $2::bigint, $3, $4::timestamptz)"
-_REMOVE_SCHEDULED = "select lockstep.remove_scheduled($1, $2)"
 _SUBSCRIBE = "select * from lockstep.subscribe($1, $2, $3, $4::timestamptz, $5::text, $6::timestamptz)"
 _SET_SUBSCRIPTION = """
 insert into lockstep.subscription as s (queue_id, group_name, mode, from_at, created_at)
@@ -38,11 +35,6 @@ order by q.id
 """
 _DELETE_GROUP = "select lockstep.delete_group($1, $2, $3)"
 _FORGET_STREAM = "select lockstep.forget_stream($1)"
-_VERIFY = "select * from lockstep.verify($1::int, 0, null, $2::timestamptz)"
-_REMOVE_LOST_SEGMENTS = (
-    "delete from lockstep.segment s where not exists (select 1 from lockstep.queue q where q.id = s.queue_id)"
-)
-_REPAIR = "select lockstep.repair(q.id, $2::timestamptz) from lockstep.queue q where $1::int is null or q.id = $1"
 
 
 class Administration(Shared):
@@ -63,25 +55,6 @@ class Administration(Shared):
         if not found:
             raise QueueNotFound(f"there is no queue {queue!r}", queue=queue)
         return queue_info(found[0])
-
-    async def delete_queue(self, queue: str) -> bool:
-        rows = await self.database.fetch("delete_queue", _DELETE_QUEUE, queue)
-        self.names.forget(queue)
-        return bool(rows[0][0])
-
-    async def clear(self, queue: str, *, partition: str | None = None, scope: ClearScope = "all") -> int:
-        async def work() -> int:
-            queue_id = await self._queue_id(queue)
-            if scope == "scheduled":
-                rows = await self.database.fetch("remove_scheduled", _REMOVE_SCHEDULED, queue_id, partition)
-                return int(rows[0][0])
-            partition_id = None if partition is None else await self._partition_id(queue, queue_id, partition)
-            unleased = scope == "unleased"
-            rows = await self.database.fetch("clear", _CLEAR, queue_id, partition_id, unleased, self.now())
-            removed: int = rows[0][0]
-            return removed
-
-        return await self._with_names([queue], work)
 
     async def subscribe(
         self, queue: str, group: str, subscription: Subscription, *, mode: GroupMode | None = None
@@ -146,21 +119,6 @@ class Administration(Shared):
         queue_id = None if queue is None else await self._queue_id(queue)
         return [group_info(row) for row in await self._query("group_list", queue_id, group, self.now())]
 
-    async def verify(self, *, queue: str | None = None) -> list[Problem]:
-        queue_id = None if queue is None else await self._queue_id(queue)
-        return [problem_of(row) for row in await self.database.fetch("verify", _VERIFY, queue_id, self.now())]
-
-    async def repair(self, *, queue: str | None = None) -> list[Problem]:
-        before = await self.verify(queue=queue)
-        if not before:
-            return []
-        queue_id = None if queue is None else await self._queue_id(queue)
-        await self.database.fetch("repair", _REPAIR, queue_id, self.now())
-        if queue is None:
-            await self.database.fetch("repair_segments", _REMOVE_LOST_SEGMENTS)
-        left = set(await self.verify(queue=queue))
-        return [_repaired(problem) if problem not in left else problem for problem in before]
-
 
 def queue_info(row: Any) -> QueueInfo:
     """A queue from a row of `queue_list`."""
@@ -192,22 +150,6 @@ def group_info(row: Any) -> GroupInfo:
         leases=row[8],
         oldest_at=row[9],
         mode=row[10],
-    )
-
-
-def problem_of(row: Any) -> Problem:
-    """A problem from a row of `verify`."""
-    return Problem(kind=row[0], text=row[1], queue=row[2], partition_id=row[3], repairable=row[4])
-
-
-def _repaired(problem: Problem) -> Problem:
-    return Problem(
-        kind=problem.kind,
-        text=problem.text,
-        queue=problem.queue,
-        partition_id=problem.partition_id,
-        repairable=True,
-        repaired=True,
     )
 
 

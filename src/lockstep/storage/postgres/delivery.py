@@ -23,6 +23,7 @@ from lockstep.core.records import (
     Renewal,
     Renewed,
     TransactionResult,
+    refuse_lost,
 )
 from lockstep.errors import GroupModeMismatch, LockstepError, TransactionRolledBack
 from lockstep.storage.postgres import pushing, scheduling
@@ -61,6 +62,7 @@ _ACK_ITEMS = (
 )
 _RENEW = "select * from lockstep.renew($1::uuid[], $2::bigint[], $3::timestamptz)"
 _NO_LEASE = "00000000-0000-0000-0000-000000000000"
+_HOLD_LEASES = "select * from lockstep.hold_leases($1::uuid[], $2::timestamptz)"
 _LOCK = "select lockstep.lock_for_transaction($1::int[], $2::bigint[], $3::uuid[])"
 
 
@@ -292,14 +294,20 @@ class Delivery(Forwarding):
         renewed = {str(row[0]): Renewed(lease_id=str(row[0]), partitions=row[1], expires_at=row[2]) for row in rows}
         return [renewed.get(r.lease_id) or Renewed(lease_id=r.lease_id, partitions=0) for r in renewals]
 
-    async def transaction(self, acks: Sequence[Ack], batches: Sequence[Batch]) -> TransactionResult:
+    async def transaction(
+        self, acks: Sequence[Ack], batches: Sequence[Batch], *, required_leases: Sequence[str] = ()
+    ) -> TransactionResult:
         queues = {batch.queue for batch in batches}
 
         async def work(
             connection: asyncpg.Connection[Any],
         ) -> tuple[list[AckOutcome], pushing.Pushed, pushing.Pushed | None]:
             await self._converse(scheduling.resolve(batches, self.names, at=self.now()), connection)
-            await self._lock_for(connection, acks, batches)
+            await self._lock_for(connection, acks, batches, leases=required_leases)
+            if required_leases:
+                held = (list(map(lease_uuid, required_leases)), self.now())
+                lost = await self.database.on(connection, "hold_leases", _HOLD_LEASES, *held)
+                refuse_lost([required_leases[row[0] - 1] for row in lost])
             outcomes: list[AckOutcome] = []
             if acks:
                 rows = await self.database.on(connection, "ack_items", *ack_items_call(acks, self.now()))
@@ -321,6 +329,7 @@ class Delivery(Forwarding):
         batches: Sequence[Batch],
         *,
         also: Iterable[int] = (),
+        leases: Iterable[str] = (),
     ) -> None:
         """Take the locks of acks and pushes together, in order, so that transactions do not deadlock."""
         queue_ids: set[int] = set()
@@ -330,8 +339,8 @@ class Delivery(Forwarding):
             if names is not None and batch.partition in names.partitions:
                 queue_ids.add(names.id)
                 partition_ids.add(names.partitions[batch.partition])
-        leases = [lease_uuid(ack.lease_id) for ack in acks if ack.lease_id is not None and ack.partition_id is None]
-        locks = (list(queue_ids), list(partition_ids), leases)
+        by_lease = [ack.lease_id for ack in acks if ack.lease_id is not None and ack.partition_id is None]
+        locks = (list(queue_ids), list(partition_ids), list(map(lease_uuid, [*by_lease, *leases])))
         await self.database.on(connection, "lock_for_transaction", _LOCK, *locks)
 
 

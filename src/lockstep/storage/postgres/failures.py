@@ -24,6 +24,7 @@ RETRYABLE = ("40001", "40P01")
 _CANNOT_CONNECT_NOW = ("57P03", "53300")
 _TOO_MANY_CONNECTIONS = "53300"
 _READ_ONLY = "25006"
+_CANCELED = "57014"
 _CONNECTION_ENDED = ("57P01", "57P02", "57P03", "57P05")
 
 # asyncpg says InternalClientError to a call that comes between the server's last word and the end of the connection.
@@ -45,6 +46,11 @@ class StaleName(Exception):
     """An id that was looked up before is gone: look it up again. Never leaves the store."""
 
 
+def timed_out(error: BaseException) -> bool:
+    """Whether an error that was translated stands for a statement that took longer than it may."""
+    return getattr(error.__cause__, "sqlstate", None) == _CANCELED
+
+
 def translate(error: BaseException) -> BaseException:
     """The error to raise instead; the same one if it is none of the database's."""
     state = getattr(error, "sqlstate", None)
@@ -62,7 +68,7 @@ def translate(error: BaseException) -> BaseException:
         return OperationPending(_text(error))
     if state in ("LS002", "LS004"):
         return InvalidRequest(_text(error))
-    if state == "57014":
+    if state == _CANCELED:
         return Unavailable("the database did not answer in time (statement_timeout_seconds)")
     if state == "55P03":
         return LockTimeout("a lock could not be had in time (lock_timeout_seconds)")

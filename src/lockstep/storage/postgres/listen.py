@@ -3,7 +3,8 @@
 Pushes are announced by the process that made them, after the commit and not in it: a NOTIFY inside the transaction
 would make all commits of the database wait for each other. Announcements gather while one is on its way, so a busy
 process sends a few per second. Nothing is sent while nobody else listens, which is known from the shared advisory
-lock that every listener holds; one that begins to listen says so. Changes of queues are announced by a trigger.
+lock that every listener holds; one that begins to listen says so. Ends of leases are announced only while polls wait
+elsewhere, which is known from a second lock. Changes of queues are announced by a trigger.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 from uuid import uuid4
 
+import asyncpg
 import msgspec
 
-from lockstep.core.records import Arrival
+from lockstep.core.records import LEASES_ENDED, Arrival
 from lockstep.errors import LockstepError
 from lockstep.storage.postgres.cache import NameCache, SegmentCache
 from lockstep.storage.postgres.failures import translate
@@ -32,19 +35,26 @@ _QUEUES = "lockstep_queue"
 _SYSTEM = "lockstep_system"
 _LISTENER_LOCK = 7_307_655_182
 """Held, shared, by every connection that listens."""
+_WAITER_LOCK = _LISTENER_LOCK + 1
+"""Held, shared, by those of them in whose process polls wait."""
 _LISTENERS = (
-    "select count(*) from pg_locks where locktype = 'advisory' and mode = 'ShareLock' and granted "
+    "select count(*) filter (where objid::bigint = $1::bigint & 4294967295), "
+    "count(*) filter (where objid::bigint = $2::bigint & 4294967295) "
+    "from pg_locks where locktype = 'advisory' and mode = 'ShareLock' and granted "
     "and database = (select oid from pg_database where datname = current_database()) "
-    "and classid::bigint = $1::bigint >> 32 and objid::bigint = $1::bigint & 4294967295"
+    "and classid::bigint = $1::bigint >> 32"
 )
 _NOTIFY = f"select pg_notify('{_PUSHES}', t) from unnest($1::text[]) t"
 _GATHER_SECONDS = 0.005
 _LISTENERS_KNOWN_SECONDS = 1.0
+_WAITING_SECONDS = 0.2
+"""How often it is looked whether polls wait here. They themselves look often when they begin to wait."""
+_WAITED_SECONDS = 5.0
+"""For how long they are said to wait once they did: locking and unlocking all the time would cost more."""
 _ALIVE_SECONDS = 30.0
 _PAYLOAD_BYTES_MAX = 7_900
 """PostgreSQL takes less than 8,000."""
 
-_NOTHING = Arrival(0, 0)
 _decode = msgspec.json.Decoder(tuple[str, dict[str, Arrival]]).decode
 
 
@@ -59,17 +69,22 @@ class Signals:
         """Is told when another process may have changed what all servers know together."""
         self._own = str(uuid4())
         self._hear: Hear | None = None
+        self._waiting: Callable[[], bool] = _never
         self._holding = False
         """Whether one of the listeners is this process."""
+        self._holding_waiter = False
+        """Whether it is said that polls wait here."""
+        self._waited_at = -_WAITED_SECONDS
         self._listening: asyncio.Task[None] | None = None
         self._telling: asyncio.Task[None] | None = None
         self._untold: dict[str, Arrival] = {}
         self._others = True
-        self._others_known_at = -_LISTENERS_KNOWN_SECONDS
+        self._others_wait = True
+        self._counted_at = self._others_known_at = -_LISTENERS_KNOWN_SECONDS
 
-    async def listen(self, hear: Hear) -> None:
+    async def listen(self, hear: Hear, waiting: Callable[[], bool]) -> None:
         """Start listening; if the database cannot be reached now, it is tried again in the background."""
-        self._hear = hear
+        self._hear, self._waiting = hear, waiting
         if self._listening is None:
             ready = asyncio.Event()
             self._listening = asyncio.create_task(self._listen_forever(ready))
@@ -84,10 +99,13 @@ class Signals:
         self._untold.clear()
 
     def announce(self, arrivals: Mapping[str, Arrival]) -> None:
-        if not self._others and time.monotonic() - self._others_known_at < _LISTENERS_KNOWN_SECONDS:
+        now = time.monotonic()
+        if not self._others and now - self._others_known_at < _LISTENERS_KNOWN_SECONDS:
+            return
+        if not self._others_wait and not _pushes(arrivals) and now - self._counted_at < _LISTENERS_KNOWN_SECONDS:
             return
         for queue, (partitions, messages) in arrivals.items():
-            before = self._untold.get(queue, _NOTHING)
+            before = self._untold.get(queue, LEASES_ENDED)
             self._untold[queue] = Arrival(before.partitions + partitions, before.messages + messages)
         if self._telling is None or self._telling.done():
             self._telling = asyncio.create_task(self._tell())
@@ -101,19 +119,28 @@ class Signals:
     async def _tell(self) -> None:
         try:
             while self._untold:
-                if time.monotonic() - self._others_known_at >= _LISTENERS_KNOWN_SECONDS:
+                if self._is_outdated():
                     await self._count_others()
                 untold, self._untold = self._untold, {}
-                if self._others:
-                    await self._database.fetch("notify", _NOTIFY, list(_payloads(self._own, untold)))
+                told = untold if self._others_wait else _pushes(untold)
+                if self._others and told:
+                    await self._database.fetch("notify", _NOTIFY, list(_payloads(self._own, told)))
                 await asyncio.sleep(_GATHER_SECONDS)
         except LockstepError as error:
             # Those who wait look from time to time, too.
             logger.info("announcement_failed", extra={"action": "announcement_failed", "error": str(error)})
 
+    def _is_outdated(self) -> bool:
+        """Whether who else is there must be known for what is untold, and was not asked for a while."""
+        pushed = bool(_pushes(self._untold))
+        known_at = self._others_known_at if pushed else self._counted_at
+        return time.monotonic() - known_at >= _LISTENERS_KNOWN_SECONDS
+
     async def _count_others(self) -> None:
-        rows = await self._database.fetch("listeners", _LISTENERS, _LISTENER_LOCK)
-        self._set_others(rows[0][0] > self._holding)
+        rows = await self._database.fetch("listeners", _LISTENERS, _LISTENER_LOCK, _WAITER_LOCK)
+        listeners, waiters = rows[0]
+        self._set_others(listeners > self._holding)
+        self._others_wait, self._counted_at = waiters > self._holding_waiter, time.monotonic()
 
     def _set_others(self, others: bool) -> None:
         self._others, self._others_known_at = others, time.monotonic()
@@ -151,16 +178,30 @@ class Signals:
             self._tell_changed()
             self._tell_hearer(None, Arrival())
             ready.set()
-            while not lost.is_set():
-                try:
-                    async with asyncio.timeout(_ALIVE_SECONDS):
-                        await lost.wait()
-                except TimeoutError:
-                    await connection.fetch("select 1", timeout=_ALIVE_SECONDS)
+            await self._hold_until(lost, connection)
         finally:
-            self._holding = False
+            self._holding = self._holding_waiter = False
             connection.terminate()
         return 0
+
+    async def _hold_until(self, lost: asyncio.Event, connection: asyncpg.Connection[Any]) -> None:
+        """Say whether polls wait here, and look now and then whether the connection is alive."""
+        alive_at = time.monotonic()
+        while not lost.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_WAITING_SECONDS):
+                    await lost.wait()
+            now = time.monotonic()
+            if self._waiting():
+                self._waited_at = now
+            waiting = now - self._waited_at < _WAITED_SECONDS
+            if waiting != self._holding_waiter:
+                verb = "pg_advisory_lock_shared" if waiting else "pg_advisory_unlock_shared"
+                await connection.fetch(f"select {verb}($1)", _WAITER_LOCK, timeout=_ALIVE_SECONDS)
+                self._holding_waiter, alive_at = waiting, now
+            elif now - alive_at >= _ALIVE_SECONDS:
+                await connection.fetch("select 1", timeout=_ALIVE_SECONDS)
+                alive_at = now
 
     def _heard_push(self, _connection: Any, _pid: int, _channel: str, payload: object) -> None:
         try:
@@ -187,6 +228,15 @@ class Signals:
     def _tell_hearer(self, queue: str | None, arrival: Arrival) -> None:
         if self._hear is not None:
             self._hear(queue, arrival)
+
+
+def _never() -> bool:
+    return False
+
+
+def _pushes(arrivals: Mapping[str, Arrival]) -> dict[str, Arrival]:
+    """Without queues in which just leases have ended."""
+    return {queue: arrival for queue, arrival in arrivals.items() if arrival.partitions}
 
 
 def _payloads(sender: str, untold: Mapping[str, Arrival]) -> Iterator[str]:

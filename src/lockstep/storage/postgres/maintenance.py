@@ -1,15 +1,12 @@
-"""Maintenance: pruning, duties, samples, verifying in slices, and the history of it all."""
+"""Maintenance: pruning, duties, samples, and the history of it all."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 import msgspec
 
-from lockstep.core.ids import is_canonical_uuid
 from lockstep.core.maintenance import (
     START,
     DutyClaim,
@@ -19,14 +16,9 @@ from lockstep.core.maintenance import (
     PruneKind,
     Removal,
     Sample,
-    Verified,
 )
-from lockstep.core.messages import Columns
-from lockstep.errors import CorruptSegment, EncryptionUnavailable
-from lockstep.storage.postgres import sql
-from lockstep.storage.postgres.administration import problem_of
 from lockstep.storage.postgres.forwarding import Forwarding
-from lockstep.storage.postgres.shared import decode_segment
+from lockstep.storage.postgres.removing import Removing
 
 _PRUNE_FIND = "select * from lockstep.prune_find($1, $2, $3, $4, $5, $6::timestamptz)"
 _PRUNE = (
@@ -39,7 +31,6 @@ _CLAIM_DUTY = "select lockstep.claim_duty($1, $2, $3, $4, $5::timestamptz)"
 _FINISH_DUTY = "select lockstep.finish_duty($1, $2, $3::jsonb, $4, $5, $6::timestamptz)"
 _SAMPLED_QUEUES = "select q.id, coalesce($1::timestamptz, clock_timestamp()) from lockstep.queue q order by q.name"
 _SAMPLE = "select lockstep.sample($1, $2::timestamptz)"
-_VERIFY = "select * from lockstep.verify($1::int, $2, $3::bigint, $4::timestamptz)"
 
 _PRUNE_EXPIRED = "select * from lockstep.prune_expired($1, $2, $3, $4::timestamptz)"
 _PARTITIONS_LOOKED_AT_MAX = 1_000
@@ -49,47 +40,7 @@ _RUNS_LOOKED_AT_MAX = 20_000
 """By one search for what may go; it keeps the search short where little may."""
 
 
-@dataclass(slots=True)
-class _Ids:
-    """Transaction ids and trace ids in segments, with where they point."""
-
-    uuid_partitions: list[int] = field(default_factory=list)
-    uuids: list[str] = field(default_factory=list)
-    text_partitions: list[int] = field(default_factory=list)
-    texts: list[str] = field(default_factory=list)
-    trace_partitions: list[int] = field(default_factory=list)
-    trace_seqs: list[int] = field(default_factory=list)
-    traces: list[str] = field(default_factory=list)
-
-    def add(self, columns: Columns, places: Sequence[tuple[int, int]]) -> None:
-        for (partition_id, _), identity in zip(places, columns.transaction_ids or (), strict=False):
-            if identity is None:
-                continue
-            if is_canonical_uuid(identity):
-                self.uuid_partitions.append(partition_id)
-                self.uuids.append(identity)
-            else:
-                self.text_partitions.append(partition_id)
-                self.texts.append(identity)
-        for (partition_id, seq), trace_id in zip(places, columns.trace_ids or (), strict=False):
-            if trace_id is not None:
-                self.trace_partitions.append(partition_id)
-                self.trace_seqs.append(seq)
-                self.traces.append(trace_id)
-
-    def all(self) -> tuple[list[Any], ...]:
-        return (
-            self.uuid_partitions,
-            self.uuids,
-            self.text_partitions,
-            self.texts,
-            self.trace_partitions,
-            self.trace_seqs,
-            self.traces,
-        )
-
-
-class Maintenance(Forwarding):
+class Maintenance(Forwarding, Removing):
     async def prune(self, kind: PruneKind, *, after: Place | None = None, limit: int) -> Pruned:
         place = after or START
         if kind == "expiry":
@@ -113,27 +64,6 @@ class Maintenance(Forwarding):
         if queue is None:
             return Pruned(passed)
         return Pruned(passed, next=Place(queue + _AFTER) if looked_at is None else Place(queue, looked_at))
-
-    async def _ids_in(self, segment_ids: Sequence[int]) -> tuple[_Ids, list[int]]:
-        """The ids in the segments, read one after the other; and which segments cannot be read."""
-        ids, unread = _Ids(), []
-        for segment_id, *manifest in await self._query("segment_manifest", segment_ids):
-            try:
-                columns = await self._read_columns(segment_id)
-            except (CorruptSegment, EncryptionUnavailable):
-                unread.append(segment_id)
-                continue
-            if columns is not None:
-                ids.add(columns, list(_places(*manifest)))
-        return ids, unread
-
-    async def _read_columns(self, segment_id: int) -> Columns | None:
-        """A segment that is about to go: it is not worth a place in the cache. None if it is gone."""
-        known = self.segments.get(segment_id)
-        if known is not None:
-            return known.columns
-        rows = await self.database.fetch("segment_load", sql.query("segment_load"), [segment_id])
-        return decode_segment(rows[0], self.encryption.key).columns if rows else None
 
     async def prune_partitions(self, idle_seconds: float, *, after: Place | None = None, limit: int) -> Pruned:
         given = ((after or START).after, float(idle_seconds), limit, self.now())
@@ -202,26 +132,6 @@ class Maintenance(Forwarding):
         rows = await self._query("removal_list", queue, from_at, to_at, *place, limit)
         fields = Removal.__struct_fields__
         return [Removal(**dict(zip(fields, row, strict=True))) for row in rows]
-
-    async def verify_slice(self, *, after: Place | None = None, partitions: int) -> Verified:
-        place = after or START
-        found = await self._query("verify_slice", place.queue, place.after, partitions)
-        if not found:
-            return Verified([], 0)
-        queue_id, queue, first, last, count, next_queue = found[0]
-        ends = count < partitions
-        given = (queue_id, first, None if ends else last, self.now())
-        problems = [problem_of(row) for row in await self.database.fetch("verify", _VERIFY, *given)]
-        if not ends:
-            return Verified(problems, count, Place(queue, last))
-        return Verified(problems, count, None if next_queue is None else Place(next_queue))
-
-
-def _places(partition_ids: list[int], first_seqs: list[int], counts: list[int]) -> Iterator[tuple[int, int]]:
-    """Partition id and seq of each message of a segment."""
-    for partition_id, first_seq, count in zip(partition_ids, first_seqs, counts, strict=True):
-        for seq in range(first_seq, first_seq + count):
-            yield partition_id, seq
 
 
 def _duty_info(row: Any) -> DutyInfo:

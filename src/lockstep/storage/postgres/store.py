@@ -10,6 +10,7 @@ from lockstep.config import Config, load
 from lockstep.core.records import Arrival
 from lockstep.core.schedules import Timing
 from lockstep.storage.postgres.cache import NameCache, SegmentCache
+from lockstep.storage.postgres.clearing import Clearing
 from lockstep.storage.postgres.dead_letters import DeadLetters
 from lockstep.storage.postgres.inspection import Inspection
 from lockstep.storage.postgres.listen import Hear, Signals
@@ -25,6 +26,7 @@ from lockstep.storage.postgres.spools import Spools
 from lockstep.storage.postgres.statistics import Statistics
 from lockstep.storage.postgres.streams import Streams
 from lockstep.storage.postgres.traces import Traces
+from lockstep.storage.postgres.verifying import Verifying
 from lockstep.storage.postgres.work_queues import WorkQueues
 
 
@@ -34,11 +36,13 @@ class PostgresStore(
     MessageAdmin,
     Schedules,
     WorkQueues,
+    Clearing,
     Inspection,
     Overviews,
     DeadLetters,
     Traces,
     Maintenance,
+    Verifying,
     Statistics,
     Spools,
 ):
@@ -60,6 +64,8 @@ class PostgresStore(
         self.names = NameCache(config.partition_cache_entries_max)
         self.encryption = Encryption.of(config)
         self.timing = Timing(config.schedule_min_seconds, config.cron_late_seconds_max)
+        self.slice_messages_max = config.slice_messages_max
+        self.slice_partitions_max = config.slice_partitions_max
         self._clock = clock
         self._signals = Signals(self.database, self.names, self.segments)
 
@@ -82,8 +88,8 @@ class PostgresStore(
         async with self.database.connection() as connection:
             await check_schema(connection)
 
-    async def listen(self, hear: Hear) -> None:
-        await self._signals.listen(hear)
+    async def listen(self, hear: Hear, *, waiting: Callable[[], bool]) -> None:
+        await self._signals.listen(hear, waiting)
 
     def announce(self, arrivals: Mapping[str, Arrival]) -> None:
         self._signals.announce(arrivals)

@@ -12,8 +12,12 @@ _RECORD = (
     "select lockstep.record_trace($1, $2, $3, $4::text, $5::text, $6::text[], $7::text, $8::timestamptz) as event_id"
 )
 _RESOLVE_SEQ = "select lockstep.resolve_seq($1, $2)"
-_COUNT_BY_NAME = "select count(*) from lockstep.trace_name where name = $1"
-_COUNT_NAMES = "select count(distinct name) from lockstep.trace_name"
+_NAMES = (
+    "lockstep.trace_name n join lockstep.partition p on p.id = n.partition_id "
+    "join lockstep.queue q on q.id = p.queue_id"
+)
+_COUNT_BY_NAME = f"select count(*) from {_NAMES} where n.name = $1"
+_COUNT_NAMES = f"select count(distinct n.name) from {_NAMES}"
 
 
 class Traces(Shared):

@@ -155,6 +155,7 @@ create or replace function lockstep.expand_acks(
     ), by_lease as (
         select t.item, c.partition_id, c.group_id, t.seq, t.status, t.lease_id, t.error, true as by_lease, t.retry_at
         from given t join lockstep.cursor c on c.lease_id = t.lease_id and c.partition_id = coalesce(t.partition_id, c.partition_id)
+        join lockstep.consumer_group g on g.id = c.group_id  -- what is left of a deleted queue has none
         where t.transaction_id is null and (
             -- A seq means nothing without its partition, if the lease has several.
             t.seq is null or t.partition_id is not null or 1 = (select count(*) from lockstep.cursor o where o.lease_id = t.lease_id))

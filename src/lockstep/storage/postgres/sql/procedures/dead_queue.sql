@@ -162,7 +162,7 @@ begin
         delete from lockstep.dead_letter d where d.partition_id = _copies.partition_id and d.seq = any (_copies.seqs);
         perform lockstep.remove_trace_events(_copies.partition_id, t.seq, t.seq) from unnest(_copies.seqs) t (seq);
         perform lockstep.sweep_segments(_segments);
-        perform lockstep.pass_removed(array[_copies.partition_id], _queue, _now);
+        perform lockstep.pass_removed(array[_copies.partition_id], _queue, _now, _now);
     end loop;
 end $$;
 

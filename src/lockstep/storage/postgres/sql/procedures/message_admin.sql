@@ -23,7 +23,7 @@ begin
         perform lockstep.count_pruned(_queue.id, array[_partition_id], array[_seq], array[_seq]);
     end if;
     perform lockstep.remove(_partition_id, _seq, _seq);
-    perform lockstep.pass_removed(array[_partition_id], _queue, _now);
+    perform lockstep.pass_removed(array[_partition_id], _queue, _now, _now);
     return 'removed';
 end $$;
 

@@ -18,7 +18,7 @@ declare
 begin
     if _kind = 'push' and cardinality(_partition_ids) <> (
         select count(*) from unnest(_partition_ids) t (id)
-        cross join lateral (select 1 from lockstep.partition p where p.id = t.id limit 1) p
+        cross join lateral (select 1 from lockstep.partition p join lockstep.queue q on q.id = p.queue_id where p.id = t.id limit 1) p
     ) then
         raise exception 'a partition is gone' using errcode = 'LS001';
     end if;

@@ -158,17 +158,10 @@ begin
     perform lockstep.note_unread(_queue_id, _partition_ids, _from, _to);
     perform lockstep.remove_ranges(_partition_ids, _from, _to);
     perform lockstep.forget_ids(_uuid_partitions, _uuids, _text_partitions, _texts, _trace_partitions, _trace_seqs, _traces);
-    if _unread <> '{}' then
-        perform lockstep.forget(r.partition_id, r.first_seq, r.last_seq)
-        from unnest(_partition_ids, _from, _to) r (partition_id, first_seq, last_seq)
-        where exists (
-            select 1 from lockstep.segment s cross join lateral unnest(s.partition_ids, s.first_seqs, s.counts) m (partition_id, first_seq, n)
-            where s.id = any (_unread) and m.partition_id = r.partition_id and r.first_seq between m.first_seq and m.first_seq + m.n - 1
-        );
-    end if;
+    perform lockstep.forget_unread(_unread, _partition_ids, _from, _to);
     perform lockstep.sweep_segments(_segment_ids);
     if _kind <> 'completed_retention' then
-        perform lockstep.pass_removed(_partition_ids, _queue, _now);
+        perform lockstep.pass_removed(_partition_ids, _queue, _now, _now);
     end if;
     perform lockstep.note_removal(_queue.name, _kind, _removed, 0, _now);
     return _removed;
@@ -229,8 +222,10 @@ begin
     ) b
     where r.partition_id = t.partition_id and r.first_seq = b.first_seq and r.last_seq >= t.first_seq;
     with gone as (
-        delete from lockstep.run r using (select distinct unnest(_partition_ids) as id) t
-        where r.partition_id = t.id and r.segment_id is null
+        -- By their places in the table: as a join it may be planned to begin with all removed runs of all queues.
+        delete from lockstep.run r where r.ctid = any (array(
+            select g.place from (select distinct unnest(_partition_ids) as id) t
+            cross join lateral (select g.ctid as place from lockstep.run g where g.partition_id = t.id and g.segment_id is null offset 0) g))
         returning r.partition_id, r.first_seq, r.last_seq
     ), piece as (
         select * from gone
@@ -272,10 +267,20 @@ begin
       and not exists (select 1 from lockstep.runs_between(d.partition_id, d.seq - 1, d.seq) r);
 end $$;
 
+-- Removes what points at removed ranges of segments that nobody could read: their ids are not known.
+create or replace function lockstep.forget_unread(_unread bigint[], _partition_ids bigint[], _from bigint[], _to bigint[]) returns void language sql as $$
+    select lockstep.forget(r.partition_id, r.first_seq, r.last_seq)
+    from unnest(_partition_ids, _from, _to) r (partition_id, first_seq, last_seq)
+    where exists (
+        select 1 from lockstep.segment s cross join lateral unnest(s.partition_ids, s.first_seqs, s.counts) m (partition_id, first_seq, n)
+        where s.id = any (_unread) and m.partition_id = r.partition_id and r.first_seq between m.first_seq and m.first_seq + m.n - 1
+    )
+$$;
+
 -- Moves the cursors of locked partitions past what was removed before them. One whose head went starts anew with what is
--- left, as after a clear; a live lease stays.
-create or replace function lockstep.pass_removed(_partition_ids bigint[], _queue lockstep.queue, _now timestamptz) returns void language sql as $$
-    select lockstep.shared_pass_removed(_partition_ids, _now);
+-- left; a lease stays that is live at _spared_at, and none if that is null.
+create or replace function lockstep.pass_removed(_partition_ids bigint[], _queue lockstep.queue, _now timestamptz, _spared_at timestamptz) returns void language sql as $$
+    select lockstep.shared_pass_removed(_partition_ids, _spared_at);
     update lockstep.cursor c
     set acked = t.acked, attempts = 0, lease_id = null, lease_to = null, leased_at = null,
         due_at = lockstep.due_at(c.partition_id, t.acked, _queue.delay_seconds, _queue.window_seconds, _now)
@@ -285,7 +290,7 @@ create or replace function lockstep.pass_removed(_partition_ids bigint[], _queue
         offset 0  -- computed once
     ) t
     where c.partition_id = t.partition_id and c.group_id = t.group_id and t.acked > c.acked
-      and not (c.lease_id is not null and c.due_at > _now)
+      and not coalesce(c.lease_id is not null and c.due_at > _spared_at, false)
 $$;
 
 -- The history: one row per minute, queue and kind.

@@ -52,7 +52,7 @@ begin
         select 1 from lockstep.partition p where p.id = any (_partition_ids) order by p.id for no key update
     ) p;
     -- Stale is also a max_size of which the caller did not know (its row must be locked before the partitions are), and
-    -- encryption of which it did not know.
+    -- encryption of which it did not know. The partitions of a queue that was deleted may still be there; its row is not.
     select array_agg(nullif(q.max_size, 0) order by t.o),
            array_agg(exists (select 1 from lockstep.consumer_group g where g.queue_id = q.id) order by t.o),
            bool_or((q.max_size > 0 and q.id <> all (coalesce(_limited, '{}')))
@@ -60,7 +60,7 @@ begin
     into _max_sizes, _has_group, _stale
     from unnest(_queue_ids, _codecs) with ordinality t (id, codec, o)
     cross join lateral (select q.* from lockstep.queue q where q.id = t.id limit 1) q;
-    if _locked <> cardinality(_partition_ids) or _stale then
+    if _locked <> cardinality(_partition_ids) or _stale or cardinality(_max_sizes) is distinct from cardinality(_queue_ids) then
         _status := 'stale';
         return;
     end if;

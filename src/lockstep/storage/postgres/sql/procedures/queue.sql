@@ -1,4 +1,4 @@
--- Queues as a whole: configure, clear, delete.
+-- Queues as a whole: configure and clear; how they are deleted is in deleted_queue.sql.
 -- Locks, in all of them: the queue row, then its partition rows (by id), then cursor rows (by partition and group).
 
 create or replace function lockstep.configure(
@@ -40,125 +40,192 @@ begin
     return _queue_id;
 end $$;
 
-create or replace function lockstep.delete_queue(_queue text) returns boolean language plpgsql as $$
-declare
-    _queue_id int;
-begin
-    select q.id into _queue_id from lockstep.queue q where q.name = _queue for update;
-    if not found then
-        return false;
-    end if;
-    if exists (select 1 from lockstep.queue s where s.dead_queue_id = _queue_id) then
-        raise exception 'queue % is the dead queue of %', _queue, (select min(s.name) from lockstep.queue s where s.dead_queue_id = _queue_id)
-            using errcode = 'LS007';
-    end if;
-    -- Whoever pushes to the queue holds a partition lock; after this, nobody does.
-    perform 1 from lockstep.partition p where p.queue_id = _queue_id order by p.id for update;
-    delete from lockstep.cursor c using lockstep.partition p where p.queue_id = _queue_id and c.partition_id = p.id;
-    delete from lockstep.delivery d using lockstep.partition p where p.queue_id = _queue_id and d.partition_id = p.id;
-    delete from lockstep.dedup_uuid d using lockstep.partition p where p.queue_id = _queue_id and d.partition_id = p.id;
-    delete from lockstep.dedup_text d using lockstep.partition p where p.queue_id = _queue_id and d.partition_id = p.id;
-    delete from lockstep.trace_index t using lockstep.partition p where p.queue_id = _queue_id and t.partition_id = p.id;
-    delete from lockstep.run r using lockstep.partition p where p.queue_id = _queue_id and r.partition_id = p.id;
-    delete from lockstep.segment s where s.queue_id = _queue_id;
-    delete from lockstep.dead_letter d where d.queue_id = _queue_id;
-    perform lockstep.remove_trace_events_of_queue(_queue_id);
-    delete from lockstep.stream_state s using lockstep.partition p where p.queue_id = _queue_id and s.partition_id = p.id;
-    perform lockstep.remove_scheduled(_queue_id);
-    delete from lockstep.depth d where d.queue_id = _queue_id;
-    delete from lockstep.subscription s where s.queue_id = _queue_id;
-    delete from lockstep.spark_position p where p.queue_id = _queue_id;
-    delete from lockstep.spark_removal r where r.queue_id = _queue_id;
-    delete from lockstep.consumer_group g where g.queue_id = _queue_id;
-    delete from lockstep.partition p where p.queue_id = _queue_id;
-    delete from lockstep.queue q where q.id = _queue_id;
-    return true;
-end $$;
+-- Clear works in slices, each a transaction of its own and bounded, however much there is. First, where leases are not spared,
+-- the cursors of some partitions at a time go to the end (clear_places); then messages go, oldest first, of some segments at a
+-- time (clear_find, clear). What is pushed meanwhile is removed with them, or stays: no cursor has passed it then, because
+-- whoever moves one holds the partition, and how far messages go is found out after all were moved.
 
--- Removes stored messages of a queue, or of one partition; returns how many. With _unleased only those that are
--- under no live lease.
-create or replace function lockstep.clear(_queue_id int, _partition_id bigint, _unleased boolean, _at timestamptz) returns bigint language plpgsql as $$
+-- Puts the cursors of the next partitions after a place at the end, without leases; returns the last of them, null if there
+-- were none.
+create or replace function lockstep.clear_places(_queue_id int, _partition_id bigint, _after bigint, _partitions int) returns bigint language plpgsql as $$
 declare
-    _now timestamptz := coalesce(_at, clock_timestamp());
-    _queue lockstep.queue;
-    _id bigint;
-    _leased record;
-    _from bigint;
-    _removed bigint := 0;
+    _limited boolean;
+    _ids bigint[];
 begin
-    select q.* into _queue from lockstep.queue q where q.id = _queue_id for no key update;
+    select q.max_size > 0 into _limited from lockstep.queue q where q.id = _queue_id for share;
     if not found then
         raise exception 'the queue is gone' using errcode = 'LS001';
     end if;
-    perform lockstep.lock_places(_queue_id, _partition_id);
-    if _partition_id is null and not _unleased then
-        perform lockstep.note_unread(_queue_id, array_agg(p.id), array_agg(0::bigint), array_agg(lockstep.last_seq(p.id)))
-        from lockstep.partition p where p.queue_id = _queue_id and exists (select 1 from lockstep.spark_position s where s.queue_id = _queue_id);
-        _removed := lockstep.remove_all(_queue_id);
-    end if;
-    for _id in
+    _ids := array(
         select p.id from lockstep.partition p
-        where not (_partition_id is null and not _unleased) and p.queue_id = _queue_id and p.id = coalesce(_partition_id, p.id) order by p.id
-    loop
-        _from := lockstep.start_of(_id) + 1;
-        for _leased in
-            select c.acked + 1 as first_seq, c.lease_to as last_seq from lockstep.cursor c
-            where c.partition_id = _id and c.lease_id is not null and c.due_at > _now and _unleased
-            union all
-            select d.from_seq, d.to_seq from lockstep.delivery d
-            where d.partition_id = _id and d.lease_id is not null and d.due_at > _now and _unleased
-            order by 1
+        where p.queue_id = _queue_id and p.id > _after and p.id = coalesce(_partition_id, p.id) order by p.id limit _partitions for no key update
+    );
+    perform lockstep.lock_cursors(_ids);
+    if _limited then
+        insert into lockstep.depth as d (queue_id, group_id, slot, pending)
+        select _queue_id, c.group_id, 1 + pg_backend_pid() % 16, -sum(lockstep.behind(c))
+        from lockstep.cursor c where c.partition_id = any (_ids) group by c.group_id order by c.group_id
+        on conflict (queue_id, group_id, slot) do update set pending = d.pending + excluded.pending;
+    end if;
+    update lockstep.cursor c
+    set acked = t.last_seq, attempts = 0, lease_id = null, lease_to = null, leased_at = null, due_at = null
+    from (select t.id, lockstep.last_seq(t.id) as last_seq from unnest(_ids) t (id) offset 0) t
+    where c.partition_id = t.id and (c.acked, c.attempts, c.lease_id, c.due_at) is distinct from (t.last_seq, 0, null::uuid, null::timestamptz);
+    delete from lockstep.delivery d where d.partition_id = any (_ids);
+    return _ids[cardinality(_ids)];
+end $$;
+
+-- Locks the cursors of locked partitions, and what is in flight: what ends whole leases holds no cursor.
+create or replace function lockstep.lock_cursors(_partition_ids bigint[]) returns void language plpgsql as $$
+begin
+    perform 1 from lockstep.cursor c where c.partition_id = any (_partition_ids) order by c.partition_id, c.group_id for no key update;
+    perform 1 from lockstep.delivery d where d.partition_id = any (_partition_ids)
+    order by d.partition_id, d.group_id, d.from_seq for no key update;
+end $$;
+
+-- The next segments of a queue, or with runs of one partition, after a place and not beyond _upto, until they hold _messages.
+-- A place is a segment, or a seq of the partition; _upto null is as far as there is something now, which _end then says.
+-- _next is how far this looked, null at the end. _with_ids are those in which there may be transaction ids or trace ids.
+create or replace function lockstep.clear_find(
+    _queue_id int, _partition_id bigint, _after bigint, _upto bigint, _messages int,
+    out _segment_ids bigint[], out _with_ids bigint[], out _next bigint, out _end bigint
+) language plpgsql stable as $$
+declare
+    _found bigint := 0;
+    _one record;
+begin
+    if _partition_id is null then
+        _end := coalesce(_upto, (select s.id from lockstep.segment s where s.queue_id = _queue_id order by s.id desc limit 1));
+        for _one in
+            select s.id as place, s.id as segment_id, s.message_count as messages, s.partition_ids from lockstep.segment s
+            where s.queue_id = _queue_id and s.id > _after and s.id <= _end order by s.id
         loop
-            perform lockstep.note_unread(_queue_id, array[_id], array[_from], array[_leased.first_seq - 1]);
-            _removed := _removed + lockstep.remove(_id, _from, _leased.first_seq - 1);
-            _from := greatest(_from, _leased.last_seq + 1);
+            exit when _found >= _messages;
+            _found := _found + _one.messages;
+            _next := _one.place;
+            _segment_ids := _segment_ids || _one.segment_id;
+            _with_ids := _with_ids || case when lockstep.may_have_ids(_one.partition_ids) then _one.segment_id end;
         end loop;
-        perform lockstep.note_unread(_queue_id, array[_id], array[_from], array[lockstep.last_seq(_id)]);
-        _removed := _removed + lockstep.remove(_id, _from, lockstep.last_seq(_id));
-        perform lockstep.shared_pass_removed(array[_id], case when _unleased then _now end);
-        -- A cursor whose head was removed starts anew with what is left.
-        update lockstep.cursor c
-        set acked = t.acked, attempts = 0, lease_id = null, lease_to = null, leased_at = null,
-            due_at = lockstep.due_at(_id, t.acked, _queue.delay_seconds, _queue.window_seconds, _now)
-        from (
-            select c.group_id, coalesce(lockstep.next_seq(_id, c.acked) - 1, lockstep.last_seq(_id)) as acked
-            from lockstep.cursor c where c.partition_id = _id
-        ) t
-        where c.partition_id = _id and c.group_id = t.group_id
-          and (not _unleased or (t.acked > c.acked and not (c.lease_id is not null and c.due_at > _now)));
-    end loop;
-    perform lockstep.recount(_queue_id);
+    else
+        _end := coalesce(_upto, lockstep.last_seq(_partition_id));
+        for _one in
+            select r.last_seq as place, r.segment_id, r.last_seq - r.first_seq + 1 as messages from lockstep.run r
+            where r.partition_id = _partition_id and r.first_seq > _after and r.first_seq <= _end and r.segment_id is not null order by r.first_seq
+        loop
+            exit when _found >= _messages;
+            _found := _found + _one.messages;
+            _next := _one.place;
+            _segment_ids := _segment_ids || _one.segment_id;
+        end loop;
+        if lockstep.may_have_ids(array[_partition_id]) then
+            _with_ids := _segment_ids;
+        end if;
+    end if;
+    _with_ids := array_remove(_with_ids, null);
+    if _found < _messages then
+        _next := null;
+    end if;
+end $$;
+
+-- Removes the messages of the segments, or those that one partition has in them; returns how many. With _unleased only those
+-- that are under no live lease. The ids in the segments are given, as for a prune (prune.sql).
+create or replace function lockstep.clear(
+    _queue_id int, _partition_id bigint, _unleased boolean, _segment_ids bigint[], _unread bigint[],
+    _uuid_partitions bigint[], _uuids uuid[], _text_partitions bigint[], _texts text[],
+    _trace_partitions bigint[], _trace_seqs bigint[], _traces uuid[], _at timestamptz
+) returns bigint language plpgsql as $$
+declare
+    _now timestamptz := coalesce(_at, clock_timestamp());
+    _spared_at timestamptz := case when _unleased then _now end;
+    _queue lockstep.queue;
+    _partition_ids bigint[];
+    _from bigint[];
+    _to bigint[];
+    _removed bigint;
+begin
+    select q.* into _queue from lockstep.queue q where q.id = _queue_id for share;
+    if not found then
+        raise exception 'the queue is gone' using errcode = 'LS001';
+    end if;
+    _partition_ids := array(
+        select distinct m.id from lockstep.segment s cross join lateral unnest(s.partition_ids) m (id)
+        where s.id = any (_segment_ids) and m.id = coalesce(_partition_id, m.id)
+    );
+    perform 1 from lockstep.partition p where p.id = any (_partition_ids) order by p.id for no key update;
+    perform lockstep.lock_cursors(_partition_ids);
+    select array_agg(c.partition_id), array_agg(c.first_seq), array_agg(c.last_seq), coalesce(sum(c.last_seq - c.first_seq + 1), 0)
+    into _partition_ids, _from, _to, _removed
+    from lockstep.clearable(_segment_ids, _partition_id, _spared_at) c;
+    if _removed = 0 then
+        return 0;
+    end if;
+    if _queue.max_size > 0 then
+        perform lockstep.count_pruned(_queue_id, _partition_ids, _from, _to);
+    end if;
+    perform lockstep.note_unread(_queue_id, _partition_ids, _from, _to);
+    if _unleased then
+        perform lockstep.split_runs(_partition_ids, _to);
+    end if;
+    perform lockstep.remove_ranges(_partition_ids, _from, _to);
+    perform lockstep.forget_ids(_uuid_partitions, _uuids, _text_partitions, _texts, _trace_partitions, _trace_seqs, _traces);
+    perform lockstep.forget_unread(_unread, _partition_ids, _from, _to);
+    perform lockstep.sweep_segments(_segment_ids);
+    -- Most cursors are at the end already.
+    _partition_ids := array(
+        select t.id from (select distinct unnest(_partition_ids) as id) t cross join lateral (select lockstep.last_seq(t.id) as last_seq) l
+        where exists (select 1 from lockstep.cursor c where c.partition_id = t.id and c.acked < l.last_seq)
+           or exists (select 1 from lockstep.delivery d where d.partition_id = t.id)
+    );
+    perform lockstep.pass_removed(_partition_ids, _queue, _now, _spared_at);
     return _removed;
 end $$;
 
--- Removes every stored message of a locked queue at once, and puts its cursors at the end; returns how many.
-create or replace function lockstep.remove_all(_queue_id int) returns bigint language plpgsql as $$
-declare
-    _partition_ids bigint[];
-    _last_seqs bigint[];
-    _removed bigint;
+-- What is stored of the segments, or of one partition in them, except what is under a lease that is live at _spared_at: ranges,
+-- each within one run.
+create or replace function lockstep.clearable(_segment_ids bigint[], _partition_id bigint, _spared_at timestamptz)
+returns table (partition_id bigint, first_seq bigint, last_seq bigint) language sql stable as $$
+    select r.partition_id, lower(c.seqs), upper(c.seqs) - 1
+    from (select distinct unnest(_segment_ids) as id) t
+    cross join lateral (select s.* from lockstep.segment s where s.id = t.id limit 1) s
+    cross join lateral unnest(s.partition_ids, s.first_seqs, s.counts) m (partition_id, first_seq, n)
+    cross join lateral (
+        select r.* from lockstep.run r
+        where r.partition_id = m.partition_id and r.segment_id = s.id and r.first_seq between m.first_seq and m.first_seq + m.n - 1
+        offset 0
+    ) r
+    cross join lateral unnest(int8multirange(int8range(r.first_seq, r.last_seq, '[]'))
+        - case when _spared_at is null then '{}' else lockstep.leased_seqs(r.partition_id, _spared_at) end) c (seqs)
+    where m.partition_id = coalesce(_partition_id, m.partition_id)
+$$;
+
+-- The seqs of a partition that are under a lease, of any group, that is live at this time; none if that is null.
+create or replace function lockstep.leased_seqs(_partition_id bigint, _now timestamptz) returns int8multirange language sql stable as $$
+    select coalesce(range_agg(int8range(l.first_seq, l.last_seq, '[]')), '{}') from (
+        select c.acked + 1 as first_seq, c.lease_to as last_seq from lockstep.cursor c
+        where c.partition_id = _partition_id and c.lease_id is not null and c.due_at > _now and c.lease_to > c.acked
+        union all
+        select d.from_seq, d.to_seq from lockstep.delivery d
+        where d.partition_id = _partition_id and d.lease_id is not null and d.due_at > _now
+    ) l
+$$;
+
+-- Cuts runs of locked partitions so that each of the seqs is the last of its run.
+create or replace function lockstep.split_runs(_partition_ids bigint[], _seqs bigint[]) returns void language plpgsql as $$
 begin
-    with gone as (
-        delete from lockstep.run r using lockstep.partition p where p.queue_id = _queue_id and r.partition_id = p.id
-        returning r.partition_id, r.last_seq, case when r.segment_id is null then 0 else r.last_seq - r.first_seq + 1 end as n
-    ), per_partition as (
-        select g.partition_id, max(g.last_seq) as last_seq, sum(g.n) as n from gone g group by g.partition_id
-    )
-    select array_agg(g.partition_id), array_agg(g.last_seq), coalesce(sum(g.n), 0) into _partition_ids, _last_seqs, _removed
-    from per_partition g;
     insert into lockstep.run (partition_id, first_seq, last_seq, segment_id, ordinal)
-    select t.id, t.seq, t.seq, null, 0 from unnest(_partition_ids, _last_seqs) t (id, seq);
-    delete from lockstep.segment s where s.queue_id = _queue_id;
-    delete from lockstep.dedup_uuid d using lockstep.partition p where p.queue_id = _queue_id and d.partition_id = p.id;
-    delete from lockstep.dedup_text d using lockstep.partition p where p.queue_id = _queue_id and d.partition_id = p.id;
-    delete from lockstep.trace_index t using lockstep.partition p where p.queue_id = _queue_id and t.partition_id = p.id;
-    delete from lockstep.dead_letter d where d.queue_id = _queue_id;
-    perform lockstep.remove_trace_events_of_queue(_queue_id);
-    update lockstep.cursor c
-    set acked = lockstep.last_seq(p.id), attempts = 0, lease_id = null, lease_to = null, leased_at = null, due_at = null
-    from lockstep.partition p where p.queue_id = _queue_id and c.partition_id = p.id;
-    delete from lockstep.delivery d using lockstep.partition p where p.queue_id = _queue_id and d.partition_id = p.id;
-    return _removed;
+    select r.partition_id, t.seq + 1, r.last_seq, r.segment_id, (r.ordinal + t.seq + 1 - r.first_seq)::int
+    from unnest(_partition_ids, _seqs) t (partition_id, seq)
+    cross join lateral (
+        select r.* from lockstep.run r where r.partition_id = t.partition_id and r.first_seq <= t.seq order by r.first_seq desc limit 1
+    ) r
+    where r.last_seq > t.seq;
+    -- In a later statement, which sees those: a run that is cut more than once ends where its next part begins.
+    update lockstep.run r set last_seq = t.seq
+    from unnest(_partition_ids, _seqs) t (partition_id, seq)
+    cross join lateral (
+        select b.first_seq from lockstep.run b where b.partition_id = t.partition_id and b.first_seq <= t.seq order by b.first_seq desc limit 1
+    ) b
+    where r.partition_id = t.partition_id and r.first_seq = b.first_seq and r.last_seq > t.seq;
 end $$;
 
 -- Removes the stored messages with seqs in [_from, _to] of a locked partition, with all that points at them; returns

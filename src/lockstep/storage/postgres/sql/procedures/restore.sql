@@ -23,6 +23,7 @@ begin
         select 1 from lockstep.partition p where p.id = any (_partition_ids) and p.queue_id = any (_queue_ids) order by p.id for no key update
     ) p;
     if _locked <> cardinality(_partition_ids)
+       or exists (select 1 from unnest(_queue_ids) t (id) where not exists (select 1 from lockstep.queue q where q.id = t.id))
        or exists (select 1 from lockstep.queue q where q.id = any (_queue_ids) and q.max_size > 0 and q.id <> all (_limited)) then
         raise exception 'the queue changed in this moment' using errcode = 'LS001';
     end if;

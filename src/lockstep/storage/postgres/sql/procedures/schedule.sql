@@ -120,11 +120,13 @@ begin
     where s.id = any (_ids) and s.due_at <= _at order by s.due_at, s.id;
 end $$;
 
--- Removes the waiting messages of a queue, or of one partition of it; returns how many.
-create or replace function lockstep.remove_scheduled(_queue_id int, _partition text default null) returns bigint language sql as $$
+-- Removes waiting messages of a queue, or of one partition of it, at most _limit; returns how many.
+create or replace function lockstep.remove_scheduled(_queue_id int, _partition text, _limit int) returns bigint language sql as $$
     with gone as (
-        delete from lockstep.scheduled s
-        where s.queue_id = _queue_id and (_partition is null or s.partition_name = _partition) returning 1
+        delete from lockstep.scheduled s where s.id = any (array(
+            select w.id from lockstep.scheduled w
+            where w.queue_id = _queue_id and (_partition is null or w.partition_name = _partition) limit _limit for update))
+        returning 1
     )
     select count(*) from gone
 $$;

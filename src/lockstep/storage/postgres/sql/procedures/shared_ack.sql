@@ -98,7 +98,9 @@ create or replace function lockstep.shared_expand(
             with ordinality t (lease_id, partition_id, seq, transaction_id, group_name, status, error, retry_at, item)
         where t.item = any (_items)
     ), holder as (
-        select distinct d.lease_id, d.partition_id, d.group_id from lockstep.delivery d where d.lease_id = any (_lease_ids)
+        select distinct d.lease_id, d.partition_id, d.group_id from lockstep.delivery d
+        join lockstep.consumer_group g on g.id = d.group_id  -- what is left of a deleted queue has none
+        where d.lease_id = any (_lease_ids)
     ), by_lease as (
         select t.item, h.partition_id, h.group_id, t.seq, t.status, t.lease_id, t.error, true as by_lease, t.retry_at
         from given t join holder h on h.lease_id = t.lease_id and h.partition_id = coalesce(t.partition_id, h.partition_id)
@@ -119,9 +121,11 @@ create or replace function lockstep.shared_expand(
     select t.item::int, null, null, null, t.status, t.lease_id,
            case
                when t.transaction_id is not null then 'unresolvable'
-               when t.partition_id is not null and not exists (select 1 from lockstep.partition p where p.id = t.partition_id) then 'unresolvable'
+               when t.partition_id is not null and not exists (
+                   select 1 from lockstep.partition p join lockstep.queue q on q.id = p.queue_id where p.id = t.partition_id) then 'unresolvable'
                when t.partition_id is null and exists (select 1 from holder o where o.lease_id = t.lease_id) then 'unresolvable'
-               when t.partition_id is null and exists (select 1 from lockstep.cursor o where o.lease_id = t.lease_id) then 'unresolvable'
+               when t.partition_id is null and exists (
+                   select 1 from lockstep.cursor o join lockstep.consumer_group g on g.id = o.group_id where o.lease_id = t.lease_id) then 'unresolvable'
                else 'lease_lost' end,
            t.transaction_id is null, null
     from given t where not exists (select 1 from found f where f.item = t.item)

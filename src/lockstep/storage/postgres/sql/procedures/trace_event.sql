@@ -36,9 +36,3 @@ create or replace function lockstep.remove_trace_events(_partition_id bigint, _f
     delete from lockstep.trace_name n where n.partition_id = _partition_id and n.seq between _from and _to;
     delete from lockstep.trace_event e where e.partition_id = _partition_id and e.seq between _from and _to;
 $$;
-
--- Removes the events of all messages of a queue, once those are removed.
-create or replace function lockstep.remove_trace_events_of_queue(_queue_id int) returns void language sql as $$
-    delete from lockstep.trace_name n using lockstep.partition p where p.queue_id = _queue_id and n.partition_id = p.id;
-    delete from lockstep.trace_event e using lockstep.partition p where p.queue_id = _queue_id and e.partition_id = p.id;
-$$;

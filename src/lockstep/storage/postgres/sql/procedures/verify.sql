@@ -1,6 +1,7 @@
--- Every invariant of the tables, one branch each, over one queue or all; and repairs for what can be recomputed.
+-- Every invariant of the tables, one branch each; and repairs for what can be recomputed. The checks are made in slices, so that
+-- each is a short statement: over partitions, over segments, over trace entries.
 
--- Checks the partitions after _after up to _upto; with _upto null to the end, and there also what is no partition's own.
+-- Checks the partitions after _after up to _upto, or to the end, of one queue or all: all that is a partition's own.
 create or replace function lockstep.verify(_queue_id int, _after bigint, _upto bigint, _at timestamptz) returns table (kind text, problem text, queue_name text, partition_id bigint, repairable boolean)
 language sql stable as $$
     with lane as (
@@ -22,13 +23,6 @@ language sql stable as $$
     select 'segment_missing', format('the segment %s of seqs %s to %s is not there', r.segment_id, r.first_seq, r.last_seq), r.queue, r.partition_id, false
     from run r left join lockstep.segment s on s.id = r.segment_id
     where r.segment_id is not null and (s.id is null or s.queue_id <> r.queue_id or r.ordinal + r.last_seq - r.first_seq >= s.message_count)
-    union all
-    select 'segment_orphaned', format('segment %s has no message that is still wanted', s.id), q.name, null, true
-    from lockstep.segment s left join lockstep.queue q on q.id = s.queue_id
-    where _upto is null and s.queue_id = coalesce(_queue_id, s.queue_id) and s.queue_id <> 0 and not exists (
-        select 1 from unnest(s.partition_ids, s.first_seqs, s.counts) m (partition_id, first_seq, n)
-        join lockstep.run r on r.partition_id = m.partition_id and r.segment_id = s.id and r.first_seq between m.first_seq and m.first_seq + m.n - 1
-    )
     union all
     select 'cursor_missing', format('group %s has no cursor', g.name), l.queue, l.id, true
     from lane l join lockstep.consumer_group g on g.queue_id = l.queue_id
@@ -68,10 +62,6 @@ language sql stable as $$
     ) d join lane l on l.id = d.partition_id
     where not exists (select 1 from lockstep.runs_between(d.partition_id, d.seq - 1, d.seq) r)
     union all
-    select 'trace_dangling', format('trace %s points at seq %s, which is not stored', t.trace_id, t.seq), q.name, p.id, true
-    from lockstep.trace_index t join lockstep.partition p on p.id = t.partition_id join lockstep.queue q on q.id = p.queue_id
-    where _upto is null and q.id = coalesce(_queue_id, q.id) and not exists (select 1 from lockstep.runs_between(t.partition_id, t.seq - 1, t.seq) r)
-    union all
     select 'trace_dangling', format('trace event %s points at seq %s, which is not stored', e.id, e.seq), l.queue, l.id, true
     from lockstep.trace_event e join lane l on l.id = e.partition_id
     where not exists (select 1 from lockstep.runs_between(e.partition_id, e.seq - 1, e.seq) r)
@@ -79,8 +69,33 @@ language sql stable as $$
     select 'dead_letter_dangling', format('dead letter %s points at seq %s, which is not stored', d.id, d.seq), l.queue, l.id, true
     from lockstep.dead_letter d join lane l on l.id = d.partition_id
     where not exists (select 1 from lockstep.runs_between(d.partition_id, d.seq - 1, d.seq) r)
-    union all
-    select 'depth_wrong', format('group %s is counted with %s pending messages, but has %s', t.group_id, t.counted, t.expected), q.name, null, true
+$$;
+
+-- Checks the segments after _after up to _upto, or to the end, of one queue or all.
+create or replace function lockstep.verify_segments(_queue_id int, _after bigint, _upto bigint) returns table (kind text, problem text, queue_name text, partition_id bigint, repairable boolean)
+language sql stable as $$
+    select 'segment_orphaned', format('segment %s has no message that is still wanted', s.id), q.name, null::bigint, true
+    from lockstep.segment s join lockstep.queue q on q.id = s.queue_id
+    where s.queue_id = coalesce(_queue_id, s.queue_id) and s.id > _after and s.id <= coalesce(_upto, s.id) and not exists (
+        select 1 from unnest(s.partition_ids, s.first_seqs, s.counts) m (partition_id, first_seq, n)
+        join lockstep.run r on r.partition_id = m.partition_id and r.segment_id = s.id and r.first_seq between m.first_seq and m.first_seq + m.n - 1
+    )
+$$;
+
+-- Checks the trace entries after _after up to _upto, or to the end, of one queue or all. They are in the order of their traces,
+-- so those of one queue are found among all.
+create or replace function lockstep.verify_traces(_queue_id int, _after uuid, _upto uuid) returns table (kind text, problem text, queue_name text, partition_id bigint, repairable boolean)
+language sql stable as $$
+    select 'trace_dangling', format('trace %s points at seq %s, which is not stored', t.trace_id, t.seq), q.name, p.id, true
+    from lockstep.trace_index t join lockstep.partition p on p.id = t.partition_id join lockstep.queue q on q.id = p.queue_id
+    where t.trace_id > _after and (_upto is null or t.trace_id <= _upto) and q.id = coalesce(_queue_id, q.id)
+      and not exists (select 1 from lockstep.runs_between(t.partition_id, t.seq - 1, t.seq) r)
+$$;
+
+-- Checks how full a queue is said to be.
+create or replace function lockstep.verify_depth(_queue_id int) returns table (kind text, problem text, queue_name text, partition_id bigint, repairable boolean)
+language sql stable as $$
+    select 'depth_wrong', format('group %s is counted with %s pending messages, but has %s', t.group_id, t.counted, t.expected), q.name, null::bigint, true
     from lockstep.queue q
     cross join lateral (
         select coalesce(e.group_id, d.group_id) as group_id, e.pending as expected, d.pending as counted
@@ -89,7 +104,28 @@ language sql stable as $$
             select d.group_id, sum(d.pending)::bigint as pending from lockstep.depth d where d.queue_id = q.id group by d.group_id
         ) d on d.group_id = e.group_id
     ) t
-    where _upto is null and q.id = coalesce(_queue_id, q.id) and q.max_size > 0 and t.counted is distinct from t.expected
+    where q.id = _queue_id and q.max_size > 0 and t.counted is distinct from t.expected
+$$;
+
+-- The queues that have segments and do not exist, nor were deleted just now: a walk from queue to queue through the index.
+create or replace function lockstep.lost_queues() returns table (id int) language sql stable as $$
+    with recursive walk (queue_id) as (
+        (select s.queue_id from lockstep.segment s order by s.queue_id limit 1)
+        union all
+        select (select s.queue_id from lockstep.segment s where s.queue_id > w.queue_id order by s.queue_id limit 1)
+        from walk w where w.queue_id is not null
+    )
+    select w.queue_id from walk w
+    where w.queue_id <> 0 and not exists (select 1 from lockstep.queue q where q.id = w.queue_id)
+      and not exists (select 1 from lockstep.deleted_queue d where d.id = w.queue_id)
+$$;
+
+-- Checks for segments of which there is no queue.
+create or replace function lockstep.verify_lost() returns table (kind text, problem text, queue_name text, partition_id bigint, repairable boolean)
+language sql stable as $$
+    select 'segment_orphaned', format('segment %s has no message that is still wanted', s.id), null::text, null::bigint, true
+    from lockstep.lost_queues() l join lockstep.segment s on s.queue_id = l.id
+    order by s.id
 $$;
 
 -- Recomputes what can be recomputed, under the locks of the queue, its partitions and its cursors.

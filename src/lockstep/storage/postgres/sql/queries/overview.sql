@@ -1,6 +1,6 @@
 -- The whole store in one row.
 select q.queues, q.partitions, q.namespaces, q.tasks, q.stored, q.pending, q.processing, q.stored - q.pending,
-       (select count(*) from lockstep.dead_letter), l.cursors,
+       (select count(*) from lockstep.dead_letter d join lockstep.queue q on q.id = d.queue_id), l.cursors,
        l.seconds_average, l.seconds_median, l.seconds_min, l.seconds_max,
        l.messages_average, l.messages_median, l.messages_min, l.messages_max
 from (
@@ -18,6 +18,7 @@ cross join (
         select lockstep.behind(c)::double precision as messages,
                extract(epoch from coalesce($1::timestamptz, clock_timestamp()) - s.created_at)::double precision as seconds
         from lockstep.cursor c
+        join lockstep.consumer_group g on g.id = c.group_id
         cross join lateral lockstep.head_run(c) r
         join lockstep.segment s on s.id = r.segment_id
     ) t

@@ -1,7 +1,12 @@
 -- Trace events with a name, newest first, with where their messages are.
 select e.id, q.name, p.name, e.partition_id, e.seq, e.transaction_id, e.data::text, e.event_type, e.group_name, e.worker, e.names, e.created_at,
        r.segment_id, (r.ordinal + e.seq - r.first_seq)::int
-from (select n.event_id from lockstep.trace_name n where n.name = $1 order by n.event_id desc limit $2 offset $3) n
+from (
+    select n.event_id from lockstep.trace_name n
+    join lockstep.partition p on p.id = n.partition_id
+    join lockstep.queue q on q.id = p.queue_id
+    where n.name = $1 order by n.event_id desc limit $2 offset $3
+) n
 join lockstep.trace_event e on e.id = n.event_id
 join lockstep.partition p on p.id = e.partition_id
 join lockstep.queue q on q.id = p.queue_id

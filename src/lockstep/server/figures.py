@@ -1,0 +1,91 @@
+"""The figures of a process, and of all that share its port."""
+
+from __future__ import annotations
+
+import msgspec
+
+from lockstep.core.wire import metrics as wire
+from lockstep.core.wire.analytics import WorkerRow
+from lockstep.server.node import Node
+from lockstep.server.process import buffer_rows, system_metrics, worker_row
+from lockstep.version import VERSION
+
+
+class Figures(msgspec.Struct):
+    """What a process tells those that share its port."""
+
+    metrics: wire.MetricsAnswer
+    worker: WorkerRow
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Figures).decode
+
+
+def encoded_figures(node: Node) -> bytes:
+    return _encode(Figures(metrics_of(node), worker_row(node)))
+
+
+async def all_figures(node: Node) -> list[Figures]:
+    """Of this process, and of the others behind its port."""
+    own = Figures(metrics_of(node), worker_row(node))
+    if node.siblings is None:
+        return [own]
+    return [own, *map(_decode, await node.siblings.ask())]
+
+
+def metrics_of(node: Node) -> wire.MetricsAnswer:
+    counters, waiting, system = node.counters, node.engine.counts.waiting, system_metrics(node)
+    return wire.MetricsAnswer(
+        worker_id=node.name,
+        version=VERSION,
+        uptime_seconds=system.uptime_seconds,
+        requests=_requests(node),
+        messages=wire.Messages(
+            counters.messages_pushed, counters.messages_duplicate, counters.messages_popped, counters.messages_acked
+        ),
+        polls=wire.Polls(
+            waiting.polls, waiting.woken, counters.polls_abandoned, waiting.precheck_hits, waiting.precheck_misses
+        ),
+        batching=buffer_rows(node),
+        pool=system.pool,
+        cache=system.cache,
+        buffer=_buffer(node),
+        load=_load(node),
+        operations=_operations(node),
+        cpu=system.cpu,
+        memory=system.memory,
+    )
+
+
+def _buffer(node: Node) -> wire.Buffer:
+    counts = node.engine.counts
+    away = counts.breaker == "open"
+    if counts.buffer is None:
+        return wire.Buffer(breaker_open=away)
+    buffered = {name: getattr(counts.buffer, name) for name in wire.Buffer.__struct_fields__ if name != "breaker_open"}
+    return wire.Buffer(**buffered, breaker_open=away)
+
+
+def _requests(node: Node) -> wire.Requests:
+    counters = node.counters
+    return wire.Requests(
+        total=sum(counters.requests.values()),
+        in_flight=counters.in_flight,
+        by_route=[wire.RequestRow(*key, count) for key, count in sorted(counters.requests.items())],
+        seconds=[wire.RouteSeconds(*key, seconds) for key, seconds in sorted(counters.seconds.items())],
+    )
+
+
+def _operations(node: Node) -> wire.OperationsRow:
+    counts = node.engine.counts
+    return wire.OperationsRow(counts.operations_applied, counts.operations_failed)
+
+
+def _load(node: Node) -> list[wire.LoadRow]:
+    return [
+        wire.LoadRow(
+            kind, state.answer.value, round(state.load, 4), state.depth, state.queued, state.rejected, state.changes
+        )
+        for kind, state in node.engine.counts.load.items()
+    ]
