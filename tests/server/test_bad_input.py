@@ -240,6 +240,7 @@ def test_request_ids_are_given_or_made(memory_http: Http) -> None:
     assert given.headers["x-request-id"] == "mine"
     made = {memory_http.get("/health").headers["x-request-id"] for _ in range(3)}
     assert len(made) == 3
+    assert memory_http.send("GET", "/health", headers={"X-Request-Id": ""}).headers["x-request-id"]
     long = memory_http.send("GET", "/health", headers={"X-Request-Id": "x" * 5000})
     assert len(long.headers["x-request-id"]) <= 256
 

@@ -47,7 +47,7 @@ class Application:
     def request(self, method: str, path: bytes, query_string: bytes, headers: dict[bytes, bytes]) -> Request:
         """A request whose head has come."""
         given = headers.get(b"x-request-id")
-        id = self._node.next_request_id() if given is None else given[:_REQUEST_ID_LENGTH_MAX].decode("latin-1")
+        id = given[:_REQUEST_ID_LENGTH_MAX].decode("latin-1") if given else self._node.next_request_id()
         return Request(method, path, query_string, headers, id)
 
     def refuse(self, request: Request) -> Response | None:
