@@ -115,12 +115,26 @@ async def test_waiting_pops_of_a_shared_group_each_get_some(store: Store, by_que
         assert engine._waiting.shared == 0
 
 
-async def shared_polls(engine: Engine, *batches: int) -> list[asyncio.Task[Popped]]:
+async def shared_polls(engine: Engine, *batches: int, **request: Any) -> list[asyncio.Task[Popped]]:
     """Polls of one shared group that lie still."""
-    requests = [PopRequest(queue="q", group="g", batch=batch, mode="shared") for batch in batches]
+    where = request or {"queue": "q"}
+    requests = [PopRequest(**where, group="g", batch=batch, mode="shared") for batch in batches]
     polls = [asyncio.create_task(engine.wait_pop(request, 60.0)) for request in requests]
     await until(lambda: engine._waiting.shared == len(batches))
     return polls
+
+
+@pytest.mark.parametrize("where", [{"queue": "q", "partition": "p"}, {"namespace": "q"}, {"queue": "q"}])
+@pytest.mark.parametrize("told", [True, False])
+async def test_waiting_pops_share_whatever_they_wait_for(store: Store, where: dict[str, str], told: bool) -> None:
+    """Told of a push, with how much it is; or only that something may be there."""
+    async with engine_on(store, **NEVER) as engine:
+        await engine.push([Batch.of("q", payloads(1), partition="p")])
+        await engine.pop([PopRequest(queue="q", group="g", mode="shared", auto_ack=True)])
+        polls = await shared_polls(engine, 20, 6, 1, **where)
+        await (engine if told else store).push([Batch.of("q", payloads(23), partition="p")])
+        engine._waiting.stirred("q")
+        assert [len(one) for one in await asyncio.gather(*polls)] == [16, 6, 1]
 
 
 async def test_waiting_pops_share_what_is_promoted(store: Store, clock: SetClock) -> None:

@@ -12,7 +12,8 @@ A waiting pop is tried once, and then lies still until something may be there fo
 A poll that was woken and finds nothing, because another was faster, lies still again.
 
 Polls of a shared group share what a push brings: as many are woken as there are messages, and each takes no more than
-its fair share, so that one with a large batch does not leave the others with nothing.
+its fair share, so that one with a large batch does not leave the others with nothing. Where it is not known how much
+there is, those who want least are woken first.
 """
 
 from __future__ import annotations
@@ -121,6 +122,7 @@ class Waiting:
                     self.shared += 1
                 if popped.runs:
                     if poll.chained:
+                        self._queues[poll.key].polls.pop(poll, None)  # it is served, and not the next one
                         self._wake(poll.key, 1, chained=True)
                     return popped
                 waited = True
@@ -139,7 +141,9 @@ class Waiting:
                     self._share(key, messages_by_queue[queue])
                     self._wake(key, len(partitions))
                 elif key.partition in partitions:
-                    self._wake(key, 1)
+                    if len(partitions) == 1:
+                        self._share(key, messages_by_queue[queue])
+                    self._wake(key, 1, chained=self.shared > 0)
         self._wake_wide()
 
     def _share(self, key: Key, messages: int) -> None:
@@ -248,7 +252,9 @@ class Waiting:
         queue = self._queues.get(key)
         if queue is None:
             return
-        for poll in queue.polls:
+        # Of shared groups those come first who want least: then what there is lasts for the most of them.
+        polls = sorted(queue.polls, key=lambda poll: poll.shared_batch or 0) if self.shared else queue.polls
+        for poll in polls:
             if count <= 0:
                 break
             if not poll.wake.done():

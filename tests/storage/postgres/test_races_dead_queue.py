@@ -151,3 +151,45 @@ async def test_every_message_dies_once_whoever_is_at_work(dsn: str) -> None:
     assert await stores[0].verify() == []
     for store in stores:
         await store.close()
+
+
+async def test_redrive_of_a_dead_letter_and_of_its_copy_is_one(stage: Stage) -> None:
+    """A redrives the dead letter and holds on; B sends the copy back and waits; A commits: B finds nothing."""
+    a, b = await prepared(stage, 2)
+    await pop_all(a.store, "dead")
+    popped = await pop(a.store, "q")
+    await ack(a.store, lease_id=popped.lease_id, status="dlq")
+    await a.begin()
+    assert await a.store.redrive(DeadLetterFilter()) == 1
+    waiting = await stage.blocked(b.store.redrive_queue("dead"), b, by=a)
+    await a.commit()
+    assert await waiting == 0
+    assert numbers(await pop(b.store, "q", batch=10)) == [1]
+
+
+async def test_copy_is_left_to_who_holds_its_dead_letter(stage: Stage) -> None:
+    """A has the dead letter, and not yet the partitions; B would send the copy back, and leaves it."""
+    a, b = await prepared(stage, 2)
+    await pop_all(a.store, "dead")
+    popped = await pop(a.store, "q")
+    await ack(a.store, lease_id=popped.lease_id, status="dlq")
+    await a.begin()
+    await a.sql("select 1 from lockstep.dead_letter for update")
+    assert await b.store.redrive_queue("dead") == 0
+    await a.rollback()
+    assert await b.store.redrive_queue("dead") == 1
+    assert await b.store.redrive(DeadLetterFilter()) == 0
+
+
+async def test_redrive_waits_for_who_leases_the_copy(stage: Stage) -> None:
+    """A leases the copy and holds on; B redrives its dead letter and waits; A commits: it is left alone."""
+    a, b = await prepared(stage, 2)
+    await pop_all(a.store, "dead")
+    popped = await pop(a.store, "q")
+    await ack(a.store, lease_id=popped.lease_id, status="dlq")
+    await a.begin()
+    assert len(await pop(a.store, "dead")) == 1
+    waiting = await stage.blocked(b.store.redrive(DeadLetterFilter()), b, by=a)
+    await a.commit()
+    assert await waiting == 0
+    assert (await b.store.dead_letters(DeadLetterFilter())).total == 1

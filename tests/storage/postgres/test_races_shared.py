@@ -191,3 +191,49 @@ async def test_clear_waits_for_a_pop_and_keeps_what_it_leased(stage: Stage) -> N
     await first.commit()
     assert await waiting == 1
     assert (await ack(first.store, lease_id=popped.lease_id)).messages == 2
+
+
+async def expire(actor: Actor) -> int:
+    return (await actor.store.prune("expiry", limit=100)).messages
+
+
+async def test_expiry_waits_for_who_completes_in_time(stage: Stage, clock: SetClock) -> None:
+    """A completes while its lease is live, and holds on; the lease and the messages expire, and the duty waits; A
+    commits: nothing expired."""
+    first, second = await prepared(stage, 2)
+    await first.store.update_queue("q", {"expire_seconds": 60, "lease_seconds": 60})
+    popped = await lease(first, 2)
+    await first.begin()
+    assert (await ack(first.store, lease_id=popped.lease_id)).messages == 2
+    clock.advance(60)
+    waiting = await stage.blocked(expire(second), second, by=first)
+    await first.commit()
+    assert await waiting == 0
+    assert await second.sql("select count(*) from lockstep.dead_letter") == 0
+
+
+async def test_expiry_passes_what_was_not_completed_after_all(stage: Stage, clock: SetClock) -> None:
+    first, second = await prepared(stage, 2)
+    await first.store.update_queue("q", {"expire_seconds": 60, "lease_seconds": 60})
+    popped = await lease(first, 2)
+    await first.begin()
+    await ack(first.store, lease_id=popped.lease_id)
+    clock.advance(60)
+    waiting = await stage.blocked(expire(second), second, by=first)
+    await first.rollback()
+    assert await waiting == 2
+    assert await rows(second) == 0
+
+
+async def test_pop_that_waits_for_expiry_does_not_get_what_expired(stage: Stage, clock: SetClock) -> None:
+    first, second = await prepared(stage, 2)
+    await first.store.update_queue("q", {"expire_seconds": 60, "lease_seconds": 60})
+    popped = await lease(first, 2)
+    await first.store.ack([Ack(lease_id=popped.lease_id, status="retry")])
+    clock.advance(60)
+    await push_n(first.store, "q", 1)
+    await first.begin()
+    assert await expire(first) == 2
+    waiting = await stage.blocked(lease(second, 9), second, by=first)
+    await first.commit()
+    assert seqs(await waiting) == [3]

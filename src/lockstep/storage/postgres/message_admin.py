@@ -38,12 +38,12 @@ class MessageAdmin(DeadLetters):
             row = (await self.database.on(connection, "retry_message", _RETRY, partition_id, transaction_id))[0]
             if row[0] != "retried":
                 _refuse(row[0], partition_id, transaction_id)
-            _, queue, partition, seq, segment_id, ordinal, ids, copy_partition_ids, copy_seqs = row
+            _, queue, partition, seq, segment_id, ordinal, ids, copy_partitions, copy_seqs = row
             place = (queue, partition, partition_id, seq, segment_id, ordinal)
             [run] = await self._load_single([place], connection)
             if ids is not None:
                 origins = [run.message(0)] * len(ids)
-                if not all(await self._take_copies(connection, copy_partition_ids, copy_seqs, origins)):
+                if not all(await self._take_copies(connection, copy_partitions, copy_seqs, origins)):
                     _refuse("copy_leased", partition_id, transaction_id)
                 await self._delete_dead_letters(connection, ids)
             return await self._converse(self._push_conversation([redriven(run.message(0))], overtake=True), connection)
