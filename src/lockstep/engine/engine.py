@@ -328,13 +328,12 @@ class Engine:
             self._tell_scheduled(pushed.first_due_at())
             placed = zip(batches, pushed.placements, strict=True)
             batches = [batch for batch, placement in placed if placement.appointments is None]
-        if len(batches) == 1:
-            partitions_by_queue = {batches[0].queue: {batches[0].partition}}
-        else:
-            partitions_by_queue = {}
-            for batch in batches:
-                partitions_by_queue.setdefault(batch.queue, set()).add(batch.partition)
-        self._tell_partitions(partitions_by_queue, _messages_by_queue(batches))
+        partitions: dict[str, set[str]] = {}
+        messages: dict[str, int] = {}
+        for batch in batches:
+            partitions.setdefault(batch.queue, set()).add(batch.partition)
+            messages[batch.queue] = messages.get(batch.queue, 0) + len(batch.columns.payloads)
+        self._tell_partitions(partitions, messages)
 
     def _tell_partitions(
         self, partitions_by_queue: Mapping[str, set[str]], messages_by_queue: Mapping[str, int]
@@ -821,10 +820,3 @@ class Engine:
             checks.check_kind(after, Removal)
         checks.check_limit(limit, self._config)
         return await self._store.removals(queue=queue, from_at=from_at, to_at=to_at, after=after, limit=limit)
-
-
-def _messages_by_queue(batches: Sequence[Batch]) -> dict[str, int]:
-    messages: dict[str, int] = {}
-    for batch in batches:
-        messages[batch.queue] = messages.get(batch.queue, 0) + len(batch.columns)
-    return messages
