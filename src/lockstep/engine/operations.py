@@ -38,7 +38,7 @@ from lockstep.core.operations import (
 from lockstep.core.records import Ack, AckOutcome
 from lockstep.engine.batching import Batching
 from lockstep.engine.load import Answer, Lateness, Load
-from lockstep.errors import StillQueued
+from lockstep.errors import StillQueued, Unavailable
 from lockstep.storage.base import Store
 
 logger = logging.getLogger("lockstep.engine.operations")
@@ -258,7 +258,9 @@ class Operations:
             self._failures += 1
             if self._failures == 1:
                 fields = {"action": "operations_failed", "error": str(error)}
-                logger.error("operations_failed", extra=fields, exc_info=error)
+                logger.error(
+                    "operations_failed", extra=fields, exc_info=None if isinstance(error, Unavailable) else error
+                )
             return min(self._interval_seconds * (1 << min(self._failures, 10)), _RETRY_SECONDS_MAX)
         self._failures = 0
         return 0.0 if progress else self._interval_seconds

@@ -66,7 +66,7 @@ class Application:
         except Disconnected:
             pass
         except LockstepError as error:
-            response = failure(error, request)
+            response = failure(error, request, self._node.failures)
             await _send(scope, send, response, request.id)
         except Exception as error:
             response = unexpected(error, request)

@@ -13,6 +13,7 @@ from lockstep.config import Config
 from lockstep.engine.engine import Engine
 from lockstep.engine.maintenance import Maintenance
 from lockstep.server.counters import Counters
+from lockstep.server.failures import FailureLog
 
 
 @dataclass(slots=True)
@@ -26,12 +27,14 @@ class Node:
     started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     counters: Counters = field(default_factory=Counters)
     maintenance: Maintenance = field(init=False)
+    failures: FailureLog = field(init=False)
     stopping: bool = False
     _request_prefix: str = field(default_factory=lambda: os.urandom(6).hex())
     _requests: Iterator[int] = field(default_factory=itertools.count)
 
     def __post_init__(self) -> None:
         self.maintenance = self.engine.maintenance()
+        self.failures = FailureLog(self.config.log_summary_seconds)
 
     def next_request_id(self) -> str:
         """For a request that brought none. Counted, because random ones cost a system call each."""

@@ -17,6 +17,7 @@ from datetime import datetime
 from lockstep.config import Config
 from lockstep.core.schedules import Promoted
 from lockstep.engine.maintenance.duty import DutyReport
+from lockstep.errors import Unavailable
 from lockstep.storage.base import Store
 
 logger = logging.getLogger("lockstep.engine.maintenance")
@@ -91,7 +92,9 @@ class Promotion:
             self._failures += 1
             if self._failures == 1:
                 fields = {"action": "promotion_failed", "error": str(error)}
-                logger.error("promotion_failed", extra=fields, exc_info=error)
+                logger.error(
+                    "promotion_failed", extra=fields, exc_info=None if isinstance(error, Unavailable) else error
+                )
             return min(self.interval_seconds * (1 << min(self._failures, 10)), _RETRY_SECONDS_MAX)
         self._failures = 0
         if report.more:
