@@ -14,6 +14,8 @@ from lockstep.config import Config
 from lockstep.engine.engine import Engine
 from lockstep.server.app import Application
 from lockstep.server.node import Node
+from lockstep.server.protocol import GuardedProtocol
+from lockstep.server.refusing import Refusing
 from lockstep.storage.base import Store
 
 
@@ -23,8 +25,11 @@ class _Server(uvicorn.Server):
     def __init__(self, engine: Engine, config: Config) -> None:
         self.ready = threading.Event()
         self._engine = engine
-        application = Application(Node(engine, config))
-        super().__init__(uvicorn.Config(application, port=0, lifespan="off", ws="none", log_config=None))
+        node = Node(engine, config)
+        protocol = GuardedProtocol.of(config, refuse=Refusing(node).refuse)
+        super().__init__(
+            uvicorn.Config(Application(node), http=protocol, port=0, lifespan="off", ws="none", log_config=None)
+        )
 
     @property
     def url(self) -> str:

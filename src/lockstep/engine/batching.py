@@ -55,6 +55,8 @@ _UNLIMITED = 1_000_000_000
 _SHARED_KNOWN_MAX = 10_000
 _UNWANTED_SECONDS_MAX = 1.0
 _LOOK_SECONDS_MIN = 0.5
+_CROWD_PART = 8
+"""Of the time that requests may wait, after which there may be too many: a crowd that is served at once is none."""
 _RATE_KEPT = 0.9
 """A rate is forgotten this slowly: a lull does not mean that there is less time."""
 
@@ -212,14 +214,20 @@ class _Lane(Generic[Item, Answer]):
         self._waiting_messages += messages
         self._waiting_bytes += bytes
         self._start()
-        if (
-            len(self._waiting) > self._limits.crowd_requests
-            or self._waiting_bytes > self._limits.crowd_bytes
-            or self._waiting_messages > self.crowd_messages
-        ):
+        if self._is_crowded(asked.at):
             self._tell_crowded()
         answer: Answer = await asked.answer
         return answer
+
+    def _is_crowded(self, now: float) -> bool:
+        """Whether too many wait. How long so many messages take is only known from those of late, which may have been
+        of another kind; so the first must have waited a little, too."""
+        if len(self._waiting) > self._limits.crowd_requests or self._waiting_bytes > self._limits.crowd_bytes:
+            return True
+        return (
+            self._waiting_messages > self.crowd_messages
+            and now - self._waiting[0].at > self._limits.crowd_seconds / _CROWD_PART
+        )
 
     def _tell_crowded(self) -> None:
         if self._crowded is not None:

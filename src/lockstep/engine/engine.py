@@ -415,6 +415,10 @@ class Engine:
 
     # Requests that wait to be applied
 
+    def is_busy(self, kind: LoadKind) -> bool:
+        """Whether requests of this kind are not simply executed now."""
+        return getattr(self._load, kind) is not Answer.EXECUTE
+
     def check_load(self, kind: LoadKind) -> None:
         """Raises Overloaded if requests of this kind are refused now: worth asking before a request is even read."""
         if kind == "push" and self._spooling.gate[0]:

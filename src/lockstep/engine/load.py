@@ -11,14 +11,17 @@ queued meanwhile is applied. What helps then depends on what there is too little
   are. Pops cannot be queued, and are refused.
 * This process itself is short of time: to queue a request and apply it later takes it more time than to execute it at
   once. So it *sheds*: it executes as many pushes as it can at a time and refuses the rest before it has read them.
-Load is looked at once a second, and whenever the process is late. A sudden crowd, or a full operation queue, is known
-at once: the requests themselves tell of it. See docs/decisions/0019.
+Load is looked at once a second, and whenever the process is late. Only what lasts is load: a server that does all it
+can has long turns, requests that meet wait for each other, and neither is helped by refusing anybody. So a load counts
+if it was there at two looks in a row, and being late if it was at all of the last probes. A sudden crowd, or a full
+operation queue, is known at once: the requests themselves tell of it. See docs/decisions/0019.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -36,6 +39,8 @@ LOAD_KINDS: tuple[LoadKind, ...] = ("push", "ack", "pop")
 _RETRY_SECONDS_MIN = 1.0
 _RETRY_SECONDS_MAX = 30.0
 _PROBE_SECONDS = 0.1
+_PROBES = 5
+"""So many in a row have to be late: a few large requests make everybody late for some turns, and are no load."""
 _LATE_SHARE = 0.2
 """Of the last probe, in the average."""
 
@@ -157,11 +162,12 @@ class Load:
     draining: bool = False
     managed: bool = False
     late_seconds: float = 0.0
-    """How long anything waits for its turn in the process."""
+    """How long anything waits for its turn in the process, and has for a while."""
     late_seconds_average: float = 0.0
     """Of the last second or so."""
     _thresholds: dict[LoadKind, Thresholds] = field(init=False)
-    _pool: float = 0.0
+    _seen: dict[LoadKind, float] = field(default_factory=dict)
+    """The load at the last look, whether it counts or not."""
 
     def __post_init__(self) -> None:
         config = self.config
@@ -181,12 +187,11 @@ class Load:
 
     def sample(self, store: StoreCounts) -> None:
         """Look at everything and decide."""
-        crowds = self.crowds()
-        # Twice in a row: many calls that happen to meet are gone in a moment.
-        before, self._pool = self._pool, pool_load(store)
-        pool = min(before, self._pool)
+        crowds, pool = self.crowds(), pool_load(store)
         for kind in LOAD_KINDS:
-            self.states[kind].load = load_of(crowds[kind], pool, self.config, late_seconds=self.late_seconds)
+            seen = load_of(crowds[kind], pool, self.config, late_seconds=self.late_seconds)
+            self.states[kind].load = min(seen, self._seen.get(kind, 0.0))
+            self._seen[kind] = seen
             self._decide(kind)
 
     def note_counts(self, counts: OperationCounts) -> None:
@@ -194,11 +199,11 @@ class Load:
         for depth in counts.pending:
             self.states[depth.kind].depth, self.states[depth.kind].bytes = depth.operations, depth.bytes
 
-    def note_late(self, seconds: float) -> None:
-        """Anything waits so long for its turn."""
-        self.late_seconds = seconds
+    def note_late(self, seconds: float, *, lasting: float) -> None:
+        """Anything waits so long for its turn; and has, for a while, for at least as long as is `lasting`."""
+        self.late_seconds = lasting
         self.late_seconds_average += _LATE_SHARE * (seconds - self.late_seconds_average)
-        load = seconds / self.config.load_wait_seconds_max
+        load = lasting / self.config.load_wait_seconds_max
         for kind in LOAD_KINDS:
             if load > self.states[kind].load and load >= self._thresholds[kind].load:
                 self.states[kind].load = load
@@ -207,7 +212,7 @@ class Load:
     def note_crowd(self, kind: LoadKind) -> None:
         """More requests of a kind wait for their call than may: it is busy now. Why, nobody knows yet, and what is
         queued cannot be executed any more; so it sheds until the next look."""
-        self.states[kind].load = max(self.states[kind].load, 1.0)
+        self.states[kind].load = self._seen[kind] = max(self.states[kind].load, 1.0)
         if self.states[kind].answer is Answer.EXECUTE:
             self._decide(kind, late=True)
 
@@ -316,7 +321,7 @@ class Lateness:
         self._load = load
         self._store = store
         self._sample_at = 0.0
-        self._before = 0.0
+        self._late: deque[float] = deque([0.0] * (_PROBES - 1), maxlen=_PROBES - 1)
         self._due_at = 0.0
         self._probe: asyncio.TimerHandle | None = None
 
@@ -336,9 +341,8 @@ class Lateness:
     def _come(self, loop: asyncio.AbstractEventLoop) -> None:
         now = loop.time()
         late = max(now - self._due_at, 0.0)
-        # Twice in a row: a single request that is large makes everybody late once, and is no load.
-        self._load.note_late(min(late, self._before))
-        self._before = late
+        self._load.note_late(min(late, self._late[-1]), lasting=min(late, *self._late))
+        self._late.append(late)
         if now >= self._sample_at:
             self._load.sample(self._store())
             self._sample_at = now + self._load.config.load_interval_seconds

@@ -6,11 +6,14 @@ times, also that of an idle connection, are looked at by one timer per connectio
 uvicorn takes an answer apart that the application has put together: it looks at each header, and writes head and body
 one after the other, which is two system calls and two packets. So the application is offered another way, the ASGI
 extension `lockstep.answer`: a whole answer as bytes. What is written without it is held together.
+
+Requests that are refused are best not parsed at all: see `refusing.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -29,11 +32,16 @@ _TOO_SLOW = (
 )
 
 
+Refuse = Callable[[bytes], tuple[bytes, int] | None]
+"""The answer to the request with which data begins, and its length, if it is refused."""
+
+
 class GuardedProtocol(HttpToolsProtocol):
     """A connection whose requests are bounded in size and time."""
 
     head_bytes_max: int
     timeout_seconds: float
+    refuse: Refuse
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -44,14 +52,17 @@ class GuardedProtocol(HttpToolsProtocol):
         self._idle_since: float | None = None
         """When the last answer was complete; None while there is a request."""
         self._watch: asyncio.TimerHandle | None = None
+        self._unread = 0
+        """Bytes that are still to come of a request that was refused."""
 
     @classmethod
-    def of(cls, config: Config) -> type[GuardedProtocol]:
+    def of(cls, config: Config, *, refuse: Refuse) -> type[GuardedProtocol]:
         """The protocol with the limits of the settings."""
         limits = {
             # Room for the request line: the application looks at the headers themselves.
             "head_bytes_max": config.request_headers_bytes_max * 2,
             "timeout_seconds": config.request_timeout_seconds,
+            "refuse": staticmethod(refuse),
         }
         return type("ConfiguredProtocol", (cls,), limits)
 
@@ -67,6 +78,10 @@ class GuardedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if self._unread or self._is_between_requests():
+            data = self._without_refused(data)
+            if not data:
+                return
         super().data_received(data)
         if self._head_bytes is not None:
             self._head_bytes += len(data)
@@ -74,6 +89,33 @@ class GuardedProtocol(HttpToolsProtocol):
                 self._refuse(_TOO_LARGE)
         elif self._since is not None:
             self._since = self.loop.time()
+
+    def _is_between_requests(self) -> bool:
+        """Whether the next byte is the first of a request: the one before is whole, and answered."""
+        if self.cycle is None:
+            return self._head_bytes == 0
+        return self._since is None and self._idle_since is not None
+
+    def _without_refused(self, data: bytes) -> bytes:
+        """Answer the requests that are refused, and skip them; returns what is left for the parser."""
+        while data:
+            if self._unread:
+                skipped = min(self._unread, len(data))
+                self._unread -= skipped
+                data = data[skipped:]
+                self._note_skipped()
+                continue
+            refused = None if self.flow.write_paused else self.refuse(data)
+            if refused is None:
+                break
+            answer, self._unread = refused
+            self.server_state.total_requests += 1
+            self.transport.write_at_once(answer)  # type: ignore[attr-defined]
+        return data
+
+    def _note_skipped(self) -> None:
+        now = self.loop.time()
+        self._since, self._idle_since = (now, None) if self._unread else (None, now)
 
     def on_message_begin(self) -> None:
         self._idle_since = None

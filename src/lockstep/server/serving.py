@@ -27,6 +27,7 @@ from lockstep.opening import running_database, serving_engine_on
 from lockstep.server.app import Application
 from lockstep.server.node import Node
 from lockstep.server.protocol import GuardedProtocol
+from lockstep.server.refusing import Refusing
 
 logger = logging.getLogger("lockstep.server")
 
@@ -95,7 +96,7 @@ class _Server(uvicorn.Server):
             uvicorn.Config(
                 Application(node),
                 loop="uvloop",
-                http=GuardedProtocol.of(config),
+                http=GuardedProtocol.of(config, refuse=Refusing(node).refuse),
                 ws="none",
                 lifespan="off",
                 interface="asgi3",
