@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lockstep.errors import CorruptSegment, LockstepError, Unavailable
+from lockstep.errors import CorruptSegment, LockstepError, SpoolFull, Unavailable
 from lockstep.server.exchange import Request
 from lockstep.server.failures import FailureLog
 from support.until import until
@@ -40,7 +40,7 @@ async def test_outage_is_a_line_at_its_beginning_and_one_at_its_end(caplog: pyte
     assert [record.failed for record in caplog.records[1:]] == [999, 1000]  # type: ignore[attr-defined]
     await fail(log, Unavailable("away", unreachable=True))
     assert lines(caplog)[3:] == ["request_failed"], "another one begins anew"
-    await until(lambda: log._failed == 0)
+    await until(lambda: not log._spells)
     assert lines(caplog)[3:] == ["request_failed"], "one that failed alone has its line"
 
 
@@ -51,6 +51,13 @@ async def test_long_outage_has_summaries(caplog: pytest.LogCaptureFixture) -> No
         await until(lambda number=number: lines(caplog).count("requests_failing") == number)  # type: ignore[misc]
     await until(lambda: "requests_recovered" in lines(caplog))
     assert lines(caplog) == ["request_failed", *["requests_failing"] * 3, "requests_recovered"]
+
+
+async def test_what_fails_for_another_reason_has_a_line_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
+    log = FailureLog(60)
+    for error in (Unavailable("away"), SpoolFull("full"), Unavailable("away"), SpoolFull("full")):
+        await fail(log, error)
+    assert [record.code for record in caplog.records] == ["unavailable", "spool_full"]  # type: ignore[attr-defined]
 
 
 async def test_other_failures_have_a_line_each(caplog: pytest.LogCaptureFixture) -> None:

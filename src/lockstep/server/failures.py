@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import dataclass
 from typing import Any
 
 from lockstep.errors import LockstepError, MethodNotAllowed, Overloaded, QueueFull, Unavailable
@@ -18,43 +19,51 @@ logger = logging.getLogger("lockstep.server")
 _RETRY_AFTER_SECONDS = 1
 
 
+@dataclass(slots=True)
+class _Spell:
+    """Requests that fail alike."""
+
+    began: float
+    failed: int = 1
+    told: int = 1
+    """How many of them the log knows of."""
+
+
 class FailureLog:
     """Logs requests that fail."""
 
     def __init__(self, summary_seconds: float) -> None:
         self._summary_seconds = summary_seconds
-        self._began = 0.0
-        self._failed = 0
-        """Since it began; 0 while nothing is unavailable."""
-        self._told = 0
+        self._spells: dict[str, _Spell] = {}
+        """By the code of the error."""
 
     def note(self, error: LockstepError, request: Request) -> None:
-        if not isinstance(error, Unavailable):
-            _log(error, request)
+        spell = self._spells.get(error.code)
+        if spell is not None:
+            spell.failed += 1
             return
-        self._failed += 1
-        if self._failed == 1:
-            _log(error, request)
-            self._told = 1
-            self._began = asyncio.get_running_loop().time()
-            self._look_later()
+        _log(error, request)
+        if isinstance(error, Unavailable):
+            self._spells[error.code] = _Spell(asyncio.get_running_loop().time())
+            self._look_later(error.code)
 
-    def _look_later(self) -> None:
-        asyncio.get_running_loop().call_later(self._summary_seconds, self._look)
+    def _look_later(self, code: str) -> None:
+        asyncio.get_running_loop().call_later(self._summary_seconds, self._look, code)
 
-    def _look(self) -> None:
-        """None since the last look: it is over. One that failed alone was told of already."""
-        fields = {"seconds": round(asyncio.get_running_loop().time() - self._began, 3)}
-        if self._failed > self._told:
-            fields |= {"failed": self._failed - self._told}
+    def _look(self, code: str) -> None:
+        """If none failed since the last look, it is over. One that failed alone has its line already."""
+        spell = self._spells[code]
+        seconds = round(asyncio.get_running_loop().time() - spell.began, 3)
+        if spell.failed > spell.told:
+            fields = {"code": code, "failed": spell.failed - spell.told, "seconds": seconds}
             logger.error("requests_failing", extra={"action": "requests_failing", **fields})
-            self._told = self._failed
-            self._look_later()
+            spell.told = spell.failed
+            self._look_later(code)
             return
-        if self._failed > 1:
-            fields |= {"failed": self._failed}
+        if spell.failed > 1:
+            fields = {"code": code, "failed": spell.failed, "seconds": seconds}
             logger.warning("requests_recovered", extra={"action": "requests_recovered", **fields})
-        self._failed = 0
+        del self._spells[code]
 
 
 def failure(error: LockstepError, request: Request, log: FailureLog) -> Response:
