@@ -45,6 +45,8 @@ POP = Thresholds(0.95, 0, leave_ratio=0.8, stay_seconds=2)
         (EXECUTE, 60, Situation(load=0.7, late=True), SHED),
         (SHED, 0, Situation(load=0.1, late=True), SHED),
         (SHED, 60, Situation(load=0.1, late=True), EXECUTE),
+        (SHED, 60, Situation(load=0.1, late=True, refused=True), SHED),
+        (QUEUE, 60, Situation(load=0.1, refused=True), EXECUTE),
         (SHED, 0, Situation(load=0.9), QUEUE),
         (QUEUE, 0, Situation(load=0.9, late=True, draining=True), QUEUE),
         (QUEUE, 0, Situation(load=0.9, late=True), SHED),
@@ -285,18 +287,56 @@ def test_process_that_is_short_of_time_executes_what_it_can_and_refuses_the_rest
     assert room.sample() is SHED
     assert room.load.executes_push()
     room.load.check("push")
-    room.load.has_time = lambda: False
+    room.load.has_time = lambda _: False
     with pytest.raises(Overloaded):
         room.load.executes_push()
     with pytest.raises(Overloaded):
         room.load.check("push")
 
 
+def test_server_sheds_as_long_as_it_has_to_refuse() -> None:
+    room = Room()
+    room.load.has_time = lambda _: False
+    room.load.note_crowd("push")
+    for _ in range(5):
+        room.load.note_late(1, lasting=0)
+        with pytest.raises(Overloaded):
+            room.load.check("push")
+        assert room.sample(looks=1) is SHED
+    room.load.note_late(1, lasting=0)
+    assert room.sample(looks=1) is EXECUTE
+
+
+@pytest.mark.parametrize("answer", [SHED, QUEUE])
+def test_pushes_that_begin_in_one_turn_are_let_in_while_there_is_room_for_all_of_them(answer: Answer) -> None:
+    room = Room(load_busy_messages_max=10)
+    room.load.has_time = lambda coming: coming < 3
+    room.load.queueing = lambda coming: 10 if coming >= 3 else 0
+    room.load.let_in()
+    assert room.load.coming == 0, "nobody counts while there is time"
+    room.load.push = answer
+    for _ in range(2):
+        for _ in range(3):
+            room.load.let_in()
+        with pytest.raises(Overloaded):
+            room.load.let_in()
+        room.load.note_late(0, lasting=0)  # the next turn
+
+
+def test_process_that_sheds_queues_when_it_has_time_again() -> None:
+    room = Room()
+    room.load.note_crowd("push")
+    for late, answer in ((0.05, SHED), (0.02, SHED), (0.001, QUEUE), (0.02, QUEUE), (0.05, SHED)):
+        for _ in range(100):
+            room.load.note_late(late, lasting=0)
+        assert room.sample(waited=1.5) is answer
+
+
 def test_busy_server_queues_only_so_many_at_a_time() -> None:
     room = Room(load_busy_messages_max=10)
     assert room.sample(waited=2) is QUEUE
     assert not room.load.executes_push()
-    room.load.queueing = lambda: 10
+    room.load.queueing = lambda _: 10
     with pytest.raises(Overloaded):
         room.load.executes_push()
 

@@ -41,8 +41,10 @@ _RETRY_SECONDS_MAX = 30.0
 _PROBE_SECONDS = 0.1
 _PROBES = 5
 """So many in a row have to be late: a few large requests make everybody late for some turns, and are no load."""
-_LATE_SHARE = 0.2
+_LATE_SHARE = 0.1
 """Of the last probe, in the average."""
+_LATE_LEAVE = 3
+"""A process that sheds is short of time until it is so many times less late: the less it lets in, the more it has."""
 
 
 class Answer(Enum):
@@ -82,6 +84,8 @@ class Situation:
     """What was queued is being applied, and there is more of it."""
     late: bool = False
     """The process is short of time."""
+    refused: bool = False
+    """Some were refused since the last look."""
 
 
 def decide(now: Answer, seconds: float, situation: Situation, thresholds: Thresholds) -> Answer:
@@ -102,6 +106,9 @@ def _is_busy(now: Answer, seconds: float, situation: Situation, thresholds: Thre
         return True
     if now is Answer.EXECUTE:
         return False
+    if now is Answer.SHED and situation.refused:
+        # It has as little to do as it lets in. More would come, and would be read and decoded before it sheds again.
+        return True
     rested = situation.load < thresholds.load * thresholds.leave_ratio and seconds >= thresholds.stay_seconds
     return not rested or situation.draining
 
@@ -148,10 +155,10 @@ class Load:
     crowds: Callable[[], Mapping[LoadKind, Crowd]]
     """How requests wait now; what is told of calls is since it was last asked."""
     clock: Callable[[], float]
-    queueing: Callable[[], int] = lambda: 0
-    """How many messages of pushes wait to be queued."""
-    has_time: Callable[[], bool] = lambda: True
-    """Whether few enough pushes wait to be executed for one more."""
+    queueing: Callable[[int], int] = lambda _: 0
+    """How many messages of pushes wait to be queued, with so many pushes that are still coming."""
+    has_time: Callable[[int], bool] = lambda _: True
+    """Whether few enough pushes wait to be executed for one more, with so many that are still coming."""
     push: Answer = Answer.EXECUTE
     """The hot path looks at these three, and at nothing else."""
     ack: Answer = Answer.EXECUTE
@@ -161,6 +168,9 @@ class Load:
     """Operations that are applied in a second, of late."""
     draining: bool = False
     managed: bool = False
+    coming: int = 0
+    """Pushes that were let in, since the last probe, before their bodies were read. In one turn thousands may begin,
+    and if each of them were told that there is room for one, all but a few would be read to be refused."""
     late_seconds: float = 0.0
     """How long anything waits for its turn in the process, and has for a while."""
     late_seconds_average: float = 0.0
@@ -168,6 +178,8 @@ class Load:
     _thresholds: dict[LoadKind, Thresholds] = field(init=False)
     _seen: dict[LoadKind, float] = field(default_factory=dict)
     """The load at the last look, whether it counts or not."""
+    _rejected: dict[LoadKind, int] = field(default_factory=dict)
+    """How many had been refused by the last look."""
 
     def __post_init__(self) -> None:
         config = self.config
@@ -193,6 +205,7 @@ class Load:
             self.states[kind].load = min(seen, self._seen.get(kind, 0.0))
             self._seen[kind] = seen
             self._decide(kind)
+            self._rejected[kind] = self.states[kind].rejected
 
     def note_counts(self, counts: OperationCounts) -> None:
         """What waits, of all servers together."""
@@ -201,6 +214,7 @@ class Load:
 
     def note_late(self, seconds: float, *, lasting: float) -> None:
         """Anything waits so long for its turn; and has, for a while, for at least as long as is `lasting`."""
+        self.coming = 0
         self.late_seconds = lasting
         self.late_seconds_average += _LATE_SHARE * (seconds - self.late_seconds_average)
         load = lasting / self.config.load_wait_seconds_max
@@ -230,13 +244,19 @@ class Load:
         rate = operations / max(seconds, 0.001)
         self.drain_rate = rate if self.drain_rate == 0.0 else self.drain_rate * 0.7 + rate * 0.3
 
-    def executes_push(self) -> bool:
+    def executes_push(self, coming: int = 0) -> bool:
         """Whether a busy server executes one more now, in place of queueing it. Raises Overloaded if neither."""
-        if self.push is Answer.SHED and self.has_time():
+        if self.push is Answer.SHED and self.has_time(coming):
             return True
-        if self.push is Answer.QUEUE and self.queueing() < self.config.load_busy_messages_max:
+        if self.push is Answer.QUEUE and self.queueing(coming) < self.config.load_busy_messages_max:
             return False
         raise self.refusal("push")
+
+    def let_in(self) -> None:
+        """A push begins to arrive. Raises Overloaded if it is not worth reading."""
+        if self.push is not Answer.EXECUTE:
+            self.executes_push(self.coming)
+            self.coming += 1
 
     def has_room(self, kind: Literal["push", "ack"]) -> bool:
         """Whether one more may be queued."""
@@ -290,11 +310,15 @@ class Load:
         if not self.managed:
             return
         state, now = self.states[kind], self.clock()
-        late = late or self.late_seconds_average >= self.config.load_late_seconds
-        situation = Situation(state.load, self._depth(kind), self.draining and kind != "pop", late)
+        late = late or self.late_seconds_average >= self._late_seconds(state.answer)
+        refused = state.rejected > self._rejected.get(kind, 0)
+        situation = Situation(state.load, self._depth(kind), self.draining and kind != "pop", late, refused)
         answer = decide(state.answer, now - state.since, situation, self._thresholds[kind])
         if answer is not state.answer:
             self._change(kind, answer, now)
+
+    def _late_seconds(self, answer: Answer) -> float:
+        return self.config.load_late_seconds / (_LATE_LEAVE if answer is Answer.SHED else 1)
 
     def _change(self, kind: LoadKind, answer: Answer, now: float) -> None:
         state = self.states[kind]
@@ -341,7 +365,7 @@ class Lateness:
     def _come(self, loop: asyncio.AbstractEventLoop) -> None:
         now = loop.time()
         late = max(now - self._due_at, 0.0)
-        self._load.note_late(min(late, self._late[-1]), lasting=min(late, *self._late))
+        self._load.note_late(late, lasting=min(late, *self._late))
         self._late.append(late)
         if now >= self._sample_at:
             self._load.sample(self._store())

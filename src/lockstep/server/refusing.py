@@ -50,7 +50,7 @@ class Refusing:
         if length is None:
             return None
         try:
-            self._node.engine.check_load("push")
+            self._node.engine.let_in_push()
         except Overloaded as error:
             return self._answer(error), length
         return None
