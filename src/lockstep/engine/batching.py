@@ -235,8 +235,8 @@ class _Lane(Generic[Item, Answer]):
         return answer
 
     def _is_crowded(self, now: float) -> bool:
-        """Whether too many wait. How long so many messages take is only known from those of late, if there were any, and
-        they may have been of another kind; so the first must have waited a little, too."""
+        """Whether too many wait. How long so many messages take is known from those of late only, if there were any,
+        and they may have been of another kind; so the first must have waited a little, too."""
         if len(self._waiting) > self._limits.crowd_requests or self._waiting_bytes > self._limits.crowd_bytes:
             return True
         return (
