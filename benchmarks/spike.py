@@ -4,16 +4,19 @@
 
 Requests are due at fixed times, each on a connection that is free. One that finds none waits for it, and its latency
 counts from when it was due: a server that answers slowly cannot slow down the questions. A rate of 0 asks as fast as
-the connections allow.
+the connections allow. Whatever becomes of a request is an answer: a status, `timeout`, `lost` with its connection, or
+`refused` because there was none to be had.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import sys
 import time
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import uvloop
@@ -24,6 +27,7 @@ from benchmarks.messages import Messages
 
 QUEUE = "bench.spike"
 _BODIES = 200
+_RECONNECT_SECONDS = 0.05
 
 
 @dataclass(slots=True)
@@ -44,61 +48,95 @@ class Spike:
     async def run(self) -> dict[str, object]:
         bodies = _bodies(self.messages, self.partitions)
         due: asyncio.Queue[float] = asyncio.Queue()
-        opened = [await Connection.to(self.url) for _ in range(self.connections)]
-        began = time.perf_counter()
+        lines = [_Line(self.url) for _ in range(self.connections)]
+        for line in lines:
+            await line.open()
+        began, cpu = time.perf_counter(), time.process_time()
         workers = [
-            asyncio.create_task(self._work(due, bodies, number, connection, began + self.seconds))
-            for number, connection in enumerate(opened)
+            asyncio.create_task(self._work(due, bodies, number, line, began + self.seconds))
+            for number, line in enumerate(lines)
         ]
         if self.rate:
             await self._tick(due, began)
-            await asyncio.wait_for(due.join(), self.seconds + self.timeout_seconds + 30)
+            await due.join()
             for worker in workers:
                 worker.cancel()
-        await asyncio.gather(*workers, return_exceptions=True)
-        return self._told(time.perf_counter() - began)
+        for ended in await asyncio.gather(*workers, return_exceptions=True):
+            if isinstance(ended, Exception):
+                raise ended
+        told = self._told(time.perf_counter() - began, time.process_time() - cpu)
+        for line in lines:
+            line.close()
+        return told
 
     async def _tick(self, due: asyncio.Queue[float], began: float) -> None:
-        asked = 0
-        while (now := time.perf_counter() - began) < self.seconds:
-            while asked < now * self.rate:
+        asked, wanted = 0, round(self.rate * self.seconds)
+        while asked < wanted:
+            while asked < min((time.perf_counter() - began) * self.rate, wanted):
                 due.put_nowait(began + asked / self.rate)
                 asked += 1
             await asyncio.sleep(0.001)
 
     async def _work(
-        self, due: asyncio.Queue[float], bodies: list[bytes], number: int, connection: Connection, until: float
+        self, due: asyncio.Queue[float], bodies: list[bytes], number: int, line: _Line, until: float
     ) -> None:
         index = number
         while self.rate or time.perf_counter() < until:
             at = await due.get() if self.rate else time.perf_counter()
-            try:
-                sent = time.perf_counter()
-                async with asyncio.timeout(at + self.timeout_seconds - sent):
-                    status, _ = await connection.ask(bodies[index % len(bodies)])
-                self.answers[str(status)] += 1
+            sent = time.perf_counter()
+            answer = await line.ask(bodies[index % len(bodies)], at + self.timeout_seconds - sent)
+            self.answers[answer] += 1
+            if answer.isdigit():
                 self.latencies.append(time.perf_counter() - at)
                 self.asked.append(time.perf_counter() - sent)
-            except TimeoutError:
-                self.answers["timeout"] += 1
-                connection.close()
-                connection = await Connection.to(self.url)
-            except ConnectionError:
-                self.answers["lost"] += 1
-                connection = await Connection.to(self.url)
-            finally:
-                if self.rate:
-                    due.task_done()
+            if self.rate:
+                due.task_done()
             index += self.connections
 
-    def _told(self, seconds: float) -> dict[str, object]:
+    def _told(self, seconds: float, cpu_seconds: float) -> dict[str, object]:
         return {
             "answers": dict(self.answers),
             "seconds": seconds,
+            "cpu_seconds": cpu_seconds,
             "p50_ms": 1000 * percentile(self.latencies, 50) if self.latencies else None,
             "p99_ms": 1000 * percentile(self.latencies, 99) if self.latencies else None,
             "asked_p99_ms": 1000 * percentile(self.asked, 99) if self.asked else None,
         }
+
+
+class _Line:
+    """A connection that is made again when it is lost. A server that takes none is no reason to give up."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._connection: Connection | None = None
+
+    async def open(self) -> None:
+        with suppress(OSError):
+            self._connection = await Connection.to(self._url)
+
+    async def ask(self, body: bytes, seconds: float) -> str:
+        """The status, or what happened in its place."""
+        answer = "refused"
+        try:
+            async with asyncio.timeout(seconds):
+                if self._connection is None:
+                    self._connection = await Connection.to(self._url)
+                answer = "lost"
+                status, _ = await self._connection.ask(body)
+                return str(status)
+        except TimeoutError:
+            answer = "timeout"
+        except OSError:
+            # Of a server that refuses, the next one would ask again at once.
+            await asyncio.sleep(_RECONNECT_SECONDS)
+        self.close()
+        return answer
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
 
 def _bodies(messages: int, partitions: int) -> list[bytes]:
@@ -117,6 +155,7 @@ def _bodies(messages: int, partitions: int) -> list[bytes]:
 def main() -> None:
     url, rate, seconds, messages, partitions, connections, timeout = sys.argv[1:]
     spike = Spike(url, float(rate), float(seconds), int(messages), int(partitions), int(connections), float(timeout))
+    gc.disable()  # it ends soon, and must not be late itself
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         print(json.dumps(runner.run(spike.run())), flush=True)
 

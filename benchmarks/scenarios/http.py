@@ -62,7 +62,7 @@ async def served(setting: Setting) -> AsyncIterator[Target]:
     ):
         await create_partitions(engine, setting.messages)
         await analyze(dsn)
-        async with server_process(dsn, load_management=False) as (url, pid):
+        async with server_process(dsn) as (url, pid):
             connections = [await Connection.to(url) for _ in range(CONNECTIONS_MAX)]
             postmaster = await _postmaster(direct)
             yield Target(url, pid, postmaster, connections, plain, engine)
@@ -202,8 +202,10 @@ class Consumers:
         asking = self.target.connections[caller]
         path = f"/api/v1/pop/queue/{POP_QUEUE}?batch={self.size}&partitions=10"
         status, body = await asking.ask(request("GET", path))
-        if status in (204, 429):  # nothing there, or the server is busy
+        if status == 204:  # nothing there
             return 0
+        if status != 200:
+            raise RuntimeError(f"the pop was answered {status}: {body[:200]!r}")
         start = body.index(b'"leaseId":"') + 11
         lease = body[start : start + 36].decode()
         status, answer = await asking.ask(request("POST", f"/api/v1/lease/{lease}/ack", b"{}"))

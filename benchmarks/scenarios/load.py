@@ -12,6 +12,7 @@ from typing import Any
 from benchmarks.harness import Bar, Outcome, Side, Table, progress
 from benchmarks.http_client import Connection, request
 from benchmarks.messages import transaction_ids
+from benchmarks.processes import children, cpu_seconds
 from benchmarks.scenarios.http import server_process
 from benchmarks.scenarios.setting import QUEUE, Setting, table
 from benchmarks.servers import opened_engine
@@ -28,6 +29,8 @@ SPIKE_CONNECTIONS = 4_000
 """Clients that ask all at once: fewer connections would be a limit of their own, before the server."""
 SPIKE = 10
 TIMEOUT_SECONDS = 10.0
+START_SECONDS_MAX = 60.0
+"""Of the load generator, which makes its requests and its connections first."""
 REQUESTS = 256
 """That are queued, or executed, as one call."""
 
@@ -41,6 +44,9 @@ async def spike_scenario(setting: Setting) -> Outcome:
     sustained = await _sustained(setting, min(seconds, 5.0))
     for managed in (True, False):
         row = await _spike(setting, sustained, seconds, managed=managed)
+        # Measured around the spike, because others may use the machine, too.
+        after = await _sustained(setting, min(seconds, 5.0))
+        row["goodput"] = round(row["messages_per_second"] / (MESSAGES * (sustained + after) / 2), 3)
         rows.append(row)
         progress(f"{row['name']}: {row['answers']}")
         if managed:
@@ -61,14 +67,14 @@ async def _sustained(setting: Setting, seconds: float) -> float:
 
 
 async def _spike(setting: Setting, sustained: float, seconds: float, *, managed: bool) -> dict[str, Any]:
-    async with setting.server.database() as dsn, server_process(dsn, load_management=managed) as (url, _):
+    async with setting.server.database() as dsn, server_process(dsn, load_management=managed) as (url, pid):
         await _generate(url, 0, 1.0, CONNECTIONS)
-        before = await _stored(dsn)
+        before, cpu = await _stored(dsn), cpu_seconds(children(pid))
         told = await _generate(url, sustained * SPIKE, seconds, SPIKE_CONNECTIONS)
         ended = time.perf_counter()
         await _drained(url)
         drain_seconds = time.perf_counter() - ended
-        stored = await _stored(dsn) - before
+        stored, cpu = await _stored(dsn) - before, cpu_seconds(children(pid)) - cpu
     answers, whole_seconds = told["answers"], told["seconds"] + drain_seconds
     accepted = MESSAGES * (answers.get("201", 0) + answers.get("202", 0))
     answered = sum([count for answer, count in answers.items() if answer in ("201", "202", "429")])
@@ -79,8 +85,9 @@ async def _spike(setting: Setting, sustained: float, seconds: float, *, managed:
         "p50_ms": round(told["p50_ms"] or 0, 1),
         "p99_ms": round(told["p99_ms"] or 0, 1),
         "drain_seconds": round(drain_seconds, 2),
+        "server_cpu": round(cpu / whole_seconds, 2),
+        "generator_cpu": round(told["cpu_seconds"] / told["seconds"], 2),
         # From the first request until all that was accepted is applied.
-        "goodput": round(stored / whole_seconds / (sustained * MESSAGES), 3),
         "messages_per_second": round(stored / whole_seconds),
         # A request that timed out may have been stored all the same.
         "lost": max(accepted - stored, 0),
@@ -90,9 +97,19 @@ async def _spike(setting: Setting, sustained: float, seconds: float, *, managed:
 async def _generate(url: str, rate: float, seconds: float, connections: int) -> Any:
     arguments = [url, rate, seconds, MESSAGES, PARTITIONS, connections, TIMEOUT_SECONDS]
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "benchmarks.spike", *map(str, arguments), stdout=asyncio.subprocess.PIPE
+        *(sys.executable, "-m", "benchmarks.spike", *map(str, arguments)),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
     )
-    said, _ = await process.communicate()
+    try:
+        async with asyncio.timeout(seconds + TIMEOUT_SECONDS + START_SECONDS_MAX):
+            said, complaint = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if process.returncode:
+        raise RuntimeError(f"the load generator failed ({process.returncode}): {complaint.decode().strip()[-2000:]}")
     return json.loads(said)
 
 

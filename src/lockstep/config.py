@@ -54,6 +54,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     workers: Annotated[int, Meta(ge=1, le=256), _help("Server processes, all on the same port.")] = 1
     log_level: Annotated[Literal["debug", "info", "warning", "error"], _help("What the server logs.")] = "info"
     log_format: Annotated[Literal["text", "json"], _help("How the server writes its log lines.")] = "text"
+    log_summary_seconds: Annotated[
+        _Seconds, _help("How often the server logs how many requests failed, while the database is away.")
+    ] = 60.0
     body_bytes_max: Annotated[_Bytes, _help("Largest body of an HTTP request.")] = 96 * _MIB
     request_headers_bytes_max: Annotated[_Bytes, _help("Most bytes of the headers of an HTTP request.")] = 32 * _KIB
     request_timeout_seconds: Annotated[_Seconds, _help("Longest wait for the next part of an HTTP request.")] = 30.0
@@ -139,6 +142,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     breaker_open_seconds: Annotated[
         _Seconds, _help("How often a server then looks whether PostgreSQL is back; meanwhile its calls fail at once.")
     ] = 0.5
+    breaker_silent_seconds: Annotated[
+        _Seconds,
+        _help("When PostgreSQL does not answer a call of a server for this long, it looks whether it answers at all."),
+    ] = 3.0
     spool_dir: Annotated[
         str | None,
         _help("Directory in which a server buffers pushes while PostgreSQL is away, or in maintenance mode."),
@@ -158,7 +165,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     load_interval_seconds: Annotated[_Seconds, _help("How often a server looks at its load.")] = 1.0
     load_wait_seconds_max: Annotated[
         _Seconds, _help("How long requests of a kind wait for their call, and for the process, when its load is 1.")
-    ] = 1.0
+    ] = 2.0
     load_latency_seconds_max: Annotated[
         _Seconds, _help("How long even the fastest call of a kind takes when its load is 1.")
     ] = 2.0

@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from lockstep.storage.postgres.embedded import EmbeddedPostgres
 from support.broker import LONG_MS, TIMEOUT_SECONDS, Broker, data
 from support.chaos_fleet import SOAK, Scale
 from support.chaos_servers import HttpServer
-from support.embedded_tools import SMALL, add_cluster, postmaster_pid
+from support.embedded_tools import SMALL, add_cluster, postmaster_pid, processes_in
 from support.server import running_server
 
 QUEUE = "orders"
@@ -242,6 +242,64 @@ async def test_all_parts_of_a_server_recover_after_a_restart_of_postgres(
                     await there.push_to("other", "heard")
                     await asyncio.wait([poll], timeout=0.1)
             assert data(await poll) == ["heard"]
+
+
+async def test_postgres_that_hangs_is_away_until_it_goes_on(
+    postgres: EmbeddedPostgres, folder: Path, tmp_path: Path
+) -> None:
+    """Its sockets stay open, so that nobody is told anything."""
+    with running_server(postgres.dsn, tmp_path, breaker_silent_seconds=0.2) as server:
+        async with Broker(server.url) as broker:
+            async with producers(server.url) as made:
+                await progress(made, 3)
+                hanging = processes_in(folder / "data/pgdata")
+                signal_all(hanging, signal.SIGSTOP)
+                try:
+                    await progress([producer for producer in made if producer.with_ids], 3, status="buffered")
+                    assert (await broker.send("GET", f"/api/v1/pop/queue/{QUEUE}"))[0] == 503
+                    assert (await broker.send("GET", "/ready"))[0] == 503
+                    assert (await broker.send("GET", "/health"))[0] == 200
+                finally:
+                    signal_all(hanging, signal.SIGCONT)
+                await progress(made, 3, status="queued")
+            await drained(broker)
+            await check_stored(broker, made)
+    failed = [line for line in (tmp_path / "server.log").read_text().splitlines() if "request_failed" in line]
+    assert len(failed) == 1, "an outage is no line for each request"
+
+
+def signal_all(pids: list[int], number: signal.Signals) -> None:
+    assert pids
+    for pid in pids:
+        with suppress(ProcessLookupError):  # a backend may end by itself
+            os.kill(pid, number)
+
+
+async def test_server_that_starts_while_postgres_is_away_buffers_and_then_migrates(
+    folder: Path, tmp_path: Path
+) -> None:
+    """A database that was never used: only its address is known."""
+    postgres = EmbeddedPostgres(add_cluster(folder / "data"), settings=SMALL)
+    postgres.start()
+    dsn = postgres.dsn
+    postgres.stop()
+    try:
+        with running_server(dsn, tmp_path, workers=2) as server:
+            async with Broker(server.url) as broker:
+                assert (await broker.send("GET", "/health"))[1]["database"] == "disconnected"
+                assert (await broker.send("GET", "/ready"))[0] == 503
+                assert (await broker.send("GET", f"/api/v1/pop/queue/{QUEUE}"))[0] == 503
+                assert (await broker.send("POST", "/api/v1/lease/x/ack", body={}))[0] == 503
+                async with producers(server.url) as made:
+                    await progress(made, 3, status="buffered")
+                    await asyncio.to_thread(postgres.start)
+                    await progress(made, 3, status="queued")
+                await drained(broker)
+                assert (await broker.send("GET", "/ready"))[0] == 200
+                await check_stored(broker, made)
+                assert [producer.unknown for producer in made] == [[]] * PRODUCERS
+    finally:
+        postgres.stop()
 
 
 async def test_embedded_postgres_of_a_server_is_brought_back(folder: Path) -> None:

@@ -132,12 +132,30 @@ def test_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, shared_dsn: s
     assert "pip install 'lockstep[server]'" in run("serve", "--dsn", shared_dsn, code=1).stderr
 
 
-def test_database_that_is_not_there_is_a_failed_start() -> None:
-    options = ["--dsn", "postgresql://u:sesame@127.0.0.1:1/d", "--connect-attempts-max", "1", "--port", "0"]
-    ended = run_process("serve", *options)
+def test_database_that_refuses_us_is_a_failed_start(shared_dsn: str) -> None:
+    user, _, host = shared_dsn.rpartition("@")
+    ended = run_process("serve", "--dsn", f"{user}:sesame@{host.replace('/', '/no_such_', 1)}", "--port", "0")
     assert ended.returncode == 1
     assert "(unavailable)" in ended.stderr
+    assert "no_such_" in ended.stderr
     assert "sesame" not in ended.stdout + ended.stderr
+
+
+def test_database_that_is_not_there_is_waited_for(tmp_path: Path) -> None:
+    options = ["--dsn", "postgresql://u:sesame@127.0.0.1:1/d", "--spool-dir", str(tmp_path), "--workers", "2"]
+    with serving(*options) as (process, said):
+        url = re.search(r"listens on (http://localhost:\d+)", "\n".join(said))[1]  # type: ignore[index]
+        with urlopen(f"{url}/health", timeout=30) as answer:
+            assert b"disconnected" in answer.read()
+        body = b'{"items": [{"queue": "q", "payload": 1}]}'
+        with urlopen(Request(f"{url}/api/v1/push", data=body, method="POST"), timeout=30) as answer:
+            assert b"buffered" in answer.read()
+        process.send_signal(signal.SIGTERM)
+        assert process.stderr is not None
+        logged = process.stderr.read()
+        assert process.wait(timeout=60) == 0
+    assert "database_away" in logged
+    assert "sesame" not in logged
 
 
 @contextmanager

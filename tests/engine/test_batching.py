@@ -15,6 +15,7 @@ from lockstep.core.messages import Batch
 from lockstep.core.policy import QueueOptions
 from lockstep.core.records import Ack, PopRequest, Renewal, Subscription
 from lockstep.engine.engine import Engine
+from lockstep.engine.load import Answer
 from lockstep.errors import QueueFull, Unavailable
 from lockstep.storage.base import Store
 from lockstep.storage.postgres.store import PostgresStore
@@ -294,6 +295,43 @@ async def test_a_second_call_is_begun_once_enough_has_gathered(store: Store) -> 
     gate.open()
     results = await asyncio.gather(*tasks)
     assert sorted(result[0].seq for result in results) == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize(("wait_seconds_max", "answer"), [(0.001, Answer.SHED), (3600, Answer.EXECUTE)])
+async def test_many_messages_are_a_crowd_once_they_have_to_wait(
+    store: Store, wait_seconds_max: float, answer: Answer
+) -> None:
+    gate = Gate(store, "push")
+    settings = {"load_busy_messages_max": 5, "load_wait_seconds_max": wait_seconds_max}
+    engine = Engine(gate, one_call_at_a_time(**settings))  # type: ignore[arg-type]
+    engine._load.manage()
+    tasks = [asyncio.create_task(engine.push([batch("p", b"0")]))]
+    await gate.arrived.wait()
+    tasks += [asyncio.create_task(engine.push([batch("p", b"x", b"x")])) for _ in range(4)]
+    await asyncio.sleep(0.002)
+    tasks.append(asyncio.create_task(engine.push([batch("p", b"x", b"x")])))
+    await asyncio.sleep(0)
+    assert engine._load.push is Answer.EXECUTE, "nobody knows yet how long that takes"
+    engine._batching._push._messages_per_second = 1.0
+    tasks.append(asyncio.create_task(engine.push([batch("p", b"last")])))
+    await asyncio.sleep(0.002)
+    assert engine._load.push is answer
+    gate.open()
+    assert [len(result) for result in await asyncio.gather(*tasks)] == [1, 2, 2, 2, 2, 2, 1]
+
+
+async def test_pushes_that_come_count_as_much_as_those_of_late(store: Store) -> None:
+    gate = Gate(store, "push")
+    engine = Engine(gate, one_call_at_a_time(load_busy_messages_max=1000))  # type: ignore[arg-type]
+    assert engine._batching.has_time(999)
+    assert not engine._batching.has_time(1000)
+    tasks = [asyncio.create_task(engine.push([batch("p", *[b"x"] * 10)])) for _ in range(20)]
+    await gate.arrived.wait()
+    await asyncio.sleep(0)
+    assert engine._batching.has_time(50)
+    assert not engine._batching.has_time(200)
+    gate.open()
+    await asyncio.gather(*tasks)
 
 
 async def test_calls_that_take_long_hold_up_nobody(store: Store) -> None:

@@ -11,7 +11,7 @@ from lockstep.config import Config, load
 from lockstep.core.operations import OperationCounts, OperationDepth
 from lockstep.core.statistics import StoreCounts
 from lockstep.engine.batching import Crowd, LoadKind
-from lockstep.engine.load import Answer, Load, Situation, Thresholds, decide, load_of, pool_load
+from lockstep.engine.load import Answer, Lateness, Load, Situation, Thresholds, decide, load_of, pool_load
 from lockstep.errors import InvalidOption, Overloaded
 
 EXECUTE, QUEUE, SHED, REJECT = Answer.EXECUTE, Answer.QUEUE, Answer.SHED, Answer.REJECT
@@ -45,6 +45,8 @@ POP = Thresholds(0.95, 0, leave_ratio=0.8, stay_seconds=2)
         (EXECUTE, 60, Situation(load=0.7, late=True), SHED),
         (SHED, 0, Situation(load=0.1, late=True), SHED),
         (SHED, 60, Situation(load=0.1, late=True), EXECUTE),
+        (SHED, 60, Situation(load=0.1, late=True, refused=True), SHED),
+        (QUEUE, 60, Situation(load=0.1, refused=True), EXECUTE),
         (SHED, 0, Situation(load=0.9), QUEUE),
         (QUEUE, 0, Situation(load=0.9, late=True, draining=True), QUEUE),
         (QUEUE, 0, Situation(load=0.9, late=True), SHED),
@@ -133,24 +135,62 @@ class Room:
         config = load({"operation_push_depth_max": 10, "load_stay_seconds": 2, **settings}, environ={})
         self.load = Load(config, crowds=self.crowds, clock=lambda: self.now)
         self.load.manage()
+        self.turns = Turns()
+        self.lateness = Lateness(self.load, StoreCounts)
 
     def crowds(self) -> dict[LoadKind, Crowd]:
-        return {"push": self.crowd, "ack": Crowd(), "pop": Crowd()}
+        return {"push": self.crowd, "ack": Crowd(), "pop": self.crowd}
 
-    def sample(self, *, after: float = 1.0, waited: float = 0.0) -> Answer:
-        self.now += after
+    def sample(self, *, after: float = 1.0, waited: float = 0.0, looks: int = 2) -> Answer:
         self.crowd = Crowd(oldest_seconds=waited)
-        self.load.sample(StoreCounts())
+        for _ in range(looks):
+            self.now += after / looks
+            self.load.sample(StoreCounts())
         return self.load.push
+
+    def take_turns(self, seconds: float, *, each: float, waited: float = 0.0) -> set[tuple[Answer, Answer]]:
+        """Let the event loop do turns of this length for so long, with requests that wait so long for their call;
+        returns what pushes and pops were answered with."""
+        self.crowd = Crowd(oldest_seconds=waited)
+        answers = set()
+        if self.turns.probe is None:
+            self.lateness._ask(self.turns)  # type: ignore[arg-type]
+        end = self.turns.now + seconds
+        while self.turns.now < end:
+            self.now += each
+            self.turns.take(each)
+            answers.add((self.load.push, self.load.pop))
+        return answers
+
+
+class Turns:
+    """An event loop of which a test says how long its turns are."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.probe: tuple[float, Any, Any] | None = None
+
+    def time(self) -> float:
+        return self.now
+
+    def call_at(self, when: float, call: Any, argument: Any) -> None:
+        self.probe = (when, call, argument)
+
+    def take(self, seconds: float) -> None:
+        self.now += seconds
+        assert self.probe is not None
+        when, call, argument = self.probe
+        if self.now >= when:
+            call(argument)
 
 
 def test_push_is_queued_while_it_is_busy_and_executed_again_after_a_rest(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="lockstep.engine.load")
     room = Room()
     assert room.sample() is EXECUTE
-    assert room.sample(waited=0.8) is QUEUE
-    assert room.sample(waited=0.8) is QUEUE
-    assert room.sample() is EXECUTE
+    assert room.sample(waited=1.6) is QUEUE
+    assert room.sample(waited=1.6) is QUEUE
+    assert room.sample(after=2.0) is EXECUTE
     assert [(r.kind, r.answer, r.before) for r in caplog.records] == [  # type: ignore[attr-defined]
         ("push", "queue", "execute"),
         ("push", "execute", "queue"),
@@ -160,9 +200,9 @@ def test_push_is_queued_while_it_is_busy_and_executed_again_after_a_rest(caplog:
 def test_pops_are_refused_no_longer_than_the_server_is_busy() -> None:
     """A pop cannot be queued: whoever is refused after the load is gone has nothing from it."""
     room = Room(load_stay_seconds=60)
-    room.load.note_late(2)
+    room.load.note_late(2, lasting=2)
     assert room.load.pop is REJECT
-    room.load.note_late(0)
+    room.load.note_late(0, lasting=0)
     room.sample()
     assert room.load.pop is EXECUTE
 
@@ -171,12 +211,12 @@ def test_crowd_is_answered_at_once() -> None:
     room = Room()
     room.load.note_crowd("push")
     assert (room.load.push, room.load.ack, room.load.pop) == (SHED, EXECUTE, EXECUTE)
-    assert room.sample(waited=1) is QUEUE, "the process has time, so the store is slow"
+    assert room.sample(waited=2) is QUEUE, "the process has time, so the store is slow"
 
 
 def test_full_operation_queue_refuses_at_once_and_takes_again_when_it_has_room() -> None:
     room = Room()
-    room.sample(waited=1)
+    room.sample(waited=2)
     for _ in range(9):
         room.load.note_queued("push", 1)
     assert room.load.has_room("push")
@@ -189,19 +229,19 @@ def test_full_operation_queue_refuses_at_once_and_takes_again_when_it_has_room()
     assert refused.value.details["retry_after_seconds"] == 1
     for depth, answer in ((9, REJECT), (8, REJECT), (7, QUEUE)):
         room.load.note_counts(OperationCounts(pending=[OperationDepth(kind="push", operations=depth)]))
-        assert room.sample(waited=1) is answer
+        assert room.sample(waited=2) is answer
 
 
 def test_operation_queue_is_full_of_bytes_too() -> None:
     room = Room(operation_bytes_max=1000)
-    room.sample(waited=1)
+    room.sample(waited=2)
     room.load.note_queued("push", 1000)
     assert room.load.push is REJECT
 
 
 def test_retry_after_follows_what_is_to_be_applied() -> None:
     room = Room(operation_push_depth_max=1000)
-    room.sample(waited=1)
+    room.sample(waited=2)
     room.load.note_counts(OperationCounts(pending=[OperationDepth(kind="push", operations=1000)]))
     room.load.note_applied(100, seconds=2)
     assert room.load.wait_seconds(100) == 2
@@ -243,29 +283,107 @@ def test_settings_out_of_range(name: str, value: object) -> None:
 def test_process_that_is_short_of_time_executes_what_it_can_and_refuses_the_rest() -> None:
     room = Room()
     for _ in range(20):
-        room.load.note_late(0.8)
+        room.load.note_late(1.6, lasting=1.6)
     assert room.sample() is SHED
     assert room.load.executes_push()
     room.load.check("push")
-    room.load.has_time = lambda: False
+    room.load.has_time = lambda _: False
     with pytest.raises(Overloaded):
         room.load.executes_push()
     with pytest.raises(Overloaded):
         room.load.check("push")
 
 
+def test_server_sheds_as_long_as_it_has_to_refuse() -> None:
+    room = Room()
+    room.load.has_time = lambda _: False
+    room.load.note_crowd("push")
+    for _ in range(5):
+        room.load.note_late(1, lasting=0)
+        with pytest.raises(Overloaded):
+            room.load.check("push")
+        assert room.sample(looks=1) is SHED
+    room.load.note_late(1, lasting=0)
+    assert room.sample(looks=1) is EXECUTE
+
+
+@pytest.mark.parametrize("answer", [SHED, QUEUE])
+def test_pushes_that_begin_in_one_turn_are_let_in_while_there_is_room_for_all_of_them(answer: Answer) -> None:
+    room = Room(load_busy_messages_max=10)
+    room.load.has_time = lambda coming: coming < 3
+    room.load.queueing = lambda coming: 10 if coming >= 3 else 0
+    room.load.let_in()
+    assert room.load.coming == 0, "nobody counts while there is time"
+    room.load.push = answer
+    for _ in range(2):
+        for _ in range(3):
+            room.load.let_in()
+        with pytest.raises(Overloaded):
+            room.load.let_in()
+        room.load.note_late(0, lasting=0)  # the next turn
+
+
+def test_process_that_sheds_queues_when_it_has_time_again() -> None:
+    room = Room()
+    room.load.note_crowd("push")
+    for late, answer in ((0.05, SHED), (0.02, SHED), (0.001, QUEUE), (0.02, QUEUE), (0.05, SHED)):
+        for _ in range(100):
+            room.load.note_late(late, lasting=0)
+        assert room.sample(waited=1.5) is answer
+
+
 def test_busy_server_queues_only_so_many_at_a_time() -> None:
     room = Room(load_busy_messages_max=10)
-    assert room.sample(waited=1) is QUEUE
+    assert room.sample(waited=2) is QUEUE
     assert not room.load.executes_push()
-    room.load.queueing = lambda: 10
+    room.load.queueing = lambda _: 10
     with pytest.raises(Overloaded):
         room.load.executes_push()
 
 
-def test_being_late_is_load_at_once() -> None:
+def test_being_late_for_a_while_is_load_at_once() -> None:
     room = Room()
-    room.load.note_late(0.69)
+    room.load.note_late(5, lasting=1.39)
     assert room.load.push is EXECUTE
-    room.load.note_late(0.81)
+    room.load.note_late(1.61, lasting=1.61)
     assert (room.load.push, room.load.ack, room.load.pop) == (SHED, QUEUE, EXECUTE)
+
+
+def test_load_counts_if_it_lasts() -> None:
+    room = Room()
+    assert room.sample(waited=60, looks=1) is EXECUTE
+    assert room.sample(waited=0, looks=1) is EXECUTE
+    assert room.sample(waited=60, looks=1) is EXECUTE
+    assert room.sample(waited=60, looks=1) is QUEUE
+
+
+@pytest.mark.parametrize(("each", "waited"), [(0.05, 0.1), (0.3, 0.6), (0.5, 0.9)])
+def test_server_that_does_all_it_can_executes_everything(each: float, waited: float) -> None:
+    """Large batches make long turns, and requests wait for those before them; it is as fast as it can be."""
+    room = Room()
+    assert room.take_turns(60, each=each, waited=waited) == {(EXECUTE, EXECUTE)}
+
+
+def test_a_few_turns_that_are_very_long_are_no_load() -> None:
+    room = Room()
+    for _ in range(10):
+        assert room.take_turns(6, each=2.0) == {(EXECUTE, EXECUTE)}
+        assert room.take_turns(2, each=0.01) == {(EXECUTE, EXECUTE)}
+
+
+def test_waits_that_grow_over_seconds_are_an_overload() -> None:
+    room = Room()
+    for waited in (0.5, 1.0, 1.3):
+        assert room.take_turns(1, each=0.05, waited=waited) == {(EXECUTE, EXECUTE)}
+    room.take_turns(2, each=0.05, waited=1.7)
+    assert (room.load.push, room.load.pop) == (QUEUE, EXECUTE)
+    room.take_turns(2.2, each=0.05, waited=3.0)
+    assert (room.load.push, room.load.pop) == (QUEUE, REJECT)
+
+
+def test_process_whose_turns_stay_long_for_seconds_sheds() -> None:
+    room = Room()
+    room.take_turns(20, each=2.5)
+    assert (room.load.push, room.load.pop) == (SHED, REJECT)
+    room.take_turns(10, each=0.05)
+    assert (room.load.push, room.load.pop) == (EXECUTE, EXECUTE)

@@ -214,6 +214,63 @@ async def test_full_spool_refuses_and_takes_again_when_it_is_drained(away: AwayS
         assert await stored(engine) == [large] * accepted + ["last"]
 
 
+async def test_engine_that_starts_while_the_store_is_away_buffers_until_it_comes(
+    away: AwayStore, tmp_path: Path
+) -> None:
+    away.leave()
+    async with Engine(away, Config(), spool_dir=tmp_path) as engine:
+        await engine.start_buffering()
+        assert await push(engine, "1") == ["buffered"]
+        assert (await engine.maintenance_mode()).breaker == "open"
+    async with Engine(away, Config(), spool_dir=tmp_path) as engine:
+        await engine.start_buffering()
+        assert await push(engine, "2") == ["buffered"]
+        assert buffered(engine) == 2
+        away.come_back()
+        await drained(engine)
+        assert await push(engine, "3") == ["queued"]
+        assert await stored(engine) == ["1", "2", "3"]
+    async with Engine(away, Config(), spool_dir=tmp_path) as engine:
+        await engine.start_buffering()
+        away.leave()
+        assert await push(engine, "4") == ["buffered"], "it is the same spool"
+        assert stats_of(engine).messages_buffered == 3
+
+
+async def test_maintenance_mode_that_is_not_known_yet_is_learned_before_anything_is_pushed(
+    away: AwayStore, tmp_path: Path
+) -> None:
+    await away.set_maintenance_mode(push=True)
+    away.leave()
+    async with Engine(away, Config(), spool_dir=tmp_path) as engine:
+        await engine.start_buffering()
+        assert not (await engine.maintenance_mode()).push
+        away.come_back()
+        assert await push(engine, "1") == ["buffered"]
+        async with asyncio.timeout(30):
+            while not (await engine.maintenance_mode()).push:  # noqa: ASYNC110 - there is no event
+                await asyncio.sleep(0.001)
+        assert await push(engine, "2") == ["buffered"]
+        await engine.set_maintenance_mode(push=False)
+        await drained(engine)
+        assert await stored(engine) == ["1", "2"]
+
+
+async def test_what_was_buffered_for_an_address_goes_to_the_store_that_comes(
+    away: AwayStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Engine(AwayStore(), Config(), spool_dir=tmp_path) as engine:
+        await engine.start_buffering()  # another store, which is known here
+    away.leave()
+    async with Engine(away, Config(), spool_dir=tmp_path) as engine:
+        await engine.start_buffering()
+        assert await push(engine, "1") == ["buffered"]
+        away.come_back()
+        await drained(engine)
+        assert await stored(engine) == ["1"]
+    assert "spool_of_other_store" in [record.getMessage() for record in caplog.records]
+
+
 async def test_engine_that_does_not_buffer_fails(away: AwayStore) -> None:
     async with Engine(away, Config()) as engine:
         away.leave()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import socket
 import time
@@ -10,7 +9,7 @@ from contextlib import suppress
 
 import psycopg
 
-from support.http import Http
+from support.http import Http, answers
 from support.server import ServerProcess
 
 WAITING = "SELECT FROM pg_locks WHERE NOT granted AND relation = 'lockstep.cursor'::regclass"
@@ -26,22 +25,11 @@ def _push(queue: str, payload: object) -> bytes:
     return json.dumps({"items": [{"queue": queue, "payload": payload}]}).encode()
 
 
-def _answers(connection: socket.socket, count: int) -> list[tuple[int, bytes]]:
-    """Answers are told apart by their lengths, as a client does."""
-    answers = []
-    with connection.makefile("rb") as stream:
-        for _ in range(count):
-            status = int(stream.readline().split()[1])
-            headers = http.client.parse_headers(stream)
-            answers.append((status, stream.read(int(headers["content-length"]))))
-    return answers
-
-
 def test_a_connection_takes_one_request_after_the_other(memory_http: Http, queue: str) -> None:
     with memory_http.socket() as connection:
         for number in range(3):
             connection.sendall(_request("POST", "/api/v1/push", _push(queue, number)))
-            [(status, body)] = _answers(connection, 1)
+            [(status, body)] = answers(connection, 1)
             assert (status, json.loads(body)[0]["seq"]) == (201, number + 1)
 
 
@@ -49,9 +37,9 @@ def test_requests_without_a_pause_are_answered_in_their_order(memory_http: Http,
     pushes = [_request("POST", "/api/v1/push", _push(queue, number)) for number in range(50)]
     with memory_http.socket() as connection:
         connection.sendall(b"".join(pushes) + _request("GET", f"/api/v1/pop/queue/{queue}?batch=50"))
-        answers = _answers(connection, 51)
-    assert [json.loads(body)[0]["seq"] for _, body in answers[:50]] == list(range(1, 51))
-    assert [message["data"] for message in json.loads(answers[50][1])["messages"]] == list(range(50))
+        told = answers(connection, 51)
+    assert [json.loads(body)[0]["seq"] for _, body in told[:50]] == list(range(1, 51))
+    assert [message["data"] for message in json.loads(told[50][1])["messages"]] == list(range(50))
 
 
 def test_a_request_may_come_byte_by_byte(memory_http: Http, queue: str) -> None:
@@ -59,7 +47,7 @@ def test_a_request_may_come_byte_by_byte(memory_http: Http, queue: str) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for byte in _request("POST", "/api/v1/push", _push(queue, "slowly")):
             connection.send(bytes([byte]))
-        assert _answers(connection, 1)[0][0] == 201
+        assert answers(connection, 1)[0][0] == 201
     assert memory_http.pop(queue)["messages"][0]["data"] == "slowly"
 
 
@@ -69,7 +57,7 @@ def test_a_body_may_come_in_chunks(memory_http: Http, queue: str) -> None:
     chunks = b"".join([b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces]) + b"0\r\n\r\n"
     with memory_http.socket() as connection:
         connection.sendall(b"POST /api/v1/push HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks)
-        assert _answers(connection, 1)[0][0] == 201
+        assert answers(connection, 1)[0][0] == 201
     assert memory_http.pop(queue)["messages"][0]["data"] == "in chunks"
 
 
@@ -79,14 +67,14 @@ def test_a_client_that_asks_first_is_told_to_go_on(memory_http: Http, queue: str
         connection.sendall(_request("POST", "/api/v1/push", body, "Expect: 100-continue")[: -len(body)])
         assert connection.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
         connection.sendall(body)
-        assert _answers(connection, 1)[0][0] == 201
+        assert answers(connection, 1)[0][0] == 201
 
 
 def test_a_client_that_asks_first_is_told_that_it_is_too_much(memory_http: Http) -> None:
     with memory_http.socket() as connection:
         head = "POST /api/v1/push HTTP/1.1\r\nHost: x\r\nContent-Length: 9999999999\r\nExpect: 100-continue\r\n\r\n"
         connection.sendall(head.encode())
-        assert _answers(connection, 1)[0][0] == 413
+        assert answers(connection, 1)[0][0] == 413
 
 
 def test_what_came_before_a_request_that_is_refused_is_answered(memory_http: Http, queue: str) -> None:
@@ -95,7 +83,7 @@ def test_what_came_before_a_request_that_is_refused_is_answered(memory_http: Htt
         connection.sendall(
             good + good + b"POST /api/v1/push HTTP/1.1\r\nHost: x\r\nContent-Length: 9999999999\r\n\r\n{"
         )
-        assert [status for status, _ in _answers(connection, 3)] == [201, 201, 413]
+        assert [status for status, _ in answers(connection, 3)] == [201, 201, 413]
         assert connection.recv(1) == b""
 
 
@@ -114,7 +102,7 @@ def test_a_connection_ends_when_the_client_says_so(memory_http: Http) -> None:
     for request in (_request("GET", "/health", b"", "Connection: close"), b"GET /health HTTP/1.0\r\n\r\n"):
         with memory_http.socket() as connection:
             connection.sendall(request)
-            assert _answers(connection, 1)[0][0] == 200
+            assert answers(connection, 1)[0][0] == 200
             assert connection.recv(1) == b""
 
 
@@ -122,13 +110,13 @@ def test_other_protocols_are_declined_by_an_answer_in_this_one(memory_http: Http
     upgrade = _request("GET", "/health", b"", "Connection: Upgrade", "Upgrade: h2c")
     with memory_http.socket() as connection:
         connection.sendall(upgrade)
-        assert _answers(connection, 1)[0][0] == 200
+        assert answers(connection, 1)[0][0] == 200
 
 
 def test_requests_without_a_pause_that_are_refused_are_answered_one_by_one(memory_http: Http) -> None:
     with memory_http.socket() as connection:
         connection.sendall(_request("GET", "/nowhere") * 3000)
-        assert {status for status, _ in _answers(connection, 3000)} == {404}
+        assert {status for status, _ in answers(connection, 3000)} == {404}
 
 
 def test_a_client_that_does_not_read_its_answer_is_given_up(impatient_http: Http, queue: str) -> None:

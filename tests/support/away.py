@@ -28,6 +28,8 @@ class AwayStore(MemoryStore):
 
     def watch(self, *, there: Callable[[bool], None], changed: Callable[[], None]) -> None:  # noqa: ARG002
         self._there = there
+        if self.is_away:
+            there(False)
 
     def leave(self) -> None:
         self.is_away = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from dataclasses import dataclass
-from http.client import HTTPConnection
+from http.client import HTTPConnection, parse_headers
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
@@ -81,3 +81,14 @@ class Http:
         answer = self.post("/api/v1/ack", {**named, "status": status, **fields})
         assert answer.status == 200, answer.body
         return dict(answer.json()[0])
+
+
+def answers(connection: socket.socket, count: int) -> list[tuple[int, bytes]]:
+    """Answers are told apart by their lengths, as a client does."""
+    answers = []
+    with connection.makefile("rb") as stream:
+        for _ in range(count):
+            status = int(stream.readline().split()[1])
+            headers = parse_headers(stream)
+            answers.append((status, stream.read(int(headers["content-length"]))))
+    return answers

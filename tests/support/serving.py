@@ -14,17 +14,19 @@ from lockstep.config import Config
 from lockstep.engine.engine import Engine
 from lockstep.server.app import Application
 from lockstep.server.node import Node
+from lockstep.server.protocol import HttpConnection
 from lockstep.storage.base import Store
 
 
 class _Server(uvicorn.Server):
     """Says when it is ready, and lets waiting polls answer before it waits for them."""
 
-    def __init__(self, engine: Engine, config: Config) -> None:
+    def __init__(self, engine: Engine, config: Config, *, asgi: bool) -> None:
         self.ready = threading.Event()
         self._engine = engine
         application = Application(Node(engine, config))
-        super().__init__(uvicorn.Config(application, port=0, lifespan="off", ws="none", log_config=None))
+        http = "httptools" if asgi else HttpConnection.of(config, application)
+        super().__init__(uvicorn.Config(application, http=http, port=0, lifespan="off", ws="none", log_config=None))
 
     @property
     def url(self) -> str:
@@ -48,9 +50,9 @@ def serving(store: Store, config: Config | None = None) -> Iterator[str]:
 
 
 @contextmanager
-def serving_engine(engine: Engine, config: Config | None = None) -> Iterator[str]:
-    """The URL of a server on an engine, which it opens and closes."""
-    server = _Server(engine, config or Config())
+def serving_engine(engine: Engine, config: Config | None = None, *, asgi: bool = False) -> Iterator[str]:
+    """The URL of a server on an engine, which it opens and closes; by ASGI, as any other server would, or as ours."""
+    server = _Server(engine, config or Config(), asgi=asgi)
 
     async def run() -> None:
         async with engine:

@@ -8,6 +8,8 @@ from contextlib import suppress
 from logging import Logger
 from typing import Any
 
+from lockstep.errors import Unavailable
+
 _RETRY_SECONDS_MAX = 5.0
 
 
@@ -67,7 +69,8 @@ class Background:
             self._failures += 1
             if self._failures == 1:
                 event = f"{self._name}_failed"
-                self._logger.error(event, extra={"action": event, "error": str(error)}, exc_info=error)
+                told = None if isinstance(error, Unavailable) else error
+                self._logger.error(event, extra={"action": event, "error": str(error)}, exc_info=told)
             return min(self._interval_seconds * (1 << min(self._failures, 10)), _RETRY_SECONDS_MAX)
         self._failures = 0
         return seconds

@@ -8,7 +8,9 @@ therefore adds no wait, and the busier it is the larger its calls become.
 A second call is begun beside the first in two cases: enough has gathered to make it worth while, so that the database
 works on one while the other is packed; or the first takes long. A push waits for the partition, which somebody may
 hold: an open transaction of a user, say. That must not hold up everybody else. So calls that take long no longer count,
-and a joined push waits for a lock only a little; after that each of its requests goes its own way.
+and a joined push waits for a lock only a little; after that each of its requests goes its own way. How long that is
+depends on how long calls take of late: while all of them are slow, more of them side by side would just wait for each
+other's locks, and requests that go their own way would be slower still.
 
 What is joined must not be noticed by those who asked:
 * Each request gets its own answer: its receipts, its lease, its outcomes. Pops never share a lease.
@@ -29,6 +31,7 @@ Switched off, every request is a call of its own; all else is the same.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from contextlib import suppress
@@ -55,6 +58,14 @@ _UNLIMITED = 1_000_000_000
 _SHARED_KNOWN_MAX = 10_000
 _UNWANTED_SECONDS_MAX = 1.0
 _LOOK_SECONDS_MIN = 0.5
+_CROWD_PART = 8
+"""Of the time that a crowd takes, which its first has waited: one that is served at once is no crowd."""
+_LONG = 3
+"""A call is long that takes so many times as long as those of late."""
+_SECONDS_SHARE = 0.2
+"""Of the last call, in the average."""
+_EACH_SHARE = 0.05
+"""Of the last request, in the average."""
 _RATE_KEPT = 0.9
 """A rate is forgotten this slowly: a lull does not mean that there is less time."""
 
@@ -175,11 +186,15 @@ class _Lane(Generic[Item, Answer]):
         self._waiting: deque[_Asked[Item, Answer]] = deque()
         self._waiting_messages = 0
         self._waiting_bytes = 0
+        self._seconds_each = 0.0
+        """Of one call, of late."""
+        self._messages_each = 1.0
+        """Of one request, of late."""
         self._fastest_seconds = 0.0
         self._done_messages = 0
         self._messages_per_second = 0.0
         """The most that were done of late, with everything that takes time beside the calls."""
-        self._looked_at = 0.0
+        self._looked_at = time.monotonic()
         self.crowd_messages: float = limits.crowd_messages_min
         """More than these take too long."""
         self._calls: dict[asyncio.Task[None], list[_Asked[Item, Answer]]] = {}
@@ -206,20 +221,29 @@ class _Lane(Generic[Item, Answer]):
         self.counts.requests += 1
         if self._abandoned is None and not self._waiting and self._may_start(messages):
             return await self._ask_alone(items, messages)
-        loop = asyncio.get_running_loop()
-        asked = _Asked(items, messages, bytes, keys, apart, loop.create_future(), loop.time())
+        # The loop's own clock stands still within a turn, and a turn in which many ask is long.
+        now = time.monotonic()
+        asked = _Asked(items, messages, bytes, keys, apart, asyncio.get_running_loop().create_future(), now)
         self._waiting.append(asked)
         self._waiting_messages += messages
         self._waiting_bytes += bytes
+        self._messages_each += _EACH_SHARE * (messages - self._messages_each)
         self._start()
-        if (
-            len(self._waiting) > self._limits.crowd_requests
-            or self._waiting_bytes > self._limits.crowd_bytes
-            or self._waiting_messages > self.crowd_messages
-        ):
+        if self._is_crowded(asked.at):
             self._tell_crowded()
         answer: Answer = await asked.answer
         return answer
+
+    def _is_crowded(self, now: float) -> bool:
+        """Whether too many wait. How long so many messages take is known from those of late only, if there were any,
+        and they may have been of another kind; so the first must have waited a little, too."""
+        if len(self._waiting) > self._limits.crowd_requests or self._waiting_bytes > self._limits.crowd_bytes:
+            return True
+        return (
+            self._messages_per_second > 0
+            and self._waiting_messages > self.crowd_messages
+            and now - self._waiting[0].at > self._limits.crowd_seconds / _CROWD_PART
+        )
 
     def _tell_crowded(self) -> None:
         if self._crowded is not None:
@@ -227,7 +251,7 @@ class _Lane(Generic[Item, Answer]):
 
     def crowd(self) -> Crowd:
         """Who waits now, and how calls went since this was last asked."""
-        now = asyncio.get_running_loop().time()
+        now = time.monotonic()
         fastest, self._fastest_seconds = self._fastest_seconds, 0.0
         oldest = now - self._waiting[0].at if self._waiting else 0.0
         if now - self._looked_at >= _LOOK_SECONDS_MIN:
@@ -242,11 +266,11 @@ class _Lane(Generic[Item, Answer]):
         many = self._messages_per_second * self._limits.crowd_seconds
         self.crowd_messages = max(many, self._limits.crowd_messages_min)
 
-    @property
-    def waiting_messages(self) -> int:
-        """Of the requests that wait. Those in flight are not told of: what waits is what keeps the store at work when
-        a call ends, and a limit on both would slow down calls that take longer, and then still more."""
-        return self._waiting_messages
+    def expected_messages(self, coming: int) -> int:
+        """Of the requests that wait, and of so many more. Those in flight are not told of: what waits is what keeps the
+        store at work when a call ends, and a limit on both would slow down calls that take longer, and then still
+        more."""
+        return self._waiting_messages + int(coming * self._messages_each)
 
     async def close(self) -> None:
         """Wait for the calls in flight. One that nobody waits for any more is given up after a while."""
@@ -263,8 +287,17 @@ class _Lane(Generic[Item, Answer]):
             return True
         if in_flight < self._calls_max and messages >= self._limits.messages_min:
             return True
-        late = asyncio.get_running_loop().time() - self._started_at >= self._limits.patience_seconds
+        late = asyncio.get_running_loop().time() - self._started_at >= self.patience_seconds
         return late and in_flight < self._limits.calls_late_max
+
+    @property
+    def long_seconds(self) -> float:
+        return _LONG * self._seconds_each
+
+    @property
+    def patience_seconds(self) -> float:
+        """How long a call may take before it no longer holds up the next."""
+        return max(self._limits.patience_seconds, self.long_seconds)
 
     async def _ask_alone(self, items: Sequence[Item], messages: int) -> Answer:
         """The way of a lone request: no future, no task, no switch. Not for pops: a cancelled call would leave what
@@ -292,7 +325,7 @@ class _Lane(Generic[Item, Answer]):
             task.add_done_callback(partial(self._finished, apart))
         if self._waiting and self._patience is None:
             loop = asyncio.get_running_loop()
-            self._patience = loop.call_later(self._limits.patience_seconds, self._lose_patience)
+            self._patience = loop.call_later(self.patience_seconds, self._lose_patience)
 
     def _lose_patience(self) -> None:
         self._patience = None
@@ -397,6 +430,7 @@ class _Lane(Generic[Item, Answer]):
         seconds = asyncio.get_running_loop().time() - began
         if seconds < self._fastest_seconds or self._fastest_seconds == 0.0:
             self._fastest_seconds = seconds
+        self._seconds_each += _SECONDS_SHARE * (seconds - self._seconds_each)
         self._done_messages += messages
 
 
@@ -469,6 +503,7 @@ class Batching:
         self._releases = _Releases(store, released)
         self._store = store
         self._lock_seconds = config.call_lock_seconds
+        self._lock_seconds_max = max(config.lock_timeout_seconds, config.call_lock_seconds)
         self._busy_messages_max = config.load_busy_messages_max
         self._shared: set[tuple[str | None, str]] = set()
         """Groups, by queue, that were found to be shared."""
@@ -522,7 +557,10 @@ class Batching:
         )
 
     async def _call_push(self, batches: list[Batch], *, joined: bool) -> PushResult:
-        return await self._store.push(batches, lock_seconds=self._lock_seconds if joined else None)
+        if not joined:
+            return await self._store.push(batches, lock_seconds=None)
+        seconds = min(max(self._lock_seconds, self._push.long_seconds), self._lock_seconds_max)
+        return await self._store.push(batches, lock_seconds=seconds)
 
     @property
     def counts(self) -> dict[str, CallCounts]:
@@ -575,13 +613,14 @@ class Batching:
     async def renew(self, renewals: Sequence[Renewal]) -> list[Renewed]:
         return await self._renew.ask(renewals, messages=len(renewals))
 
-    def has_time(self) -> bool:
-        """Whether what waits to be pushed is less than takes half as long as requests may wait, or fills a call."""
-        return self._push.waiting_messages < max(self._push.crowd_messages / 2, self._busy_messages_max)
+    def has_time(self, coming: int = 0) -> bool:
+        """Whether what waits to be pushed, with so many requests that come, is less than half a crowd, or fills a call:
+        enough to keep the store at work until the next turn, however long this one is."""
+        return self._push.expected_messages(coming) < max(self._push.crowd_messages / 2, self._busy_messages_max)
 
-    def queueing(self) -> int:
-        """How many messages of pushes wait to be queued."""
-        return self._queue_push.waiting_messages
+    def queueing(self, coming: int = 0) -> int:
+        """How many messages of pushes wait to be queued, with so many requests that come."""
+        return self._queue_push.expected_messages(coming)
 
     async def queue(self, operation: NewOperation) -> str:
         """Queue a request; returns the id of the operation."""

@@ -432,6 +432,11 @@ class Engine:
 
     # Requests that wait to be applied
 
+    def let_in_push(self) -> None:
+        """Raises Overloaded if a push that begins to arrive is not worth reading, because it would be refused."""
+        if not self._spooling.gate[0]:
+            self._load.let_in()
+
     def check_load(self, kind: LoadKind) -> None:
         """Raises Overloaded if requests of this kind are refused now: worth asking before a request is even read."""
         if kind == "push" and self._spooling.gate[0]:

@@ -11,14 +11,17 @@ queued meanwhile is applied. What helps then depends on what there is too little
   are. Pops cannot be queued, and are refused.
 * This process itself is short of time: to queue a request and apply it later takes it more time than to execute it at
   once. So it *sheds*: it executes as many pushes as it can at a time and refuses the rest before it has read them.
-Load is looked at once a second, and whenever the process is late. A sudden crowd, or a full operation queue, is known
-at once: the requests themselves tell of it. See docs/decisions/0019.
+Load is looked at once a second, and whenever the process is late. Only what lasts is load: a server that does all it
+can has long turns, requests that meet wait for each other, and neither is helped by refusing anybody. So a load counts
+if it was there at two looks in a row, and being late if it was at all of the last probes. A sudden crowd, or a full
+operation queue, is known at once: the requests themselves tell of it. See docs/decisions/0019.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -36,8 +39,12 @@ LOAD_KINDS: tuple[LoadKind, ...] = ("push", "ack", "pop")
 _RETRY_SECONDS_MIN = 1.0
 _RETRY_SECONDS_MAX = 30.0
 _PROBE_SECONDS = 0.1
-_LATE_SHARE = 0.2
+_PROBES = 5
+"""So many in a row have to be late: a few large requests make everybody late for some turns, and are no load."""
+_LATE_SHARE = 0.1
 """Of the last probe, in the average."""
+_LATE_LEAVE = 3
+"""A process that sheds is short of time until it is so many times less late: the less it lets in, the more it has."""
 
 
 class Answer(Enum):
@@ -77,6 +84,8 @@ class Situation:
     """What was queued is being applied, and there is more of it."""
     late: bool = False
     """The process is short of time."""
+    refused: bool = False
+    """Some were refused since the last look."""
 
 
 def decide(now: Answer, seconds: float, situation: Situation, thresholds: Thresholds) -> Answer:
@@ -97,6 +106,9 @@ def _is_busy(now: Answer, seconds: float, situation: Situation, thresholds: Thre
         return True
     if now is Answer.EXECUTE:
         return False
+    if now is Answer.SHED and situation.refused:
+        # It has as little to do as it lets in. More would come, and would be read and decoded before it sheds again.
+        return True
     rested = situation.load < thresholds.load * thresholds.leave_ratio and seconds >= thresholds.stay_seconds
     return not rested or situation.draining
 
@@ -143,10 +155,10 @@ class Load:
     crowds: Callable[[], Mapping[LoadKind, Crowd]]
     """How requests wait now; what is told of calls is since it was last asked."""
     clock: Callable[[], float]
-    queueing: Callable[[], int] = lambda: 0
-    """How many messages of pushes wait to be queued."""
-    has_time: Callable[[], bool] = lambda: True
-    """Whether few enough pushes wait to be executed for one more."""
+    queueing: Callable[[int], int] = lambda _: 0
+    """How many messages of pushes wait to be queued, with so many pushes that are still coming."""
+    has_time: Callable[[int], bool] = lambda _: True
+    """Whether few enough pushes wait to be executed for one more, with so many that are still coming."""
     push: Answer = Answer.EXECUTE
     """The hot path looks at these three, and at nothing else."""
     ack: Answer = Answer.EXECUTE
@@ -156,12 +168,18 @@ class Load:
     """Operations that are applied in a second, of late."""
     draining: bool = False
     managed: bool = False
+    coming: int = 0
+    """Pushes that were let in, since the last probe, before their bodies were read. In one turn thousands may begin,
+    and if each of them were told that there is room for one, all but a few would be read to be refused."""
     late_seconds: float = 0.0
-    """How long anything waits for its turn in the process."""
+    """How long anything waits for its turn in the process, and has for a while."""
     late_seconds_average: float = 0.0
     """Of the last second or so."""
     _thresholds: dict[LoadKind, Thresholds] = field(init=False)
-    _pool: float = 0.0
+    _seen: dict[LoadKind, float] = field(default_factory=dict)
+    """The load at the last look, whether it counts or not."""
+    _rejected: dict[LoadKind, int] = field(default_factory=dict)
+    """How many had been refused by the last look."""
 
     def __post_init__(self) -> None:
         config = self.config
@@ -181,24 +199,25 @@ class Load:
 
     def sample(self, store: StoreCounts) -> None:
         """Look at everything and decide."""
-        crowds = self.crowds()
-        # Twice in a row: many calls that happen to meet are gone in a moment.
-        before, self._pool = self._pool, pool_load(store)
-        pool = min(before, self._pool)
+        crowds, pool = self.crowds(), pool_load(store)
         for kind in LOAD_KINDS:
-            self.states[kind].load = load_of(crowds[kind], pool, self.config, late_seconds=self.late_seconds)
+            seen = load_of(crowds[kind], pool, self.config, late_seconds=self.late_seconds)
+            self.states[kind].load = min(seen, self._seen.get(kind, 0.0))
+            self._seen[kind] = seen
             self._decide(kind)
+            self._rejected[kind] = self.states[kind].rejected
 
     def note_counts(self, counts: OperationCounts) -> None:
         """What waits, of all servers together."""
         for depth in counts.pending:
             self.states[depth.kind].depth, self.states[depth.kind].bytes = depth.operations, depth.bytes
 
-    def note_late(self, seconds: float) -> None:
-        """Anything waits so long for its turn."""
-        self.late_seconds = seconds
+    def note_late(self, seconds: float, *, lasting: float) -> None:
+        """Anything waits so long for its turn; and has, for a while, for at least as long as is `lasting`."""
+        self.coming = 0
+        self.late_seconds = lasting
         self.late_seconds_average += _LATE_SHARE * (seconds - self.late_seconds_average)
-        load = seconds / self.config.load_wait_seconds_max
+        load = lasting / self.config.load_wait_seconds_max
         for kind in LOAD_KINDS:
             if load > self.states[kind].load and load >= self._thresholds[kind].load:
                 self.states[kind].load = load
@@ -207,7 +226,7 @@ class Load:
     def note_crowd(self, kind: LoadKind) -> None:
         """More requests of a kind wait for their call than may: it is busy now. Why, nobody knows yet, and what is
         queued cannot be executed any more; so it sheds until the next look."""
-        self.states[kind].load = max(self.states[kind].load, 1.0)
+        self.states[kind].load = self._seen[kind] = max(self.states[kind].load, 1.0)
         if self.states[kind].answer is Answer.EXECUTE:
             self._decide(kind, late=True)
 
@@ -225,13 +244,19 @@ class Load:
         rate = operations / max(seconds, 0.001)
         self.drain_rate = rate if self.drain_rate == 0.0 else self.drain_rate * 0.7 + rate * 0.3
 
-    def executes_push(self) -> bool:
+    def executes_push(self, coming: int = 0) -> bool:
         """Whether a busy server executes one more now, in place of queueing it. Raises Overloaded if neither."""
-        if self.push is Answer.SHED and self.has_time():
+        if self.push is Answer.SHED and self.has_time(coming):
             return True
-        if self.push is Answer.QUEUE and self.queueing() < self.config.load_busy_messages_max:
+        if self.push is Answer.QUEUE and self.queueing(coming) < self.config.load_busy_messages_max:
             return False
         raise self.refusal("push")
+
+    def let_in(self) -> None:
+        """A push begins to arrive. Raises Overloaded if it is not worth reading."""
+        if self.push is not Answer.EXECUTE:
+            self.executes_push(self.coming)
+            self.coming += 1
 
     def has_room(self, kind: Literal["push", "ack"]) -> bool:
         """Whether one more may be queued."""
@@ -285,11 +310,15 @@ class Load:
         if not self.managed:
             return
         state, now = self.states[kind], self.clock()
-        late = late or self.late_seconds_average >= self.config.load_late_seconds
-        situation = Situation(state.load, self._depth(kind), self.draining and kind != "pop", late)
+        late = late or self.late_seconds_average >= self._late_seconds(state.answer)
+        refused = state.rejected > self._rejected.get(kind, 0)
+        situation = Situation(state.load, self._depth(kind), self.draining and kind != "pop", late, refused)
         answer = decide(state.answer, now - state.since, situation, self._thresholds[kind])
         if answer is not state.answer:
             self._change(kind, answer, now)
+
+    def _late_seconds(self, answer: Answer) -> float:
+        return self.config.load_late_seconds / (_LATE_LEAVE if answer is Answer.SHED else 1)
 
     def _change(self, kind: LoadKind, answer: Answer, now: float) -> None:
         state = self.states[kind]
@@ -316,7 +345,7 @@ class Lateness:
         self._load = load
         self._store = store
         self._sample_at = 0.0
-        self._before = 0.0
+        self._late: deque[float] = deque([0.0] * (_PROBES - 1), maxlen=_PROBES - 1)
         self._due_at = 0.0
         self._probe: asyncio.TimerHandle | None = None
 
@@ -336,9 +365,8 @@ class Lateness:
     def _come(self, loop: asyncio.AbstractEventLoop) -> None:
         now = loop.time()
         late = max(now - self._due_at, 0.0)
-        # Twice in a row: a single request that is large makes everybody late once, and is no load.
-        self._load.note_late(min(late, self._before))
-        self._before = late
+        self._load.note_late(late, lasting=min(late, *self._late))
+        self._late.append(late)
         if now >= self._sample_at:
             self._load.sample(self._store())
             self._sample_at = now + self._load.config.load_interval_seconds

@@ -1,7 +1,8 @@
 """Pushes while the store is away, or in maintenance mode: they go to a spool, and from there into the store.
 
 Every push looks at the *gate* first. It is shut for all processes of the machine while there is something in the spool,
-so that nothing overtakes what is there; and in a process for itself while it cannot reach the store, or is to buffer.
+so that nothing overtakes what is there; and in a process for itself while it cannot reach the store, or is to buffer,
+or has not heard from the store yet whether it is to.
 Who asks under the lock of the spool whether it is really so is told; see `spool/spool.py` and `draining.py`.
 
 Records that come together are written and made safe together: while one write is in flight the next ones gather.
@@ -73,7 +74,9 @@ class Spooling:
         self._paused = paused
         """Is told when pops are to find nothing from now on, and when no longer."""
         self._key = config.encryption_key_bytes
+        self._directory: Path | None = None
         self._system: System | None = None
+        """None until the store has said it."""
         self._learned_at = _NEVER
         self._is_there = True
         self._spool: Spool | None = None
@@ -87,29 +90,50 @@ class Spooling:
 
     async def start(self, directory: Path | None) -> None:
         """Buffer from now on, in a directory of the store's own below this one; without one, in one that is gone with
-        the process. If it cannot be used, pushes fail as they would without it, and it is said so."""
+        the process. If it cannot be used, pushes fail as they would without it, and it is said so. The store may be
+        away."""
         if self._tending is not None:
             return
-        self._system = await self._store.system()
+        self._store.watch(there=self._told_there, changed=self._told_changed)
+        self._system = await self._system_if_there()
         try:
-            self._spool = await in_thread(self._opened, directory, self._system)
+            self._spool = await in_thread(self._opened, directory)
         except SpoolUnusable as error:
             logger.error("spool_unusable", extra={"action": "spool_unusable", "error": error.message})
         else:
             self._draining = Draining(self._spool, self._store, self._config, place=self._place, tell=self._tell)
-            await self._draining.agree()
-        self._store.watch(there=self._told_there, changed=self._told_changed)
-        self._adjust()
+            if self._system is not None:
+                await self._draining.agree()
         self._tending = asyncio.create_task(self._tend(), name="lockstep-spool")
+        self._adjust()
 
-    def _opened(self, directory: Path | None, system: System) -> Spool:
+    async def _system_if_there(self) -> System | None:
+        try:
+            return await self._store.system()
+        except Unavailable:
+            if self._is_there:
+                raise
+            return None
+
+    def _opened(self, directory: Path | None) -> Spool:
         # Imported here, because it needs locks on files, which not every machine has that runs a client.
         from lockstep.engine.spool.spool import Spool
 
         if directory is None:
             self._scratch = tempfile.TemporaryDirectory(prefix="lockstep-spool-")
             directory = Path(self._scratch.name)
-        return Spool(directory / str(system.id), bytes_max=self._config.spool_bytes_max)
+        self._directory = directory
+        return Spool(self._spool_directory(self._system), bytes_max=self._config.spool_bytes_max)
+
+    def _spool_directory(self, system: System | None) -> Path:
+        """The one for this store; noted as that, where the store could be asked."""
+        from lockstep.engine.spool.addresses import directory_of
+
+        assert self._directory is not None
+        try:
+            return directory_of(self._directory, self._config.dsn, None if system is None else system.id)
+        except OSError as error:
+            raise SpoolUnusable(f"the spool in {self._directory} cannot be used: {error}") from error
 
     async def stop(self) -> None:
         """Finish what is being written and drained; the rest stays for the next one. Safe to call twice."""
@@ -208,7 +232,7 @@ class Spooling:
 
     async def mode(self) -> MaintenanceMode:
         """As this process acts; of one that was not started, as servers on the store do."""
-        system = self._system or await self._store.system()
+        system = self._system if self._tending is not None else await self._store.system()
         push, pop = self._modes(system)
         return MaintenanceMode(push=push, pop=pop, breaker=self.breaker, buffer=self.buffer_stats())
 
@@ -248,25 +272,25 @@ class Spooling:
             messages += frame.messages
         return messages
 
-    def _modes(self, system: System) -> tuple[bool, bool]:
+    def _modes(self, system: System | None) -> tuple[bool, bool]:
         """What was decided here while the store was away counts until the store knows it."""
         push, pop = (None, None) if self._spool is None else self._spool.modes()
         return (
-            system.push_maintenance if push is None else push,
-            system.pop_maintenance if pop is None else pop,
+            (system is not None and system.push_maintenance) if push is None else push,
+            (system is not None and system.pop_maintenance) if pop is None else pop,
         )
 
     @property
     def _pushes_paused(self) -> bool:
-        return self._system is not None and self._modes(self._system)[0]
+        return self._modes(self._system)[0]
 
     def _adjust(self) -> None:
         """Shut or open what depends on the modes, and on whether the store is there."""
-        if self._system is None or self._stopping:
+        if self._tending is None or self._stopping:
             return
         pushes_paused, pops_paused = self._modes(self._system)
         open_gate = _OPEN if self._spool is None else self._spool.gate
-        shut = pushes_paused or (self._spool is not None and not self._is_there)
+        shut = pushes_paused or (self._spool is not None and (not self._is_there or self._system is None))
         self.gate = _SHUT if shut else open_gate
         if pops_paused != self.pops_paused:
             self.pops_paused = pops_paused
@@ -335,12 +359,24 @@ class Spooling:
             return
         push, pop = (None, None) if self._spool is None else self._spool.modes()
         if push is not None or pop is not None:
-            self._system = await self._store.set_maintenance_mode(push=push, pop=pop)
+            system = await self._store.set_maintenance_mode(push=push, pop=pop)
             assert self._spool is not None
             self._spool.set_modes([None, None])
         elif asyncio.get_running_loop().time() - self._learned_at >= _LEARN_SECONDS:
-            self._system = await self._store.system()
+            system = await self._store.system()
             self._learned_at = asyncio.get_running_loop().time()
+        else:
+            return
+        if self._system is None and self._spool is not None:
+            await self._meet(system, self._spool)
+        self._system = system
+
+    async def _meet(self, system: System, spool: Spool) -> None:
+        """The store has come, and says which one it is. What was buffered for its address is for it in any case."""
+        directory = await in_thread(self._spool_directory, system)
+        if directory != spool.directory:
+            extra = {"action": "spool_of_other_store", "directory": str(spool.directory), "store": str(system.id)}
+            logger.warning("spool_of_other_store", extra=extra)
 
 
 def _is_repeatable(batch: Batch) -> bool:

@@ -65,7 +65,7 @@ class Application:
                     request.route.admit(self._node)
                 return None
         except LockstepError as error:
-            response = failure(error, request)
+            return self.failed(error, request)
         except Exception as error:
             response = unexpected(error, request)
         self._count(request, response)
@@ -81,7 +81,7 @@ class Application:
         except Disconnected:
             pass
         except LockstepError as error:
-            response = failure(error, request)
+            response = failure(error, request, self._node.failures)
         except Exception as error:
             response = unexpected(error, request)
         finally:
@@ -99,6 +99,12 @@ class Application:
         limit = self._node.config.body_bytes_max
         if size > limit:
             raise TooLarge(f"the body has more than {limit} bytes (body_bytes_max)")
+
+    def failed(self, error: LockstepError, request: Request) -> Response:
+        """The answer to a request that is refused on its way."""
+        response = failure(error, request, self._node.failures)
+        self._count(request, response)
+        return response
 
     def _count(self, request: Request, response: Response | None) -> None:
         seconds = time.perf_counter() - request.came_at
@@ -139,7 +145,7 @@ class Application:
             except Disconnected:
                 return
             except TooLarge as error:
-                response = failure(error, request)
+                response = self.failed(error, request)
             else:
                 watch = asyncio.create_task(_watch(receive, request))
                 response = await self.respond(request)

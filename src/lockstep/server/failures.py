@@ -1,8 +1,14 @@
-"""Errors as answers. This is the one place where they are translated for HTTP."""
+"""Errors as answers. This is the one place where they are translated for HTTP, and logged.
+
+While the database is away every request fails alike. A line for each would fill the disk and hide the rest; so there is
+one for the first, one every now and then with how many they were, and one when it is over.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from dataclasses import dataclass
 from typing import Any
 
 from lockstep.errors import LockstepError, MethodNotAllowed, Overloaded, QueueFull, Unavailable
@@ -13,21 +19,72 @@ logger = logging.getLogger("lockstep.server")
 _RETRY_AFTER_SECONDS = 1
 
 
-def failure(error: LockstepError, request: Request) -> Response:
+@dataclass(slots=True)
+class _Spell:
+    """Requests that fail alike."""
+
+    began: float
+    failed: int = 1
+    told: int = 1
+    """How many of them the log knows of."""
+
+
+class FailureLog:
+    """Logs requests that fail."""
+
+    def __init__(self, summary_seconds: float) -> None:
+        self._summary_seconds = summary_seconds
+        self._spells: dict[str, _Spell] = {}
+        """By the code of the error."""
+
+    def note(self, error: LockstepError, request: Request) -> None:
+        spell = self._spells.get(error.code)
+        if spell is not None:
+            spell.failed += 1
+            return
+        _log(error, request)
+        if isinstance(error, Unavailable):
+            self._spells[error.code] = _Spell(asyncio.get_running_loop().time())
+            self._look_later(error.code)
+
+    def _look_later(self, code: str) -> None:
+        asyncio.get_running_loop().call_later(self._summary_seconds, self._look, code)
+
+    def _look(self, code: str) -> None:
+        """If none failed since the last look, it is over. One that failed alone has its line already."""
+        spell = self._spells[code]
+        seconds = round(asyncio.get_running_loop().time() - spell.began, 3)
+        if spell.failed > spell.told:
+            fields = {"code": code, "failed": spell.failed - spell.told, "seconds": seconds}
+            logger.error("requests_failing", extra={"action": "requests_failing", **fields})
+            spell.told = spell.failed
+            self._look_later(code)
+            return
+        if spell.failed > 1:
+            fields = {"code": code, "failed": spell.failed, "seconds": seconds}
+            logger.warning("requests_recovered", extra={"action": "requests_recovered", **fields})
+        del self._spells[code]
+
+
+def failure(error: LockstepError, request: Request, log: FailureLog) -> Response:
     """The answer for an error that we raised on purpose."""
     if error.status >= 500:
-        _log(error, request)
-    content: dict[str, Any] = {"error": error.message, "code": error.code}
-    details = {name: value for name, value in error.details.items() if isinstance(value, str | int | float | list)}
-    if details:
-        content["details"] = details
-    response = answer(content, error.status)
+        log.note(error, request)
+    response = answer(error_content(error), error.status)
     if isinstance(error, QueueFull | Overloaded | Unavailable):
         seconds = error.details.get("retry_after_seconds", _RETRY_AFTER_SECONDS)
         response.headers = (*response.headers, (b"retry-after", str(seconds).encode()))
     if isinstance(error, MethodNotAllowed):
         response.headers = (*response.headers, (b"allow", ", ".join(error.details["allow"]).encode()))
     return response
+
+
+def error_content(error: LockstepError) -> dict[str, Any]:
+    content: dict[str, Any] = {"error": error.message, "code": error.code}
+    details = {name: value for name, value in error.details.items() if isinstance(value, str | int | float | list)}
+    if details:
+        content["details"] = details
+    return content
 
 
 def unexpected(error: Exception, request: Request) -> Response:

@@ -13,6 +13,7 @@ from lockstep.config import Config
 from lockstep.engine.engine import Engine
 from lockstep.engine.maintenance import Maintenance
 from lockstep.server.counters import Counters
+from lockstep.server.failures import FailureLog
 from lockstep.server.siblings import Siblings
 
 
@@ -27,6 +28,7 @@ class Node:
     started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     counters: Counters = field(default_factory=Counters)
     maintenance: Maintenance = field(init=False)
+    failures: FailureLog = field(init=False)
     stopping: bool = False
     siblings: Siblings | None = None
     """The others behind the same port, if it has several processes."""
@@ -35,6 +37,7 @@ class Node:
 
     def __post_init__(self) -> None:
         self.maintenance = self.engine.maintenance()
+        self.failures = FailureLog(self.config.log_summary_seconds)
 
     def next_request_id(self) -> str:
         """For a request that brought none. Counted, because random ones cost a system call each."""

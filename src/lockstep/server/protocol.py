@@ -27,7 +27,6 @@ from lockstep.config import Config
 from lockstep.errors import TooLarge
 from lockstep.server.app import Application
 from lockstep.server.exchange import ANYWHERE, JSON, Request, Response
-from lockstep.server.failures import failure
 
 logger = logging.getLogger("lockstep.server")
 
@@ -47,19 +46,19 @@ _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 class HttpConnection(asyncio.Protocol):
     """A client's connection, whose requests are bounded in size and time."""
 
+    application: Application
     head_bytes_max: int
     timeout_seconds: float
     idle_seconds: float
 
     def __init__(
         self,
-        config: uvicorn.Config,
+        config: uvicorn.Config,  # noqa: ARG002
         server_state: ServerState,
         app_state: dict[str, Any],  # noqa: ARG002
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         """As uvicorn makes its connections."""
-        self._application: Application = config.loaded_app
         self._server = server_state
         self._loop = _loop or asyncio.get_running_loop()
         self._parser: Any = httptools.HttpRequestParser(self)
@@ -91,15 +90,16 @@ class HttpConnection(asyncio.Protocol):
         """When the last answer was complete; None while there is a request."""
 
     @classmethod
-    def of(cls, config: Config) -> type[HttpConnection]:
-        """The connection with the limits of the settings."""
-        limits = {
+    def of(cls, config: Config, application: Application) -> type[HttpConnection]:
+        """Connections to an application, with the limits of the settings."""
+        fixed = {
+            "application": application,
             # Room for the request line: the application looks at the headers themselves.
             "head_bytes_max": config.request_headers_bytes_max * 2,
             "timeout_seconds": config.request_timeout_seconds,
             "idle_seconds": config.keep_alive_seconds,
         }
-        return type("ConfiguredConnection", (cls,), limits)
+        return type("ConfiguredConnection", (cls,), fixed)
 
     # Called by the transport
 
@@ -167,10 +167,10 @@ class HttpConnection(asyncio.Protocol):
             return
         parser = self._parser
         path, query_string = (_split if len(self._url) <= _REMEMBERED_BYTES_MAX else _split_url)(self._url)
-        request = self._application.request(parser.get_method().decode("ascii"), path, query_string, self._headers)
+        request = self.application.request(parser.get_method().decode("ascii"), path, query_string, self._headers)
         arriving = self._arriving = _Arriving(request)
         arriving.keep_alive = parser.should_keep_alive() and parser.get_http_version() != "1.0"
-        arriving.refusal = refusal = self._application.refuse(request)
+        arriving.refusal = refusal = self.application.refuse(request)
         if refusal is not None and refusal.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
             self._refuse(refusal)
         elif refusal is None and self._headers.get(b"expect", b"").lower() == b"100-continue":
@@ -183,9 +183,9 @@ class HttpConnection(asyncio.Protocol):
         arriving.chunks.append(body)
         arriving.size += len(body)
         try:
-            self._application.check_body_size(arriving.size)
+            self.application.check_body_size(arriving.size)
         except TooLarge as error:
-            self._refuse(failure(error, arriving.request))
+            self._refuse(self.application.failed(error, arriving.request))
 
     def on_message_complete(self) -> None:
         self._since = None
@@ -215,7 +215,7 @@ class HttpConnection(asyncio.Protocol):
     async def _respond(self, arrived: _Arriving) -> None:
         response: Response | None = None
         try:
-            response = await self._application.respond(arrived.request)
+            response = await self.application.respond(arrived.request)
         finally:
             self._server.tasks.discard(arrived.task)
             if response is None:
@@ -261,7 +261,7 @@ class HttpConnection(asyncio.Protocol):
         """Answer what is not worth reading to its end, after all that came before it; and hear nothing more."""
         if self._deaf or self._transport.is_closing():
             return
-        arriving, self._arriving = self._arriving or _Arriving(self._application.request("", b"", b"", {})), None
+        arriving, self._arriving = self._arriving or _Arriving(self.application.request("", b"", b"", {})), None
         arriving.refusal = response
         arriving.keep_alive = False
         self._deaf = True

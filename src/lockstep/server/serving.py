@@ -109,11 +109,12 @@ class _Server(uvicorn.Server):
 
     def __init__(self, node: Node, ready: Callable[[], None]) -> None:
         config = node.config
+        application = Application(node)
         super().__init__(
             uvicorn.Config(
-                Application(node),
+                application,
                 loop="uvloop",
-                http=HttpConnection.of(config),
+                http=HttpConnection.of(config, application),
                 ws="none",
                 lifespan="off",
                 interface="asgi3",

@@ -124,8 +124,9 @@ class Store(Protocol):
         there. Returns at once; many announcements travel together."""
 
     def watch(self, *, there: Callable[[bool], None], changed: Callable[[], None]) -> None:
-        """From now on call `there` with False when the store turns out to be away, if it can be, and with True when it
-        is back; and, while this process listens, `changed` when another one may have changed what `system` says."""
+        """From now on call `there` with False when the store turns out to be away, if it can be, which is at once if it
+        is away already, and with True when it is back; and, while this process listens, `changed` when another one may
+        have changed what `system` says."""
 
     # Servers that buffer pushes
 

@@ -197,11 +197,12 @@ async def test_failing_duty_is_logged_shown_and_tried_again(clock: SetClock, cap
 
 
 async def test_database_that_is_away_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    away = PostgresStore("postgresql://nobody@localhost:1/none", config=Config(connect_attempts_max=1))
+    config = Config(connect_attempts_max=1, breaker_failures_max=1, breaker_open_seconds=60)
+    away = PostgresStore("postgresql://nobody@localhost:1/none", config=config, breaker=True)
     schedule = Maintenance(away, Config())
-    wait = await schedule.run_due(Counting(interval_seconds=7))
-    assert wait == 7
-    assert [record.getMessage() for record in caplog.records] == ["duty_failed"]
+    for _ in range(3):
+        assert await schedule.run_due(Counting(interval_seconds=7)) == 7
+    assert [record.getMessage() for record in caplog.records] == ["database_away"], "once, and not for each duty"
     await away.close()
 
 

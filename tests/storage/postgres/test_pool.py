@@ -16,7 +16,8 @@ import psycopg
 import pytest
 import pytest_asyncio
 
-from lockstep.errors import InvalidRequest, Unavailable
+from lockstep.config import load
+from lockstep.errors import InvalidRequest, SchemaTooNew, Unavailable
 from lockstep.storage.postgres import pool
 from lockstep.storage.postgres.pool import Database, PoolSettings
 from lockstep.storage.postgres.store import PostgresStore
@@ -182,14 +183,16 @@ def through(dsn: str, directory: Path) -> str:
 
 
 @asynccontextmanager
-async def relay(dsn: str, directory: Path) -> AsyncIterator[None]:
-    """A socket in the directory that leads to the server of the DSN."""
+async def relay(dsn: str, directory: Path, *, awake: asyncio.Event | None = None) -> AsyncIterator[None]:
+    """A socket in the directory that leads to the server of the DSN, which says nothing while it is not `awake`."""
     parts = urlsplit(dsn)
     query = parse_qs(parts.query)
     host, port = query.get("host", [parts.hostname])[0] or "localhost", query.get("port", [parts.port or 5432])[0]
 
     async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(65536):
+            if awake is not None:
+                await awake.wait()
             writer.write(data)
         writer.close()
 
@@ -692,6 +695,127 @@ async def test_closed_database_leaves_no_probe_behind(dsn: str, socket_directory
         await ask(database)
     await database.close()
     assert [task for task in asyncio.all_tasks() if task.get_name() == "lockstep-probe"] == []
+
+
+SILENT = PoolSettings(breaker_failures_max=2, breaker_open_seconds=0.01, breaker_silent_seconds=0.05, connections_max=2)
+
+
+async def test_server_that_hangs_is_away_until_it_answers(dsn: str, socket_directory: Path) -> None:
+    """Its sockets stay open, so that nothing fails by itself."""
+    told: list[bool] = []
+    awake = asyncio.Event()
+    awake.set()
+    database = Database(through(dsn, socket_directory), SILENT)
+    database.watch(told.append)
+    async with relay(dsn, socket_directory, awake=awake):
+        await asyncio.gather(ask(database), ask(database))
+        awake.clear()
+        [lost, other] = await asyncio.gather(ask(database), ask(database), return_exceptions=True)
+        for error in (lost, other):
+            assert isinstance(error, Unavailable)
+            assert error.details == {"unreachable": True, "maybe_applied": True}
+        assert told == [False]
+        with pytest.raises(Unavailable) as caught:
+            await ask(database)
+        assert caught.value.details == {"unreachable": True}, "it was not asked"
+        awake.set()
+
+        async def back() -> bool:
+            await asyncio.sleep(0.001)
+            return told == [False, True]
+
+        await until(back)
+        assert await ask(database) > 0
+        await database.close()
+
+
+async def test_idle_connections_to_a_server_that_hangs_are_given_up(dsn: str, socket_directory: Path) -> None:
+    awake = asyncio.Event()
+    awake.set()
+    database = Database(through(dsn, socket_directory), SILENT)
+    async with relay(dsn, socket_directory, awake=awake):
+        await asyncio.gather(ask(database), ask(database))
+        awake.clear()
+        with pytest.raises(Unavailable):
+            await ask(database)
+        with pytest.raises(Unavailable) as caught:
+            await ask(database)
+        assert "maybe_applied" not in caught.value.details, "the other connection was not used"
+        awake.set()
+        await database.close()
+
+
+async def test_call_that_takes_long_is_no_outage(dsn: str, observer: asyncpg.Connection[Any]) -> None:
+    told: list[bool] = []
+    database = Database(dsn, SILENT)
+    database.watch(told.append)
+    await observer.execute("select pg_advisory_lock(43)")
+    waiting = asyncio.ensure_future(ask(database, "select 7 from pg_advisory_xact_lock(43)"))
+    attempts = "select count(*) from pg_stat_database where false"
+    for _ in range(20):
+        await asyncio.sleep(0.01)
+        await observer.execute(attempts)
+    await observer.execute("select pg_advisory_unlock(43)")
+    assert await waiting == 7
+    assert told == []
+    await database.close()
+    assert [task for task in asyncio.all_tasks() if task.get_name() == "lockstep-silence"] == []
+
+
+# --- A server that comes later --------------------------------------------------------------------------------
+
+
+async def test_store_with_a_breaker_is_opened_without_a_server_and_migrates_it_when_it_comes(
+    databases: Databases, socket_directory: Path
+) -> None:
+    dsn = await asyncio.to_thread(databases.create)
+    config = load({"breaker_open_seconds": 0.01}, environ={})
+    store = PostgresStore(through(dsn, socket_directory), config=config, breaker=True)
+    await store.open()
+    told: list[bool] = []
+    store.watch(there=told.append, changed=lambda: None)
+    assert told == [False], "it is told at once"
+    with pytest.raises(Unavailable):
+        await store.system()
+    async with relay(dsn, socket_directory):
+
+        async def back() -> bool:
+            await asyncio.sleep(0.001)
+            return told == [False, True]
+
+        await until(back)
+        await store.ready()
+        await push_n(store, "orders", 3)
+        assert numbers(await pop(store, "orders", batch=3)) == [1, 2, 3]
+        await store.close()
+    await asyncio.to_thread(databases.drop, dsn)
+
+
+async def test_store_with_a_breaker_does_not_wait_for_what_people_have_to_see_to(dsn: str) -> None:
+    store = PostgresStore(with_database(dsn, "no_such_database"), breaker=True)
+    with pytest.raises(Unavailable, match="no_such_database"):
+        await store.open()
+    await store.close()
+
+
+async def test_server_that_comes_with_a_newer_schema_stays_away_and_says_why(
+    database_dsn: str, socket_directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with psycopg.connect(database_dsn) as connection:
+        connection.execute("insert into lockstep.migration (version, name) values (9999, 'from the future')")
+    config = load({"breaker_open_seconds": 0.01}, environ={})
+    store = PostgresStore(through(database_dsn, socket_directory), config=config, breaker=True)
+    await store.open()
+    async with relay(database_dsn, socket_directory):
+
+        async def told() -> bool:
+            await asyncio.sleep(0.001)
+            return any("9999" in getattr(record, "error", "") for record in caplog.records)
+
+        await until(told)
+        with pytest.raises(SchemaTooNew):
+            await store.ping()
+        await store.close()
 
 
 async def test_connection_to_a_machine_that_is_gone_ends_by_itself(dsn: str) -> None:

@@ -26,6 +26,7 @@ from lockstep.engine.maintenance.idle_partitions import IdlePartitions
 from lockstep.engine.maintenance.promotion import Promotion
 from lockstep.engine.maintenance.retention import Retention
 from lockstep.engine.maintenance.samples import Samples
+from lockstep.errors import Unavailable
 from lockstep.storage.base import Store
 
 logger = logging.getLogger("lockstep.engine.maintenance")
@@ -151,4 +152,8 @@ def _jitter(interval_seconds: float) -> float:
 
 def _log_failure(duty: Duty, error: Exception) -> None:
     fields = {"action": "duty_failed", "duty": duty.name, "error": str(error)}
+    if isinstance(error, Unavailable) and error.details.get("unreachable"):
+        # Who finds out that the database is away says so, once.
+        logger.debug("duty_failed", extra=fields)
+        return
     logger.error("duty_failed", extra=fields, exc_info=error)

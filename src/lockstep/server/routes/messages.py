@@ -57,7 +57,7 @@ class PushQuery(Struct, frozen=True):
 
 
 async def push(node: Node, request: Request) -> Response:
-    _admit_push(node)  # again: it may have been decided while the body came
+    node.engine.check_load("push")  # it may have been decided while the body came
     body = request.json(_push_body)
     batches, order = wire.batches_of(body.items)
     result = await node.engine.push(batches, queued="return", told_in=order)
@@ -71,7 +71,7 @@ async def push(node: Node, request: Request) -> Response:
 
 
 def _admit_push(node: Node) -> None:
-    node.engine.check_load("push")
+    node.engine.let_in_push()
 
 
 def _understands_queued(request: Request) -> bool:

@@ -152,7 +152,8 @@ class Signals:
                 attempt = await self._listen_until_lost(ready)
             except Exception as error:
                 attempt += 1
-                logger.info(
+                logger.log(
+                    logging.INFO if attempt == 1 else logging.DEBUG,
                     "listening_retried",
                     extra={"action": "listening_retried", "attempt": attempt, "error": str(translate(error))},
                 )

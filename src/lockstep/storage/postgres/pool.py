@@ -4,7 +4,8 @@
 retried, translates errors, and tells a hook about every query.
 
 A server's pool has a breaker: when connection attempts fail one after the other it takes PostgreSQL for away, and from
-then on calls fail at once instead of waiting for attempts of their own. One probe goes on trying, and ends it.
+then on calls fail at once instead of waiting for attempts of their own. One probe goes on trying, and ends it. A server
+that hangs fails no attempt by itself: so while a call is not answered for long, attempts are made to find out.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ QueryHook = Callable[[str, float, BaseException | None], None]
 """Sees the name of every query, how many seconds it took, and the error if it failed."""
 Watcher = Callable[[bool], None]
 """Is told False when PostgreSQL is taken for away, and True when it is back."""
+Prepare = Callable[["asyncpg.Connection[Any]"], Awaitable[Any]]
+"""What is done with the first connection to a server that was away."""
 
 ISOLATION_LEVELS = ("read_committed", "repeatable_read", "serializable")
 # Our statements have one right plan, through indexes, whatever the values are and however little the statistics know
@@ -54,6 +57,7 @@ PLANNER = {
 _BACKOFF_SECONDS_MIN = 0.01
 _BACKOFF_SECONDS_MAX = 2.0
 _CLOSE_TIMEOUT_SECONDS = 10.0
+_TURNS = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +71,7 @@ class PoolSettings:
     breaker_failures_max: int = 0
     """0: without a breaker."""
     breaker_open_seconds: float = 1
+    breaker_silent_seconds: float = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +95,8 @@ class _Pool:
         self._dsn = dsn
         self._settings = settings
         self._idle: list[asyncpg.Connection[Any]] = []
+        self._used: dict[asyncpg.Connection[Any], float] = {}
+        """Connections in use, and since when."""
         self._open = 0
         self._waiting: deque[asyncio.Future[asyncpg.Connection[Any] | None]] = deque()
         self.watchers: set[Watcher] = set()
@@ -98,27 +105,32 @@ class _Pool:
         self._outage: Exception | None = None
         """Why PostgreSQL is taken for away."""
         self._probe: asyncio.Task[None] | None = None
+        self._preparations: list[Prepare] = []
+        self._time = asyncio.get_running_loop().time
+        self._silence: asyncio.TimerHandle | None = None
+        self._asking: asyncio.Task[None] | None = None
 
     async def acquire(self) -> asyncpg.Connection[Any]:
         while True:
             while self._idle:
                 connection = self._idle.pop()
                 if not connection.is_closed():
-                    return connection
+                    return self._lend(connection)
                 self._open -= 1
             if self._outage is not None:
                 raise unreachable(self._outage) from self._outage
             if self._open < self._settings.connections_max:
-                return await self._connect()
+                return self._lend(await self._connect())
             waited = await self._wait()
             if waited is not None:
-                return waited
+                return self._lend(waited)
 
     def release(self, connection: asyncpg.Connection[Any]) -> None:
         """Take a connection back. One that is in the middle of something is not fit for use by anybody."""
         if connection.is_closed() or connection.is_in_transaction():
             self.discard(connection)
             return
+        self._used.pop(connection, None)
         self._failures = 0
         if not self._hand_over(connection):
             self._idle.append(connection)
@@ -126,6 +138,7 @@ class _Pool:
     def discard(self, connection: asyncpg.Connection[Any]) -> None:
         """Close a connection that nobody can use any more, at once."""
         connection.terminate()
+        self._used.pop(connection, None)
         self._open -= 1
         self._hand_over(None)
 
@@ -133,9 +146,12 @@ class _Pool:
         return PoolCounts(self._open, len(self._idle), self._settings.connections_max, len(self._waiting))
 
     async def close(self) -> None:
-        if self._probe is not None:
-            self._probe.cancel()
-            await asyncio.wait((self._probe,))
+        if self._silence is not None:
+            self._silence.cancel()
+        for task in (self._probe, self._asking):
+            if task is not None:
+                task.cancel()
+                await asyncio.wait((task,))
         for connection in self._idle:
             try:
                 await connection.close(timeout=_CLOSE_TIMEOUT_SECONDS)
@@ -206,13 +222,30 @@ class _Pool:
         if failures_max == 0 or is_full(error):
             return
         self._failures += 1
-        if self._failures >= failures_max and self._outage is None:
-            self._outage = error
+        if self._failures >= failures_max:
+            self.take_for_away(error)
+
+    @property
+    def is_away(self) -> bool:
+        return self._outage is not None
+
+    def take_for_away(self, error: Exception, *, prepare: Prepare | None = None) -> None:
+        """Let calls fail at once until there is a connection, and `prepare` is done with it."""
+        if prepare is not None:
+            self._preparations.append(prepare)
+        if self._outage is not None:
+            return
+        self._know_why(error)
+        self._probe = asyncio.create_task(self._probe_until_back(), name="lockstep-probe")
+        self._tell_watchers(False)
+        while self._hand_over(None):
+            pass  # those who wait find out that there is nothing to wait for
+
+    def _know_why(self, error: Exception) -> None:
+        """Said once, and again when it is something else."""
+        before, self._outage = self._outage, error
+        if before is None or str(before) != str(error):
             logger.error("database_away", extra={"action": "database_away", "error": str(unreachable(error))})
-            self._probe = asyncio.create_task(self._probe_until_back(), name="lockstep-probe")
-            self._tell_watchers(False)
-            while self._hand_over(None):
-                pass  # those who wait find out that there is nothing to wait for
 
     async def _probe_until_back(self) -> None:
         began = time.monotonic()
@@ -220,9 +253,9 @@ class _Pool:
         while connection is None:
             await asyncio.sleep(self._settings.breaker_open_seconds * random.uniform(0.8, 1.2))
             try:
-                connection = await connect(self._dsn, self._settings)
+                connection = await self._prepared()
             except Exception as error:
-                self._outage = error
+                self._know_why(error)
         self._outage = None
         self._open += 1
         self.release(connection)
@@ -230,9 +263,84 @@ class _Pool:
         logger.warning("database_back", extra={"action": "database_back", "seconds": seconds})
         self._tell_watchers(True)
 
+    async def _prepared(self) -> asyncpg.Connection[Any]:
+        connection = await connect(self._dsn, self._settings)
+        try:
+            while self._preparations:
+                await self._preparations[0](connection)
+                self._preparations.pop(0)
+        except BaseException:
+            connection.terminate()
+            raise
+        return connection
+
     def _tell_watchers(self, there: bool) -> None:
         for watcher in list(self.watchers):
             watcher(there)
+
+    # Silence
+
+    def _lend(self, connection: asyncpg.Connection[Any]) -> asyncpg.Connection[Any]:
+        """Note since when a connection is in use: one timer looks after all of them, so that a call costs none."""
+        self._used[connection] = self._time()
+        if self._silence is None and self._settings.breaker_failures_max:
+            self._look_in(self._settings.breaker_silent_seconds)
+        return connection
+
+    def _look_in(self, seconds: float) -> None:
+        self._silence = asyncio.get_running_loop().call_later(seconds, self._look)
+
+    def _look(self) -> None:
+        self._silence = None
+        if not self._used:
+            return
+        left = self._settings.breaker_silent_seconds - (self._time() - min(self._used.values()))
+        if left <= 0:
+            self._find_out()
+        self._look_in(max(left, self._settings.breaker_silent_seconds / 4))
+
+    def _find_out(self) -> None:
+        if self.is_away:
+            self._drop_silent()
+        elif self._asking is None or self._asking.done():
+            self._asking = asyncio.create_task(self._ask(), name="lockstep-silence")
+
+    async def _ask(self) -> None:
+        """A call is not answered. It may be a long one, or wait for a lock: does PostgreSQL answer anything at all?"""
+        while not self.is_away:
+            try:
+                connection = await self._answered()
+            except Exception as error:
+                if not isinstance(error, OSError):
+                    return  # it does, if only to refuse us
+                self._count_failure(error)
+                await asyncio.sleep(self._settings.breaker_open_seconds)
+            else:
+                connection.terminate()
+                self._failures = 0
+                return
+        self._drop_silent()
+
+    async def _answered(self) -> asyncpg.Connection[Any]:
+        """A connection, if it is there in time. That is counted in turns of the event loop: a process that is late
+        itself must not take PostgreSQL for silent."""
+        attempt = asyncio.ensure_future(connect(self._dsn, self._settings))
+        try:
+            for _ in range(_TURNS):
+                await asyncio.wait((attempt,), timeout=self._settings.breaker_silent_seconds / _TURNS)
+                if attempt.done():
+                    return attempt.result()
+        finally:
+            attempt.cancel()
+        raise TimeoutError("it does not answer (breaker_silent_seconds)")
+
+    def _drop_silent(self) -> None:
+        """Connections to a server that hangs answer nobody, and those who wait for them are to know."""
+        for connection in self._idle:
+            connection.terminate()
+        before = self._time() - self._settings.breaker_silent_seconds
+        for connection in [connection for connection, since in self._used.items() if since <= before]:
+            connection.terminate()
 
 
 async def connect(dsn: str, settings: PoolSettings, *, application_name: str = "lockstep") -> asyncpg.Connection[Any]:
@@ -308,9 +416,16 @@ class Database:
             await pool.close()
 
     def watch(self, watcher: Watcher) -> None:
-        """Tell it from now on when PostgreSQL is taken for away, and when it is back."""
+        """Tell it from now on when PostgreSQL is taken for away, and when it is back; and at once if it is away."""
         self._watcher = watcher
-        self._join().watchers.add(watcher)
+        pool = self._join()
+        pool.watchers.add(watcher)
+        if pool.is_away:
+            watcher(False)
+
+    def take_for_away(self, error: Exception, *, prepare: Prepare) -> None:
+        """Let calls fail at once from now on, until PostgreSQL is there and `prepare` is done on a connection to it."""
+        self._join().take_for_away(error, prepare=prepare)
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[asyncpg.Connection[Any]]:

@@ -9,9 +9,11 @@ from functools import partial
 from lockstep.config import Config, load
 from lockstep.core.records import Arrival
 from lockstep.core.schedules import Timing
+from lockstep.errors import Unavailable
 from lockstep.storage.postgres.cache import NameCache, SegmentCache
 from lockstep.storage.postgres.clearing import Clearing
 from lockstep.storage.postgres.dead_letters import DeadLetters
+from lockstep.storage.postgres.failures import may_retry_connect
 from lockstep.storage.postgres.inspection import Inspection
 from lockstep.storage.postgres.listen import Hear, Signals
 from lockstep.storage.postgres.maintenance import Maintenance
@@ -47,7 +49,8 @@ class PostgresStore(
     Spools,
 ):
     """Queues in PostgreSQL 15 or newer. `clock` sets the time for tests; without it the database's clock rules. With a
-    breaker calls fail at once while the database is away, and who watches is told."""
+    breaker calls fail at once while the database is away, and who watches is told; it may be away from the beginning,
+    and is migrated when it comes."""
 
     def __init__(
         self,
@@ -67,6 +70,7 @@ class PostgresStore(
         self.slice_messages_max = config.slice_messages_max
         self.slice_partitions_max = config.slice_partitions_max
         self._clock = clock
+        self._breaker = breaker
         self._signals = Signals(self.database, self.names, self.segments)
 
     def now(self) -> datetime | None:
@@ -74,8 +78,15 @@ class PostgresStore(
 
     async def open(self) -> None:
         self.database.reopen()
-        async with self.database.connection() as connection:
-            await migrate(connection)
+        try:
+            async with self.database.connection() as connection:
+                await migrate(connection)
+        except Exception as error:
+            cause = error.__cause__ if isinstance(error, Unavailable) else error
+            # What a server says to us is for people to see to; one that is not there may come.
+            if not self._breaker or not isinstance(cause, Exception) or not may_retry_connect(cause):
+                raise
+            self.database.take_for_away(cause, prepare=migrate)
 
     async def close(self) -> None:
         await self._signals.close()
@@ -118,4 +129,5 @@ def _pool_settings(config: Config, *, breaker: bool) -> PoolSettings:
         transaction_attempts_max=config.transaction_attempts_max,
         breaker_failures_max=config.breaker_failures_max if breaker else 0,
         breaker_open_seconds=config.breaker_open_seconds,
+        breaker_silent_seconds=config.breaker_silent_seconds,
     )
