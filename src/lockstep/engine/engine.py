@@ -70,7 +70,7 @@ from lockstep.core.traces import NamedTracePage, NewTraceEvent, TraceEvent, Trac
 from lockstep.engine import checks, schedule_checks, stream_checks
 from lockstep.engine.balancing import Balancing
 from lockstep.engine.batching import Batching, CallCounts, LoadKind
-from lockstep.engine.incoming import Order, check_push
+from lockstep.engine.incoming import Order, check_list, check_push
 from lockstep.engine.load import Answer, Load, LoadState
 from lockstep.engine.maintenance import Maintenance, Promotion
 from lockstep.engine.operations import Operations, Tell
@@ -345,7 +345,7 @@ class Engine:
         self._promotion.note(due_at)
 
     async def pop(self, requests: Sequence[PopRequest]) -> list[Popped]:
-        checks.check_list(requests, what="pops")
+        check_list(requests, what="pops")
         checked = [checks.check_pop(request, self._config) for request in requests]
         if self._spooling.pops_paused:
             return [Popped(request.group) for request in checked]
@@ -369,7 +369,7 @@ class Engine:
         return await self._waiting.pop(request, seconds)
 
     async def has_pending(self, requests: Sequence[PendingRequest]) -> list[bool]:
-        checks.check_list(requests, what="requests")
+        check_list(requests, what="requests")
         return await self._store.has_pending([checks.check_pending(request) for request in requests])
 
     async def ack(self, acks: Sequence[Ack], *, atomic: bool = False) -> list[AckOutcome]:
@@ -396,7 +396,7 @@ class Engine:
 
     async def nack(self, acks: Sequence[Ack]) -> list[AckOutcome]:
         """Ack with the status `failed`."""
-        checks.check_list(acks, what="acks")
+        check_list(acks, what="acks")
         failed = [msgspec.structs.replace(checks.check_kind(ack, Ack), status="failed") for ack in acks]
         return await self.ack(failed)
 
