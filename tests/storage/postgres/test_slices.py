@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -13,7 +14,9 @@ import pytest_asyncio
 
 from lockstep.config import Config
 from lockstep.core.maintenance import Place
+from lockstep.core.messages import NewSchedule
 from lockstep.core.records import Ack, DeadLetterFilter, MessageFilter, Renewal, Subscription
+from lockstep.core.schedules import ScheduleFilter
 from lockstep.core.traces import NewTraceEvent
 from lockstep.engine.maintenance.deleted_queues import DeletedQueues
 from lockstep.engine.maintenance.duty import DutyReport
@@ -166,6 +169,22 @@ async def test_maintenance_removes_what_a_killed_process_left(store: PostgresSto
     assert await stage.observer.fetchval("select count(*) from lockstep.deleted_queue") == 0
     assert await stage.observer.fetchval("select count(*) from lockstep.partition") == kept.partitions
     assert await store.verify() == []
+
+
+async def test_what_waited_in_a_deleted_queue_is_not_promoted(
+    store: PostgresStore, stage: Stage, clock: SetClock
+) -> None:
+    """By whoever has found it due before the queue was deleted."""
+    await store.push([replace(batch("q", 3), schedule=NewSchedule(delay_seconds=60))])
+    clock.advance(61)
+    queue_id = await stage.observer.fetchval("select lockstep.delete_queue('q')")
+    take = "select count(*) from lockstep.take_due($1, 10, 1000000, $2)"
+    assert await stage.observer.fetchval(take, queue_id, clock.now) == 0
+    assert (await store.promote(limit=10)).messages == 0
+    assert (await store.schedules(ScheduleFilter())).items == []
+    while (await store.prune_queues()).next is not None:
+        pass
+    assert await rows_left(stage.observer) == {}
 
 
 async def test_two_who_remove_the_same_queue_do_not_disturb_each_other(dsn: str, stage: Stage) -> None:

@@ -105,6 +105,9 @@ begin
     else
         perform 1 from lockstep.queue q where q.id = _queue_id for share;
     end if;
+    if not found then
+        return;  -- it was deleted, and what waits in it goes, too
+    end if;
     _ids := array(
         select t.id from (
             select s.id, sum(octet_length(s.body)) over (order by s.due_at, s.id) - octet_length(s.body) as before
