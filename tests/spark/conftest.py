@@ -4,14 +4,26 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 
+from lockstep.spark.session import worker_program
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+# A JVM of the tests lives for seconds or minutes: what makes long runs fast makes them slow.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Python processes of every Spark that a test starts are this Python, and find the package as this process does."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYSPARK_PYTHON", worker_program(tmp_path_factory.mktemp("worker")))
+        yield
 
 
 def java_is_there() -> bool:
@@ -25,8 +37,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         pytest.skip("Spark needs Java 17 or newer, and there is none")
     from pyspark.sql import SparkSession
 
-    # Workers of Spark must be this Python, and find the package as this process does.
-    os.environ["PYSPARK_PYTHON"] = sys.executable
     warehouse = tmp_path_factory.mktemp("warehouse")
     session = (
         SparkSession.builder.master("local[2]")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -80,7 +79,7 @@ def cluster(tmp_path: Path, database_dsn: str) -> Iterator[str]:
         "ORDERS_DSN": database_dsn,
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_DAEMON_MEMORY": "256m",
-        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_DAEMON_JAVA_OPTS": os.environ["SPARK_SUBMIT_OPTS"],
     }
     on = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
     with ExitStack() as processes:
@@ -105,6 +104,7 @@ def test_pipeline_on_a_cluster_of_two_workers(cluster: str, tmp_path: Path, data
     file.write_text(FILE)
     settings = {
         "spark.executor.memory": "500m",
+        "spark.executor.extraJavaOptions": os.environ["SPARK_SUBMIT_OPTS"],
         "spark.sql.shuffle.partitions": "4",
         "spark.scheduler.minRegisteredResourcesRatio": "1.0",
         "spark.ui.enabled": "false",
@@ -116,7 +116,6 @@ def test_pipeline_on_a_cluster_of_two_workers(cluster: str, tmp_path: Path, data
         **os.environ,
         "ORDERS_DSN": database_dsn,
         "SPARK_LOCAL_IP": "127.0.0.1",
-        "PYSPARK_PYTHON": sys.executable,
     }
     ended = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=RUN_SECONDS, check=False)
     assert ended.returncode == 0, ended.stderr[-3000:]

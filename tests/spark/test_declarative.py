@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -58,7 +57,6 @@ def test_second_run_does_what_is_new(tmp_path: Path, database_dsn: str) -> None:
     environment = {
         "LOCKSTEP_DSN": database_dsn,
         "SPARK_CONF_DIR": str(folder / "conf"),
-        "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
     producer = Producer(database_dsn)

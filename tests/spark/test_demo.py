@@ -28,12 +28,14 @@ def test_demo_adds_up() -> None:
         answers = [line for line in said if line.startswith(("yes", "NO"))]
         assert len(answers) == 9
         assert all(line.startswith("yes") for line in answers)
+        assert "Everything adds up." in said
         assert "<svg" in (directory / "demo/report.html").read_text()
         assert list((directory / "demo/archive").rglob("*.parquet"))
 
 
 @soak_only
-def test_ctrl_c_ends_it_and_its_server() -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_ends_it_and_its_server(number: signal.Signals) -> None:
     with scratch_directory() as directory:
         command = program(directory, "--orders", "1000", "--seconds", "600")
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -42,7 +44,7 @@ def test_ctrl_c_ends_it_and_its_server() -> None:
             while not process.stdout.readline().startswith("Orders come in"):
                 assert process.poll() is None
             assert "ordered" in process.stdout.readline()
-            process.send_signal(signal.SIGINT)
+            process.send_signal(number)
             said, told = process.communicate(timeout=120)
             assert process.returncode == 130, told
             assert "Stopped before the end." in said

@@ -83,6 +83,24 @@ def test_settings_of_the_caller_win(tmp_path: Path) -> None:
     assert local["spark.driver.bindAddress"] == "127.0.0.1"
 
 
+def test_workers_take_pyspark_as_it_is_installed(tmp_path: Path) -> None:
+    program = session.worker_program(tmp_path)
+    given = "/spark/python/lib/pyspark.zip:/spark/python/lib/py4j-0.10.9-src.zip:/a folder:/mine.zip"
+    asked = "import os, sys; print(os.environ['PYTHONPATH'], sys.executable)"
+    said = subprocess.run(
+        [program, "-c", asked], env={"PYTHONPATH": given}, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert said.stdout == f"/a folder:/mine.zip {sys.executable}\n"
+
+
+def test_workers_are_who_the_user_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    assert session._workers("local[2]", tmp_path) == {"PYSPARK_PYTHON": str(tmp_path / "python")}
+    assert session._workers("spark://head:7077", tmp_path) == {}
+    monkeypatch.setenv("PYSPARK_PYTHON", "/opt/python")
+    assert session._workers("local[2]", tmp_path) == {}
+
+
 def test_error_of_ours_is_found_in_what_spark_raises() -> None:
     text = """[STREAM_FAILED] Query [id = 1] terminated with exception: An exception was raised by the Python Proxy.
 Traceback (most recent call last):

@@ -44,7 +44,8 @@ def copy(spark: SparkSession, dsn: str, checkpoint: Path, **options: str) -> Any
 def driver(dsn: str, checkpoint: Path, **options: str) -> Iterator[subprocess.Popen[bytes]]:
     """The same as a process of its own, which is killed in the end, with all that it started."""
     arguments = [f"{name}={value}" for name, value in options.items()]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "PYSPARK_PYTHON": sys.executable}
+    paths = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     process = subprocess.Popen(
         [sys.executable, "-m", "support.spark_driver", dsn, str(checkpoint), *arguments],
         env=environment,
@@ -103,8 +104,6 @@ if __name__ == "__main__":
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.driver.memory", "512m")
-        # It lives for seconds: what makes long runs fast makes this one slow.
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
         .getOrCreate()
     )
     copy(session, sys.argv[1], Path(sys.argv[2]), **dict(argument.split("=", 1) for argument in sys.argv[3:]))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -53,6 +54,23 @@ logger.stage.name = org.apache.spark.scheduler
 logger.stage.level = off
 logger.write.name = org.apache.spark.sql.execution.datasources
 logger.write.level = off
+logger.abort.name = org.apache.spark.util.Utils
+logger.abort.level = off
+"""
+
+# Spark puts a copy of PySpark before the installed one. It is a zip, which Python compiles anew in every process, and
+# Spark starts several for each query and one for each batch: that took each of them 0.7 seconds of CPU.
+_WORKER = """\
+#!/bin/sh
+paths=
+IFS=:
+for path in $PYTHONPATH; do
+    case $path in
+        */pyspark.zip | */py4j-*-src.zip) ;;
+        *) paths=$paths${{paths:+:}}$path ;;
+    esac
+done
+PYTHONPATH=$paths exec {python} "$@"
 """
 
 _REDACTED = r"(?i)secret|password|passwd|token|access[.]?key|dsn|encryption_key"
@@ -82,14 +100,16 @@ def spark_session(
             return
         check_java()
         with tempfile.TemporaryDirectory(prefix="lockstep-spark-") as folder:
+            settings = _settings(master, Path(folder), environment or {}, conf or {})
             builder = SparkSession.builder.appName(name)
-            for key, value in _settings(master, Path(folder), environment or {}, conf or {}).items():
+            for key, value in settings.items():
                 builder = builder.config(key, value)
-            session = builder.getOrCreate()
-            try:
-                yield session
-            finally:
-                session.stop()
+            with _variables(_workers(settings["spark.master"], Path(folder))):
+                session = builder.getOrCreate()
+                try:
+                    yield session
+                finally:
+                    session.stop()
 
 
 def check_spark() -> None:
@@ -150,8 +170,6 @@ def _settings(
 
 def _local_settings(folder: Path) -> dict[str, str]:
     """One machine: nothing listens outside of it, and its temporary files go when it ends."""
-    # Spark's Python workers must be this Python, which has this package.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     return {
         "spark.ui.enabled": "false",
         "spark.driver.bindAddress": "127.0.0.1",
@@ -159,6 +177,22 @@ def _local_settings(folder: Path) -> dict[str, str]:
         "spark.local.dir": str(folder),
         "spark.sql.shuffle.partitions": str(max(os.cpu_count() or 1, 2)),
     }
+
+
+def _workers(master: str, folder: Path) -> dict[str, str]:
+    """On one machine Spark's Python processes must be this Python, which has this package."""
+    if not master.startswith("local") or "PYSPARK_PYTHON" in os.environ:
+        return {}
+    return {"PYSPARK_PYTHON": worker_program(folder)}
+
+
+def worker_program(folder: Path) -> str:
+    """This Python as Spark should call it: with PySpark as it is installed, and not the copy that Spark brings."""
+    program = folder / "python"
+    program.write_text(_WORKER.format(python=shlex.quote(sys.executable)))
+    program.chmod(0o700)
+    # Nothing is executed where the temporary files are, if whoever mounted it said so.
+    return str(program) if os.access(program, os.X_OK) else sys.executable
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 import lockstep
 from lockstep.core.messages import Batch, Columns
-from lockstep.errors import Conflict, QueueNotFound, StepFailed
+from lockstep.errors import Conflict, InvalidOption, QueueNotFound, StepFailed
 from lockstep.spark import Pipeline, reject
 from lockstep.spark.database import Access
 from lockstep.spark.jobs import traces as follow
@@ -351,6 +351,21 @@ def test_missing_queue_and_step_that_runs_elsewhere(run: Runner, producer: Produ
         status.reset([step], Access(dsn=database_dsn), run.checkpoints)
     elsewhere.close()
     assert [one.pushed for one in run(passing())] == [1]
+    with pytest.raises(InvalidOption, match=r"step 'pass': the payload_schema 'n bigint, x nonsense' is not valid: "):
+        run(passing(payload_schema="n bigint, x nonsense"))
+
+
+def test_step_that_cannot_start_stops_those_that_have(run: Runner, producer: Producer, database_dsn: str) -> None:
+    producer.pushed(batch("q", 1))
+    both = passing()
+    both.step(source="out", sink="end", name="last")(lambda df: df)
+    elsewhere = status.Record(both.steps[1], Access(dsn=database_dsn))
+    elsewhere.lock()
+    with pytest.raises(Conflict, match="step 'last' of pipeline 'copy' is being run by another process"):
+        both.run(run.spark, dsn=database_dsn, checkpoints=run.checkpoints, trigger="100ms")
+    elsewhere.close()
+    assert run.spark.streams.active == []
+    assert run.status("copy")["pass"].state == "stopped"
 
 
 def test_reset_begins_anew(run: Runner, producer: Producer, database_dsn: str) -> None:

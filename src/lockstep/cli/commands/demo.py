@@ -111,7 +111,7 @@ class Show:
         _head("The server")
         click.echo(f"It listens on {server.url}, and has a PostgreSQL of its own in {self.directory / 'data'}.")
         click.echo(f"Look at it meanwhile: {_program()} queues --url {server.url}")
-        click.echo("Spark is starting, which takes some seconds …")
+        click.echo("Spark is starting, which takes some seconds. What Java warns of meanwhile does not matter.")
 
     def run_pipeline(self, spark: SparkSession, server: DemoServer) -> None:
         """Raises KeyboardInterrupt if it was stopped before its end."""

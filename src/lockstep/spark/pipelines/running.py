@@ -27,6 +27,7 @@ from lockstep.spark.options import parse_duration
 from lockstep.spark.pipelines.batches import Batches
 from lockstep.spark.pipelines.committing import Outcome, Place
 from lockstep.spark.pipelines.pipeline import Pipeline, Step
+from lockstep.spark.pipelines.rejects import cause_of
 from lockstep.spark.pipelines.status import CHECKPOINTS, SEEN_SECONDS, Record, checkpoint_of
 from lockstep.spark.positions import find_queues
 from lockstep.spark.session import check_spark, spark_session
@@ -168,8 +169,9 @@ def _run(runs: Sequence[StepRun], stop: threading.Event, options: RunOptions) ->
     with ExitStack() as opened:
         for one in runs:
             opened.callback(one.close)
-            one.start()
         try:
+            for one in runs:
+                one.start()
             while not stop.wait(POLL_SECONDS) and all([one.look() for one in runs]):
                 pass
         finally:
@@ -213,16 +215,23 @@ class StepRun:
         self.done = StepDone(step=step.name)
 
     def start(self) -> None:
-        """Raises Conflict if the step is being run elsewhere."""
+        """Raises Conflict if the step is being run elsewhere, InvalidOption if its payload_schema is none."""
         self._record.lock()
-        source = {**source_options(self._options.access), **self._step.source_options()}
-        frame = self._spark.readStream.format("lockstep").options(**source).load()
-        writer = (
-            frame.writeStream.queryName(self._step.full_name).foreachBatch(self._on_batch).trigger(**self._trigger())
-        )
+        writer = self._frame().writeStream.queryName(self._step.full_name)
+        writer = writer.foreachBatch(self._on_batch).trigger(**self._trigger())
         self._query = writer.option("checkpointLocation", self._checkpoint).start()
         self._record.begin(str(self._query.id))
         self._started.set()
+
+    def _frame(self) -> DataFrame:
+        from pyspark.errors import ParseException
+
+        source = {**source_options(self._options.access), **self._step.source_options()}
+        try:
+            return self._spark.readStream.format("lockstep").options(**source).load()
+        except ParseException as error:
+            text = f"step {self._step.name!r}: the payload_schema {self._step.payload_schema!r} is not valid"
+            raise InvalidOption(f"{text}: {cause_of(error)}") from error
 
     def _trigger(self) -> Mapping[str, Any]:
         if self._options.once:
@@ -231,7 +240,9 @@ class StepRun:
 
     def _on_batch(self, frame: DataFrame, batch_id: int) -> None:
         """Called by Spark, in a thread of its own. The first batch may come before start() has returned."""
-        self._started.wait()
+        while not self._started.wait(POLL_SECONDS):
+            if self.stopping.is_set():
+                raise _Stopping
         assert self._query is not None
         with self._through_gate():
             place = Place(f"{self._step.full_name}/{self._query.id}", batch_id)
