@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
@@ -248,3 +250,11 @@ def test_database_that_goes_away_in_mid_batch_is_unavailable(
 def test_ending_position_is_not_for_streams(database_dsn: str) -> None:
     with pytest.raises(InvalidOption, match="endingPosition"):
         Query(database_dsn, queue="orders", endingPosition="latest")
+
+
+def test_planner_imports_neither_the_other_driver_nor_what_reads() -> None:
+    """Spark starts processes that only plan, and waits for them."""
+    heavy = "{'asyncpg', 'cryptography', 'zstandard', 'pyarrow.compute', 'lockstep.spark.reader', 'lockstep.engine'}"
+    program = f"import sys, lockstep.spark.batch, lockstep.spark.stream; print(sorted({heavy} & set(sys.modules)))"
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"

@@ -147,7 +147,7 @@ class Rows:
 
     def _created_at(self) -> pa.Array:
         times = np.array([segment.created_us for segment in self._segments], np.int64)
-        return pa.array(self._per_run(times[self._segment_of_run])).cast(pa.timestamp("us", "UTC"))
+        return pa.array(self._per_run(times[self._segment_of_run])).view(pa.timestamp("us", "UTC"))
 
     def _message_ids(self) -> pa.Array:
         """The text of the segment's UUID with the ordinal in its last four digits."""
