@@ -154,7 +154,8 @@ def test_removed_messages_are_left_out(codec: Codec) -> None:
 
 def test_nothing_left_is_no_rows() -> None:
     rows = rows_of(segment(Columns([b"gone"]), runs=[]))
-    assert (rows.count, rows.column("payload").to_pylist(), rows.column("message_id").to_pylist()) == (0, [], [])
+    names = ("queue", "partition", "seq", "message_id", "transaction_id", "created_at", "payload", "kind")
+    assert (rows.count, [rows.column(name).to_pylist() for name in names]) == (0, [[]] * len(names))
 
 
 def test_highest_ordinals() -> None:
@@ -168,6 +169,48 @@ def test_payloads_as_text() -> None:
     assert texts_of(payloads, encodings).to_pylist() == ['{"a":"ü"}', "/wA=", "plain"]
     # What claims to be JSON and is no text is shown as the SQL view shows it.
     assert texts_of(pa.array([b"\xff"]), pa.nulls(1, pa.string())).to_pylist() == ["/w=="]
+
+
+def test_payloads_keep_their_places_whatever_surrounds_them() -> None:
+    many = Columns([b""] * 2_000 + [b"x"], references=[None] * 2_000 + ["last"])
+    forms = [Columns([b"first"]), many, Columns([b"y" * 70_000, b"z"], kinds=["a", None]), many, Columns([b"end"])]
+    rows = rows_of(*[segment(one) for one in forms])
+    assert rows.column("payload").to_pylist() == [payload for one in forms for payload in one.payloads]
+    assert rows.column("reference").drop_null().to_pylist() == ["last", "last"]
+    assert rows.column("kind").drop_null().to_pylist() == ["a"]
+
+
+@pytest.mark.parametrize("payload", [b'{"a":"plain"}', '{"a":"ü€😀"}'.encode(), b'{"a":"\xc3', b"\xff"])
+def test_texts_of_one_payload_among_plain_ones(payload: bytes) -> None:
+    stored = [segment(Columns([b'"a"'])), segment(Columns([b"", payload])), segment(Columns([b"\xa4", b'"z"']))]
+    for members in (stored, stored[:2]):
+        rows = rows_of(*members)
+        expected = texts_of(rows.column("payload"), pa.nulls(rows.count, pa.string()))
+        assert rows.texts().equals(expected)
+        rows.texts().validate(full=True)
+
+
+def test_opaque_payload_that_is_ascii_is_base64() -> None:
+    rows = rows_of(segment(Columns([b"plain", b"opaque"], encodings=[None, "raw"])))
+    assert rows.texts().to_pylist() == ["plain", "b3BhcXVl"]
+
+
+@pytest.mark.parametrize("cut", [1, 20, -1])
+def test_body_that_is_cut_short_is_an_error(cut: int) -> None:
+    stored = segment(Columns([b'{"n":%d}' % n for n in range(500)]))
+    assert stored.body is not None
+    stored.body = stored.body[:cut]
+    with pytest.raises(CorruptSegment):
+        rows_of(stored).column("payload")
+
+
+def test_changed_body_is_an_error() -> None:
+    stored = segment(Columns([b'{"n":%d}' % n for n in range(500)]))
+    assert stored.body is not None
+    # The last bytes are the checksum.
+    stored.body = stored.body[:-1] + bytes([stored.body[-1] ^ 1])
+    with pytest.raises(CorruptSegment, match="does not decompress"):
+        rows_of(stored).column("payload")
 
 
 def test_encrypted_needs_its_key() -> None:
@@ -200,11 +243,13 @@ def test_corrupt_body_is_an_error(layout: bytes) -> None:
         rows_of(stored).column("kind")
 
 
-def test_count_that_is_not_the_segments_is_an_error() -> None:
-    stored = segment(Columns([b"a", b"b"]))
-    stored.message_count = 3
-    stored.counts = [3]
-    with pytest.raises(CorruptSegment, match="segment 1 has 2 messages"):
+@pytest.mark.parametrize("payload", [b"a", b"a" * 100], ids=["short", "long"])
+@pytest.mark.parametrize("count", [1, 3])
+def test_count_that_is_not_the_segments_is_an_error(payload: bytes, count: int) -> None:
+    stored = segment(Columns([payload, payload]))
+    stored.message_count = count
+    stored.counts = [count]
+    with pytest.raises(CorruptSegment, match=f"segment 1 has 2 messages, and should have {count}"):
         rows_of(stored).column("payload")
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
@@ -22,8 +24,10 @@ from lockstep.errors import (
     Unavailable,
 )
 from lockstep.spark import reader as reading
+from lockstep.spark import segments as planning
 from lockstep.spark.batch import plan_batch
-from lockstep.spark.reader import SegmentReader, Segments
+from lockstep.spark.reader import SegmentReader
+from lockstep.spark.segments import Segments
 from support.builders import batch
 from support.spark_reads import (
     Producer,
@@ -102,7 +106,7 @@ def test_work_is_dealt_out(database_dsn: str, producer: Producer) -> None:
 
 
 def test_batches_are_bounded(database_dsn: str, producer: Producer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "CHUNK_MESSAGES_MAX", 250)
+    monkeypatch.setattr(planning, "CHUNK_MESSAGES_MAX", 250)
     monkeypatch.setattr(reading, "BATCH_BYTES_MAX", 20_000)
     for _ in range(4):
         producer.pushed(Batch("orders", "p", Columns([b'"' + b"x" * 500 + b'"'] * 100)))
@@ -226,7 +230,7 @@ def test_restored_segments_are_refused_until_they_are_adopted(database_dsn: str,
 def test_database_that_goes_away_in_mid_batch_is_unavailable(
     database_dsn: str, producer: Producer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "CHUNK_SEGMENTS_MAX", 1)
+    monkeypatch.setattr(planning, "CHUNK_SEGMENTS_MAX", 1)
     producer.pushed(batch("orders", 2))
     producer.pushed(batch("orders", 2))
     options = read_options(database_dsn, queue="orders")
@@ -247,3 +251,11 @@ def test_database_that_goes_away_in_mid_batch_is_unavailable(
 def test_ending_position_is_not_for_streams(database_dsn: str) -> None:
     with pytest.raises(InvalidOption, match="endingPosition"):
         Query(database_dsn, queue="orders", endingPosition="latest")
+
+
+def test_planner_imports_neither_the_other_driver_nor_what_reads() -> None:
+    """Spark starts processes that only plan, and waits for them."""
+    heavy = "{'asyncpg', 'cryptography', 'zstandard', 'pyarrow.compute', 'lockstep.spark.reader', 'lockstep.engine'}"
+    program = f"import sys, lockstep.spark.batch, lockstep.spark.stream; print(sorted({heavy} & set(sys.modules)))"
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"

@@ -24,8 +24,6 @@ from itertools import accumulate, pairwise
 from uuid import UUID
 
 import zstandard
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from lockstep.core.ids import all_canonical_uuids, is_canonical_uuid
 from lockstep.core.messages import Columns
@@ -93,21 +91,38 @@ def seal(layout: bytes, *, key: bytes | None = None) -> bytes:
     body = _compressor().compress(layout)
     if key is None:
         return body
+    # On first use, here and below: it takes long to import, and most processes have nothing that is encrypted.
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
     nonce = os.urandom(_NONCE_BYTES)
     return nonce + AESGCM(key).encrypt(nonce, body, None)
 
 
 def unseal(codec: int, body: bytes, *, key: bytes | None = None) -> bytes:
     """The layout that was sealed. Raises CorruptSegment, EncryptionUnavailable."""
-    if codec & Codec.ENCRYPTED:
-        body = _decrypt(body, key)
+    body = decrypted(codec, body, key=key)
+    # The declared size is allocated before anything else is looked at.
+    layout_bytes(body)
     try:
-        # The declared size is allocated before anything else is looked at.
-        if zstandard.frame_content_size(body) > _BODY_BYTES_MAX:
-            raise CorruptSegment("a segment's body declares an impossible size")
         return _decompressor().decompress(body, max_output_size=_BODY_BYTES_MAX)
     except zstandard.ZstdError as error:
         raise CorruptSegment(f"a segment's body does not decompress: {error}") from error
+
+
+def decrypted(codec: int, body: bytes, *, key: bytes | None = None) -> bytes:
+    """A body as it was before it was encrypted, if it was. Raises CorruptSegment, EncryptionUnavailable."""
+    return _decrypt(body, key) if codec & Codec.ENCRYPTED else body
+
+
+def layout_bytes(body: bytes) -> int:
+    """The size that a body which is not encrypted declares for its layout. Raises CorruptSegment."""
+    try:
+        size = zstandard.frame_content_size(body)
+    except zstandard.ZstdError as error:
+        raise CorruptSegment(f"a segment's body does not decompress: {error}") from error
+    if not 0 <= size <= _BODY_BYTES_MAX:
+        raise CorruptSegment("a segment's body declares no size, or an impossible one")
+    return size
 
 
 def _decrypt(body: bytes, key: bytes | None) -> bytes:
@@ -115,6 +130,9 @@ def _decrypt(body: bytes, key: bytes | None) -> bytes:
         raise EncryptionUnavailable("the message is encrypted, but no encryption key is configured")
     if len(body) < _NONCE_BYTES + _TAG_BYTES:
         raise CorruptSegment("an encrypted body is cut short")
+    from cryptography.exceptions import InvalidTag
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
     try:
         return AESGCM(key).decrypt(body[:_NONCE_BYTES], body[_NONCE_BYTES:], None)
     except InvalidTag as error:

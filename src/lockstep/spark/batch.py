@@ -9,7 +9,7 @@ from lockstep.spark import positions
 from lockstep.spark.offsets import EARLIEST, Place
 from lockstep.spark.options import EVERYTHING, Position, ReadOptions
 from lockstep.spark.positions import Desk, Look
-from lockstep.spark.reader import Scope, list_segments
+from lockstep.spark.segments import Scope, list_segments
 from lockstep.spark.stream import Task, default_parallelism
 
 _LATEST = Position("latest")

@@ -11,30 +11,19 @@ from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lockstep.core.codec import HEADER_BYTES, STORED_COLUMNS, Codec, header, unseal
-from lockstep.errors import CorruptSegment
+from lockstep.core.codec import Codec
+from lockstep.spark.packed import BYTE_TEXTS, UUID_BYTES, Packed, fixed_texts, uuid_texts
+from lockstep.spark.segments import Ints
 
-Ints = np.ndarray[Any, np.dtype[Any]]
-
-_UUID_BYTES = 16
-_UUID_TEXT_BYTES = 36
-_PREFIX_BYTES = 32
-"""Of a message id's text: all but the ordinal."""
-_OFFSETS_MAX = 2**31 - 1
-
-_HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
-_BYTE_TEXTS = np.stack([_HEX[np.arange(256) >> 4], _HEX[np.arange(256) & 15]], axis=1)
-"""By byte: its two hex digits."""
-_ORDINAL_TEXTS = _BYTE_TEXTS[np.stack([np.arange(65536) >> 8, np.arange(65536) & 255], axis=1)].reshape(65536, 4)
-"""By ordinal: its four hex digits."""
-# Where the hex digits of a UUID stand in its text; the rest are dashes.
-_DIGIT_PLACES = np.array([place for place in range(_UUID_TEXT_BYTES) if place not in (8, 13, 18, 23)])
+_ORDINALS = np.arange(65_536)
+_ORDINAL_TEXTS = BYTE_TEXTS[np.stack([_ORDINALS >> 8, _ORDINALS & 255], axis=1)].reshape(-1, 4).view(np.uint32).ravel()
+"""By ordinal: its four hex digits, as one number of four bytes, which is copied at once."""
 
 # The columns of a row, by the name of what is stored for them.
 _STORED = {
@@ -116,6 +105,11 @@ class Rows:
             self._made[name] = self._make(name)
         return self._made[name]
 
+    def texts(self) -> pa.Array:
+        """The payloads as text."""
+        is_ascii = all(group.is_ascii for group in self._all_groups())
+        return texts_of(self.column("payload"), self.column("encoding"), is_ascii=is_ascii)
+
     def _make(self, name: str) -> pa.Array:
         if name in _STORED:
             return self._stored(_STORED[name], pa.binary() if name == "payload" else pa.string())
@@ -131,40 +125,36 @@ class Rows:
         return making[name]()
 
     def _per_run(self, values: Ints) -> Ints:
-        return np.repeat(values, self._counts)
+        return np.repeat(values, self._counts, axis=0)
 
     def _counted_from(self, firsts: Ints) -> Ints:
         """For each run the numbers from its first on."""
         return self._per_run(firsts - self._starts) + np.arange(self.count, dtype=np.int64)
 
     def _queues(self) -> pa.Array:
-        return self._repeated([segment.queue for segment in self._segments], self._segment_of_run)
+        return self._repeated([segment.queue for segment in self._segments for _ in segment.counts])
 
     def _partition_names(self) -> pa.Array:
-        ids, runs = np.unique(_chained([segment.partition_ids for segment in self._segments]), return_inverse=True)
-        return self._repeated([self._partitions[int(id_)] for id_ in ids], runs)
+        return self._repeated([self._partitions[id_] for segment in self._segments for id_ in segment.partition_ids])
 
-    def _repeated(self, texts: list[str], text_of_run: Ints) -> pa.Array:
-        distinct = list(dict.fromkeys(texts))
-        if len(distinct) == 1:
-            return pa.repeat(pa.scalar(distinct[0], pa.string()), self.count)
-        return pa.array(texts, pa.string()).take(pa.array(self._per_run(text_of_run)))
+    def _repeated(self, texts: Sequence[str]) -> pa.Array:
+        """A text of each run, for all its messages."""
+        ends = pa.array((self._starts + self._counts).astype(np.int32))
+        return pc.run_end_decode(pa.RunEndEncodedArray.from_arrays(ends, pa.array(texts, pa.string())))
 
     def _seqs(self) -> pa.Array:
         return pa.array(self._counted_from(_chained([segment.first_seqs for segment in self._segments])))
 
     def _created_at(self) -> pa.Array:
         times = np.array([segment.created_us for segment in self._segments], np.int64)
-        return pa.array(self._per_run(times[self._segment_of_run])).cast(pa.timestamp("us", "UTC"))
+        return pa.array(self._per_run(times[self._segment_of_run])).view(pa.timestamp("us", "UTC"))
 
     def _message_ids(self) -> pa.Array:
         """The text of the segment's UUID with the ordinal in its last four digits."""
         uuids = np.frombuffer(b"".join(segment.uuid for segment in self._segments), np.uint8)
-        prefixes = _uuid_texts(uuids.reshape(-1, _UUID_BYTES))[:, :_PREFIX_BYTES]
-        texts = np.empty((self.count, _UUID_TEXT_BYTES), np.uint8)
-        texts[:, :_PREFIX_BYTES] = np.repeat(prefixes[self._segment_of_run], self._counts, axis=0)
-        texts[:, _PREFIX_BYTES:] = _ORDINAL_TEXTS[self._counted_from(self._ordinals())]
-        return _fixed_texts(texts)
+        texts = self._per_run(uuid_texts(uuids.reshape(-1, UUID_BYTES))[self._segment_of_run])
+        texts.view(np.uint32)[:, -1] = _ORDINAL_TEXTS[self._counted_from(self._ordinals())]
+        return fixed_texts(texts)
 
     def _transaction_ids(self) -> pa.Array:
         """What the producer gave, or the message's own id."""
@@ -190,15 +180,17 @@ class Rows:
         if self._groups is None:
             by_codec = groupby(self._segments, key=lambda segment: segment.codec == Codec.PLAIN)
             self._groups = [
-                _Plain(list(members)) if is_plain else _Packed(list(members), self._key)
+                _Plain(list(members)) if is_plain else Packed(list(members), self._key)
                 for is_plain, members in by_codec
             ]
         return self._groups
 
 
-def texts_of(payloads: pa.Array, encodings: pa.Array) -> pa.Array:
+def texts_of(payloads: pa.Array, encodings: pa.Array, *, is_ascii: bool = False) -> pa.Array:
     """Payloads as text: JSON as it is, opaque bytes as base64. Looks at single messages only where some are opaque."""
     if encodings.null_count == len(encodings):
+        if is_ascii:
+            return payloads.view(pa.string())
         try:
             return payloads.cast(pa.string())
         except pa.ArrowInvalid:
@@ -221,18 +213,22 @@ def _text_of(payload: bytes, is_json: Any) -> str:
     return b64encode(payload).decode()
 
 
-class _Group:
+class _Group(Protocol):
     """All messages of consecutive segments that are stored in the same form."""
 
-    def values(self, name: str, kind: pa.DataType) -> pa.Array:
-        raise NotImplementedError
+    is_ascii: bool
+    """Whether all payloads are known to be."""
+
+    def values(self, name: str, kind: pa.DataType) -> pa.Array: ...
 
     def uuids(self, name: str) -> pa.Array:
         """A column of UUIDs as text."""
-        raise NotImplementedError
+        ...
 
 
-class _Plain(_Group):
+class _Plain:
+    is_ascii = False
+
     def __init__(self, segments: Sequence[StoredSegment]) -> None:
         self._counts = [segment.message_count for segment in segments]
         self._columns = dict(
@@ -254,133 +250,6 @@ class _Plain(_Group):
 def _binary_of(kind: pa.DataType) -> pa.DataType | None:
     """Texts may come as bytes or as strings, so Arrow is to find out; payloads are bytes, also where there is none."""
     return kind if pa.types.is_binary(kind) else None
-
-
-class _Packed(_Group):
-    def __init__(self, segments: Sequence[StoredSegment], key: bytes | None) -> None:
-        self._count = sum(segment.message_count for segment in segments)
-        self._layouts = [_Layout.of(segment, key) for segment in segments]
-
-    def values(self, name: str, kind: pa.DataType) -> pa.Array:
-        gathered = self._gather(name)
-        if gathered is None:
-            return pa.nulls(self._count, kind)
-        lengths, parts = gathered
-        array = _variable(lengths, _buffer(parts))
-        return array if pa.types.is_binary(kind) else _as_texts(array, name)
-
-    def uuids(self, name: str) -> pa.Array:
-        gathered = self._gather(name)
-        if gathered is None:
-            return pa.nulls(self._count, pa.string())
-        lengths, parts = gathered
-        given = lengths >= 0
-        if (lengths[given] != _UUID_BYTES).any():
-            raise CorruptSegment("a segment's body has a UUID of the wrong length")
-        texts = _uuid_texts(np.frombuffer(b"".join(parts), np.uint8).reshape(-1, _UUID_BYTES))
-        if given.all():
-            return _fixed_texts(texts)
-        array = _variable(np.where(given, _UUID_TEXT_BYTES, -1), pa.py_buffer(texts.tobytes()))
-        return array.cast(pa.string())
-
-    def _gather(self, name: str) -> tuple[Ints, list[memoryview]] | None:
-        """The lengths of a column over all segments, and its values; None if no segment has it."""
-        number = STORED_COLUMNS.index(name)
-        found = [layout.columns[number] for layout in self._layouts]
-        if all(column is None for column in found):
-            return None
-        lengths, parts = [], []
-        for layout, column in zip(self._layouts, found, strict=True):
-            if column is None:
-                lengths.append(np.full(layout.count, -1, np.int32))
-            else:
-                lengths.append(column[0])
-                parts.append(column[1])
-        return _joined(lengths), parts
-
-
-def _buffer(parts: Sequence[memoryview]) -> pa.Buffer:
-    """The values of one segment lie under the array as they are; those of several are copied together."""
-    return pa.py_buffer(parts[0] if len(parts) == 1 else b"".join(parts))
-
-
-def _as_texts(array: pa.Array, name: str) -> pa.Array:
-    try:
-        return array.cast(pa.string())
-    except pa.ArrowInvalid as error:
-        raise CorruptSegment(f"a segment's body has among its {name} a text that is none") from error
-
-
-@dataclass(slots=True)
-class _Layout:
-    """A packed segment, taken apart into its columns: lengths (-1: no value) and values."""
-
-    count: int
-    columns: list[tuple[Ints, memoryview] | None]
-
-    @classmethod
-    def of(cls, segment: StoredSegment, key: bytes | None) -> _Layout:
-        assert segment.body is not None
-        layout = unseal(segment.codec, segment.body, key=key)
-        count, mask = header(layout)
-        if count != segment.message_count:
-            raise CorruptSegment(f"segment {segment.id} has {count} messages, and should have {segment.message_count}")
-        return cls(count, _split(layout, count, mask))
-
-
-def _split(layout: bytes, count: int, mask: int) -> list[tuple[Ints, memoryview] | None]:
-    view = memoryview(layout)
-    columns: list[tuple[Ints, memoryview] | None] = []
-    position = HEADER_BYTES
-    for bit in range(len(STORED_COLUMNS)):
-        if not mask >> bit & 1:
-            columns.append(None)
-            continue
-        start = position + 4 * count
-        if start > len(layout):
-            raise CorruptSegment("a segment's body is cut short")
-        lengths = np.frombuffer(layout, "<i4", count, position)
-        if count and lengths.min() < -1:
-            raise CorruptSegment("a segment's body has a negative length")
-        # Each missing value counted as -1.
-        position = start + int(lengths.sum(dtype=np.int64)) + int(np.count_nonzero(lengths < 0))
-        if position > len(layout):
-            raise CorruptSegment("a segment's body is cut short")
-        columns.append((lengths, view[start:position]))
-    if position != len(layout):
-        raise CorruptSegment("a segment's body has the wrong length")
-    return columns
-
-
-def _variable(lengths: Ints, values: pa.Buffer) -> pa.Array:
-    """Values of any length; -1 is null."""
-    missing = lengths < 0
-    has_missing = bool(missing.any())
-    offsets = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(np.where(missing, 0, lengths) if has_missing else lengths, out=offsets[1:])
-    if offsets[-1] > _OFFSETS_MAX:
-        raise CorruptSegment("the messages of one batch are too large for Arrow")
-    validity = pa.py_buffer(np.packbits(~missing, bitorder="little").tobytes()) if has_missing else None
-    buffers = [validity, pa.py_buffer(offsets.astype(np.int32)), values]
-    return pa.Array.from_buffers(pa.binary(), len(lengths), buffers, int(missing.sum()))
-
-
-def _fixed_texts(texts: Ints) -> pa.Array:
-    """Rows of ASCII characters, all of one length."""
-    count, width = texts.shape
-    offsets = np.arange(count + 1, dtype=np.int32) * np.int32(width)
-    return pa.StringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(texts)))
-
-
-def _uuid_texts(uuids: Ints) -> Ints:
-    """UUIDs, 16 bytes a row, in their spelling."""
-    texts = np.full((len(uuids), _UUID_TEXT_BYTES), ord("-"), np.uint8)
-    texts[:, _DIGIT_PLACES] = _BYTE_TEXTS[uuids].reshape(len(uuids), 2 * _UUID_BYTES)
-    return texts
-
-
-def _joined(arrays: Sequence[Ints]) -> Ints:
-    return np.concatenate(arrays) if arrays else np.empty(0, np.int64)
 
 
 def _chained(lists: Sequence[Sequence[int]]) -> Ints:

@@ -25,7 +25,8 @@ from lockstep.spark.columns import StoredSegment
 from lockstep.spark.leasing import Group, LeasedRun, Leases
 from lockstep.spark.options import Position, ReadOptions
 from lockstep.spark.positions import Desk
-from lockstep.spark.reader import Scope, SegmentReader, Segments
+from lockstep.spark.reader import SegmentReader
+from lockstep.spark.segments import Scope, Segments
 from lockstep.spark.stream import default_parallelism
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import psycopg
 from lockstep.errors import CheckpointMismatch, Conflict, InvalidOption, QueueNotFound, Unavailable
 from lockstep.spark.database import Access, explained
 from lockstep.spark.offsets import Place, Snapshot
-from lockstep.spark.reader import Scope
+from lockstep.spark.segments import Scope
 
 T = TypeVar("T")
 P = ParamSpec("P")

@@ -18,7 +18,6 @@ from pyspark.sql.streaming.datasource import (
 from lockstep.spark.batch import plan_batch
 from lockstep.spark.offsets import Offset
 from lockstep.spark.options import ReadOptions
-from lockstep.spark.reader import SegmentReader
 from lockstep.spark.schema import arrow_schema, check_schema
 from lockstep.spark.stream import SnapshotStream, Task
 
@@ -49,6 +48,9 @@ class _Reading:
         task: Task | None = partition.task
         if task is None:
             return iter(())
+        # The driver, which plans, imports this module, too.
+        from lockstep.spark.reader import SegmentReader
+
         options = self._options
         reader = SegmentReader(options.access, task.scope, self._schema, options.payload_mode, task.watch)
         return reader.read(task.segments)

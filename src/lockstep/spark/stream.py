@@ -16,10 +16,11 @@ from uuid import uuid4
 
 from lockstep.errors import CheckpointMismatch, DataLost, InvalidOption
 from lockstep.spark import positions
+from lockstep.spark.losses import Watch, report_loss
 from lockstep.spark.offsets import EARLIEST, NOTHING, Offset, Place, Snapshot
 from lockstep.spark.options import EVERYTHING, Position, ReadOptions
 from lockstep.spark.positions import Desk, Look
-from lockstep.spark.reader import Scope, Segments, Watch, list_segments, report_loss
+from lockstep.spark.segments import Scope, Segments, list_segments
 
 _log = logging.getLogger(__name__)
 

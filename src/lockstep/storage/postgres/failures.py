@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
-
-import asyncpg
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from lockstep.errors import (
     Conflict,
@@ -18,6 +17,9 @@ from lockstep.errors import (
     Unavailable,
 )
 
+if TYPE_CHECKING:
+    import asyncpg
+
 RETRYABLE = ("40001", "40P01")
 """Serialization failure and deadlock: the transaction did nothing and may be tried again."""
 
@@ -26,15 +28,6 @@ _TOO_MANY_CONNECTIONS = "53300"
 _READ_ONLY = "25006"
 _CANCELED = "57014"
 _CONNECTION_ENDED = ("57P01", "57P02", "57P03", "57P05")
-
-# asyncpg says InternalClientError to a call that comes between the server's last word and the end of the connection.
-_CONNECTION_LOST = (
-    asyncpg.PostgresConnectionError,
-    asyncpg.InterfaceError,
-    asyncpg.InternalClientError,
-    OSError,
-    asyncio.TimeoutError,
-)
 
 
 class Dying(Exception):
@@ -80,9 +73,24 @@ def translate(error: BaseException) -> BaseException:
         return Unavailable(f"the database refuses us: {error}")
     if state is not None and state[:2] in ("08", "53", "57", "58"):
         return Unavailable(f"the database is not available: {error}")
-    if isinstance(error, _CONNECTION_LOST):
+    if isinstance(error, _connection_lost()):
         return Unavailable(f"the database cannot be reached: {str(error) or type(error).__name__}")
     return error
+
+
+@cache
+def _connection_lost() -> tuple[type[BaseException], ...]:
+    # On first use: Spark's many short-lived processes use the other driver.
+    import asyncpg
+
+    # It says InternalClientError to a call that comes between the server's last word and the end of the connection.
+    return (
+        asyncpg.PostgresConnectionError,
+        asyncpg.InterfaceError,
+        asyncpg.InternalClientError,
+        OSError,
+        asyncio.TimeoutError,
+    )
 
 
 def _text(error: BaseException) -> str:
@@ -106,7 +114,7 @@ def lost(error: BaseException, connection: asyncpg.Connection[Any]) -> bool:
     state = getattr(error, "sqlstate", None)
     if state is not None and not isinstance(error, LockstepError):
         return state == _READ_ONLY or state in _CONNECTION_ENDED or state[:2] == "08"
-    return connection.is_closed() and isinstance(error, _CONNECTION_LOST)
+    return connection.is_closed() and isinstance(error, _connection_lost())
 
 
 def is_full(error: BaseException) -> bool:
@@ -118,6 +126,8 @@ def may_retry_connect(error: BaseException) -> bool:
     """Whether connecting may work a little later: the server is starting, full, or not there yet."""
     if getattr(error, "sqlstate", None) in _CANNOT_CONNECT_NOW:
         return True
+    import asyncpg
+
     return isinstance(error, asyncpg.PostgresConnectionError | OSError | asyncio.TimeoutError)
 
 
