@@ -334,6 +334,23 @@ async def test_pushes_that_come_count_as_much_as_those_of_late(store: Store) -> 
     await asyncio.gather(*tasks)
 
 
+async def test_while_all_calls_are_slow_none_is_begun_beside_another(store: Store) -> None:
+    gate = Gate(store, "push")
+    engine = Engine(gate, one_call_at_a_time(call_patience_seconds=0.001))  # type: ignore[arg-type]
+    lane = engine._batching._push
+    lane._seconds_each = 1000  # of those before
+    tasks = [asyncio.create_task(engine.push([batch("p", b"0")]))]
+    await gate.arrived.wait()
+    tasks.append(asyncio.create_task(engine.push([batch("p", b"1")])))
+    await asyncio.sleep(0.01)
+    assert gate.calls["push"] == 1
+    lane._seconds_each = 0
+    tasks.append(asyncio.create_task(engine.push([batch("p", b"2")])))
+    await until(lambda: gate.calls["push"] == 2)
+    gate.open()
+    await asyncio.gather(*tasks)
+
+
 async def test_calls_that_take_long_hold_up_nobody(store: Store) -> None:
     gate = Gate(store, "push")
     engine = Engine(gate, one_call_at_a_time(call_patience_seconds=0.001))  # type: ignore[arg-type]
