@@ -118,6 +118,18 @@ def test_batches_are_bounded(database_dsn: str, producer: Producer, monkeypatch:
     assert assert_in_order(row for part in found for row in part.to_pylist()) == {("orders", "p"): 400}
 
 
+def test_little_is_unpacked_at_a_time(database_dsn: str, producer: Producer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Payloads that are nearly nothing as they are stored."""
+    monkeypatch.setattr(reading, "UNPACKED_BYTES_MAX", 250_000)
+    for _ in range(6):
+        producer.pushed(Batch("orders", "p", Columns([b'"' + b"x" * 100_000 + b'"'])))
+    options = read_options(database_dsn, queue="orders")
+    [task] = plan_batch(options)
+    found = list(SegmentReader(options.access, task.scope, row_schema()).read(task.segments))
+    assert [part.num_rows for part in found] == [2, 2, 2]
+    assert assert_in_order(row for part in found for row in part.to_pylist()) == {("orders", "p"): 6}
+
+
 def test_empty_queue_is_no_rows(database_dsn: str, producer: Producer) -> None:
     producer.pushed(batch("orders"))
     with connect(database_dsn) as client:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from psycopg.rows import tuple_row
 
+from lockstep.core.codec import Codec, layout_bytes
 from lockstep.spark.columns import Rows, StoredSegment
 from lockstep.spark.database import Access
 from lockstep.spark.losses import Watch, report_loss
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
 
     Cursor = psycopg.Cursor[tuple[Any, ...]]
 
+UNPACKED_BYTES_MAX = 256 * 1024**2
+"""Of what is unpacked at a time. A chunk is bounded as it is stored, and may become a thousand times as large."""
+_ENCRYPTED_RATIO = 20
+"""How much larger an encrypted body is taken to be: it does not say."""
 BATCH_BYTES_MAX = 32 * 1024**2
 """A batch that is larger is handed to Spark in slices."""
 
@@ -83,9 +88,10 @@ class SegmentReader:
                 found = self._fetch(cursor, chunk.ids.tolist())
                 if self.watch is not None:
                     self._look_for_losses(cursor, chunk, found)
-                rows = Rows(found, self._names, key=key)
-                if rows.count:
-                    yield from _slices(self._batch(rows))
+                for part in _unpacked_within(found, UNPACKED_BYTES_MAX):
+                    rows = Rows(part, self._names, key=key)
+                    if rows.count:
+                        yield from _slices(self._batch(rows))
 
     def _fetch(self, cursor: Cursor, ids: Sequence[int]) -> list[StoredSegment]:
         found = [self._segment(row) for row in cursor.execute(_FETCH, {"ids": ids})]
@@ -203,6 +209,29 @@ def _keep(segment: StoredSegment, partition_ids: set[int]) -> None:
     for name in ("partition_ids", "first_seqs", "counts", "ordinals"):
         column = getattr(segment, name)
         setattr(segment, name, [column[place] for place in kept])
+
+
+def _unpacked_within(segments: Sequence[StoredSegment], limit: int) -> Iterator[list[StoredSegment]]:
+    """The segments in parts that do not take more memory than this once they are unpacked; a larger one is alone."""
+    part: list[StoredSegment] = []
+    size = 0
+    for segment in segments:
+        unpacked = _unpacked_bytes(segment)
+        if part and size + unpacked > limit:
+            yield part
+            part, size = [], 0
+        part.append(segment)
+        size += unpacked
+    if part:
+        yield part
+
+
+def _unpacked_bytes(segment: StoredSegment) -> int:
+    if segment.body is None:
+        return 0  # small ones only
+    if segment.codec & Codec.ENCRYPTED:
+        return len(segment.body) * _ENCRYPTED_RATIO
+    return layout_bytes(segment.body)
 
 
 def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
