@@ -92,6 +92,9 @@ def test_frame_used_twice_and_with_filters(spark: SparkSession, database_dsn: st
     assert frame.where("seq = 3").count() == 2
     assert frame.count() == 15
     assert frame.join(frame.select("message_id"), "message_id").count() == 15
+    producer.pushed(batch("orders", 1))
+    assert frame.count() == 15, "a frame is what was there when it was first used"
+    assert reading(spark, database_dsn).count() == 16
 
 
 def test_parsed_payloads(spark: SparkSession, database_dsn: str, producer: Producer) -> None:

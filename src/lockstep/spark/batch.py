@@ -1,4 +1,4 @@
-"""A batch read: all that lies between two positions, planned anew for every query."""
+"""A batch read: all that lies between two positions. Spark plans a frame once, when it is first used."""
 
 from __future__ import annotations
 
