@@ -10,7 +10,8 @@ import pytest
 from lockstep.config import Config, load
 from lockstep.core.operations import OperationCounts, OperationDepth
 from lockstep.core.statistics import StoreCounts
-from lockstep.engine.batching import Crowd, LoadKind
+from lockstep.engine.batching import LoadKind
+from lockstep.engine.lane import Crowd
 from lockstep.engine.load import Answer, Lateness, Load, Situation, Thresholds, decide, load_of, pool_load
 from lockstep.errors import InvalidOption, Overloaded
 

@@ -72,8 +72,9 @@ from lockstep.core.times import check_seconds, check_time
 from lockstep.core.traces import NamedTracePage, NewTraceEvent, TraceEvent, TraceNamePage
 from lockstep.engine import checks, schedule_checks, stream_checks
 from lockstep.engine.balancing import Balancing
-from lockstep.engine.batching import Batching, CallCounts, LoadKind
+from lockstep.engine.batching import Batching, LoadKind
 from lockstep.engine.incoming import Order, check_list, check_push
+from lockstep.engine.lane import CallCounts
 from lockstep.engine.load import Answer, Load, LoadState
 from lockstep.engine.maintenance import Maintenance, Promotion
 from lockstep.engine.operations import Operations, Tell

@@ -30,7 +30,8 @@ from typing import Literal
 from lockstep.config import Config
 from lockstep.core.operations import KindLoad, OperationCounts
 from lockstep.core.statistics import StoreCounts
-from lockstep.engine.batching import Crowd, LoadKind
+from lockstep.engine.batching import LoadKind
+from lockstep.engine.lane import Crowd
 from lockstep.errors import Overloaded
 
 logger = logging.getLogger("lockstep.engine.load")
