@@ -110,7 +110,7 @@ def _url(client: AsyncClient) -> str:
 
 
 async def test_push_that_is_not_applied_in_time_names_its_operation(busy_url: str, busy_engine: Engine) -> None:
-    busy_engine._operations._stopping = True  # nobody applies anything
+    busy_engine._operations._processing._stopping = True  # nobody applies anything
     async with connect_async(busy_url, client_queued_seconds_max=0.01) as client:
         with pytest.raises(StillQueued) as late:
             await client.push("q", 1)

@@ -379,7 +379,9 @@ async def test_redrive_from_both_ends_at_once_doubles_nothing(store: Store, _: i
 async def test_what_the_store_pushes_itself_is_told(store: Store) -> None:
     heard: list[tuple[str | None, Arrival]] = []
     # That a queue has changed is heard, too, but then nothing has come to it.
-    await store.listen(lambda queue, arrival: heard.append((queue, arrival)) if arrival.messages else None)
+    await store.listen(
+        lambda queue, arrival: heard.append((queue, arrival)) if arrival.messages else None, waiting=lambda: False
+    )
     await with_dead_queue(store, retry_limit=0)
     await killed(store, 2)
     assert heard == [("dead", Arrival(1, 2))]

@@ -6,6 +6,7 @@ create or replace function lockstep.dead_letters_where(
     select d.* from lockstep.dead_letter d
     where d.id >= coalesce((select min(i) from unnest(_ids) i), 0) and d.id <= coalesce((select max(i) from unnest(_ids) i), 9223372036854775807)
       and (_ids is null or d.id = any (_ids))
+      and exists (select 1 from lockstep.queue q where q.id = d.queue_id)  -- one that is being deleted has none
       and (_queue is null or d.queue_id = (select q.id from lockstep.queue q where q.name = _queue))
       and (_partition is null or (select p.name from lockstep.partition p where p.id = d.partition_id) = _partition)
       and (_group is null or d.group_name = _group) and (_from_at is null or d.failed_at >= _from_at) and (_to_at is null or d.failed_at < _to_at)
