@@ -147,11 +147,12 @@ def _check_payloads(payloads: list[bytes], config: Config) -> int:
     if set(map(type, payloads)) != {bytes}:
         index, wrong = _first(payloads, lambda payload: type(payload) is not bytes)
         raise InvalidRequest(f"message {index}: the payload must be bytes, not {type(wrong).__name__}")
-    largest = max(map(len, payloads))
+    sizes = list(map(len, payloads))
+    largest = max(sizes)
     if largest > config.payload_bytes_max:
         limit = config.payload_bytes_max
         raise TooLarge(f"a payload has {largest} bytes; at most {limit} are allowed")
-    return sum(map(len, payloads))
+    return sum(sizes)
 
 
 def _check_transaction_ids(transaction_ids: list[str | None]) -> None:
