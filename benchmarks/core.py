@@ -89,11 +89,6 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _names(*, short: bool) -> list[str]:
-    """A quick look leaves the spike out: 4,000 connections are more than some machines give at once."""
-    return [name for name in SCENARIOS if not (short and name == "load")]
-
-
 async def _run(dsn: str, arguments: argparse.Namespace) -> int:
     outcomes: dict[str, Outcome] = {}
     short: bool = arguments.short
@@ -106,7 +101,7 @@ async def _run(dsn: str, arguments: argparse.Namespace) -> int:
             seconds=arguments.seconds or (0.15 if short else 1.0),
             partitions_many=100_000 if short else 1_000_000,
         )
-        for name in [arguments.only] if arguments.only else _names(short=short):
+        for name in [arguments.only] if arguments.only else SCENARIOS:
             progress(name)
             outcomes[name] = await SCENARIOS[name](setting)
     # A part of the benchmark must not take the place of the last whole result.

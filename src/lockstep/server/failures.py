@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from lockstep.errors import LockstepError, MethodNotAllowed, Overloaded, QueueFull, Unavailable
@@ -70,6 +71,18 @@ def failure(error: LockstepError, request: Request, log: FailureLog) -> Response
     """The answer for an error that we raised on purpose."""
     if error.status >= 500:
         log.note(error, request)
+    if type(error) is Overloaded:
+        # In a spike most answers are this one.
+        return _overloaded(error.message, **error.details)
+    return _failure(error)
+
+
+@lru_cache(maxsize=64)
+def _overloaded(message: str, **details: Any) -> Response:
+    return _failure(Overloaded(message, **details))
+
+
+def _failure(error: LockstepError) -> Response:
     response = answer(error_content(error), error.status)
     if isinstance(error, QueueFull | Overloaded | Unavailable):
         seconds = error.details.get("retry_after_seconds", _RETRY_AFTER_SECONDS)
