@@ -7,19 +7,16 @@ models become it and come from it. With an encoding it is bytes, which nobody lo
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
 from functools import lru_cache
-from itertools import zip_longest
 from typing import Any
 
 import msgspec
 
-from lockstep.core.messages import Batch, NewMessage, check_shape
+from lockstep.core.messages import NewMessage
 from lockstep.core.names import DEFAULT_PARTITION
 from lockstep.errors import InvalidPayload
-
-_raw_value = msgspec.json.Decoder(msgspec.Raw)
 
 
 def new_message(
@@ -90,31 +87,6 @@ def decode_payload(raw: bytes, encoding: str | None = None, as_type: Any = None)
     # A pydantic ValidationError is a ValueError, as those of msgspec and of the UTF-8 decoder are.
     except (ValueError, RecursionError) as error:
         raise InvalidPayload(f"the payload is no {_name(as_type)}: {error}") from error
-
-
-def check_json(messages: Sequence[NewMessage] | Sequence[Batch]) -> None:
-    """Raise InvalidPayload for a payload that has no encoding and is not JSON: nobody could read it over HTTP, nor what
-    comes with it. What is no message at all is refused by whoever takes it."""
-    given: Sequence[NewMessage | Batch] = messages
-    for index, message in enumerate(given):
-        try:
-            for payload in _json_payloads(message):
-                _raw_value.decode(payload)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise InvalidPayload(f"message {index}: the payload is not JSON, and has no encoding: {error}") from error
-
-
-def _json_payloads(message: NewMessage | Batch) -> list[bytes]:
-    if isinstance(message, NewMessage):
-        payloads, encodings = [message.payload], [message.encoding]
-    elif isinstance(message, Batch):
-        columns = check_shape(message.columns)
-        payloads, encodings = columns.payloads, columns.encodings or []
-    else:
-        return []
-    return [
-        payload for payload, encoding in zip_longest(payloads, encodings) if encoding is None and type(payload) is bytes
-    ]
 
 
 def check_type(as_type: Any) -> None:

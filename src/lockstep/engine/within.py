@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from lockstep.config import Config, load
 from lockstep.core.messages import Batch, NewMessage, PushResult
+from lockstep.core.payloads import check_json
 from lockstep.engine.incoming import Order, check_push
 from lockstep.storage.postgres import pushing, scheduling, within
 from lockstep.storage.postgres.cache import NameCache
@@ -52,6 +53,7 @@ def _prepare(
 ) -> tuple[Conversation[pushing.Pushed], Order | None]:
     config = config or load()
     batches, order = check_push(messages, config)
+    check_json(messages)
     # What this transaction creates may be rolled back, so the names are remembered for this call only.
     names = NameCache(config.partition_cache_entries_max)
     encryption = pushing.Encryption.of(config)

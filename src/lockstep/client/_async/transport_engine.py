@@ -8,10 +8,10 @@ from math import inf
 from typing import Any, Protocol
 
 from lockstep.client._async.concurrency import Lock
-from lockstep.client._payloads import check_json
 from lockstep.client._received import Committed, Delivered
 from lockstep.core.messages import Batch, NewMessage, PushResult
 from lockstep.core.operations import QueuedAs
+from lockstep.core.payloads import check_json
 from lockstep.core.records import Ack, AckOutcome, Popped, PopRequest, Renewal, Renewed, TransactionResult
 from lockstep.errors import Unavailable
 

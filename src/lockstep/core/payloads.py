@@ -1,0 +1,38 @@
+"""Payloads without an encoding are JSON. A push by HTTP is decoded anyway; these are the checks for the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import zip_longest
+
+import msgspec
+
+from lockstep.core.messages import Batch, NewMessage, check_shape
+from lockstep.errors import InvalidPayload
+
+_check_json = msgspec.json.Decoder(msgspec.Raw).decode
+
+
+def check_json(messages: Sequence[NewMessage] | Sequence[Batch]) -> None:
+    """Raise InvalidPayload for a payload that has no encoding and is not JSON: nobody could read it over HTTP, nor what
+    comes with it. What is no message at all is refused by whoever takes it."""
+    given: Sequence[NewMessage | Batch] = messages
+    for index, message in enumerate(given):
+        try:
+            for payload in _json_payloads(message):
+                _check_json(payload)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise InvalidPayload(f"message {index}: the payload is not JSON, and has no encoding: {error}") from error
+
+
+def _json_payloads(message: NewMessage | Batch) -> list[bytes]:
+    if isinstance(message, NewMessage):
+        payloads, encodings = [message.payload], [message.encoding]
+    elif isinstance(message, Batch):
+        columns = check_shape(message.columns)
+        payloads, encodings = columns.payloads, columns.encodings or []
+    else:
+        return []
+    return [
+        payload for payload, encoding in zip_longest(payloads, encodings) if encoding is None and type(payload) is bytes
+    ]
