@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from lockstep.config import load
+from lockstep.core.crons import NewCron
 from lockstep.core.messages import Batch, Columns, NewMessage, NewSchedule
 from lockstep.core.policy import queue_options
 from lockstep.core.records import Ack, DeadLetterFilter, Popped, PopRequest
@@ -39,6 +40,19 @@ async def test_push_without_a_partition_goes_to_a_numbered_one(store: Store) -> 
     places = Counter([(await engine.push([Batch.of("q", [b"1"])]))[0].partition for _ in range(40)])
     assert set(places) == {"0", "1", "2", "3"}
     assert max(places.values()) - min(places.values()) <= 6  # of two choices the emptier one
+
+
+async def test_cron_without_a_partition_gets_a_numbered_one_and_stays_there(store: Store) -> None:
+    async with engine_on(store) as engine:
+        await engine.configure("q", queue_options(partitions=3))
+        cron = await engine.set_cron(NewCron(name="c", queue="q", expression="0 0 1 1 *", payload=b"1"))
+        assert cron.partition in {"0", "1", "2"}
+        named = await engine.set_cron(
+            NewCron(name="d", queue="q", expression="0 0 1 1 *", payload=b"1", partition="mine")
+        )
+        assert named.partition == "mine"
+        plain = await engine.set_cron(NewCron(name="e", queue="r", expression="0 0 1 1 *", payload=b"1"))
+        assert plain.partition == "Default"
 
 
 async def test_push_avoids_the_partition_that_is_full(store: Store) -> None:

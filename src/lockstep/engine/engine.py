@@ -22,7 +22,7 @@ from lockstep.core.crons import Cron, NewCron
 from lockstep.core.ids import parse_uuid
 from lockstep.core.maintenance import DutyInfo, Removal, Sample
 from lockstep.core.messages import Batch, Message, NewMessage, NewSchedule, PushResult, Receipt
-from lockstep.core.names import QUEUE_MODE, check_name
+from lockstep.core.names import DEFAULT_PARTITION, QUEUE_MODE, check_name
 from lockstep.core.operations import OperationInfo, OperationPage, OperationStats, OperationStatus, QueuedAs
 from lockstep.core.outage import BreakerState, BufferStats, MaintenanceMode
 from lockstep.core.overview import LabelInfo, Overview
@@ -677,7 +677,12 @@ class Engine:
         return moved
 
     async def set_cron(self, cron: NewCron) -> Cron:
-        known = await self._store.set_cron(schedule_checks.check_cron(cron, self._config))
+        checked = schedule_checks.check_cron(cron, self._config)
+        if checked.partition == DEFAULT_PARTITION:
+            # Placed once and for all: what a cron pushes stays in order.
+            [placed] = await self._balancing.place([Batch.of(checked.queue, [checked.payload])])
+            checked = msgspec.structs.replace(checked, partition=placed.partition)
+        known = await self._store.set_cron(checked)
         self._tell_scheduled(known.next_at)
         return known
 
