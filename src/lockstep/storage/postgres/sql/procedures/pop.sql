@@ -22,6 +22,7 @@ create or replace function lockstep.pop(
 #variable_conflict use_column
 declare
     _now timestamptz := coalesce(_at, clock_timestamp());
+    _group_id int;
     _queue lockstep.queue;
     _run record;
     _rows int;
@@ -47,7 +48,10 @@ begin
             end loop;
             continue;
         end if;
-        select q.* into _queue from lockstep.consumer_group g join lockstep.queue q on q.id = g.queue_id where g.id = _group_ids[_i];
+        if _group_ids[_i] is distinct from _group_id then
+            _group_id := _group_ids[_i];
+            select q.* into _queue from lockstep.consumer_group g join lockstep.queue q on q.id = g.queue_id where g.id = _group_id;
+        end if;
         _rows := 0;
         if _partition_ids[_i] is null and not _auto_acks[_i] and _queue.delay_seconds + _queue.window_seconds + _queue.max_wait_seconds = 0
            and _queue.expire_seconds + _queue.partitions = 0 and not _queue.expiring then
