@@ -160,8 +160,7 @@ def _decompressor() -> zstandard.ZstdDecompressor:
 def encode(columns: Columns) -> bytes:
     """The columnar layout, not compressed."""
     uuids, texts = _split_transaction_ids(columns.transaction_ids)
-    stored: list[Sequence[bytes | None] | None] = [
-        columns.payloads,
+    optional: list[Sequence[bytes | None] | None] = [
         uuids,
         texts,
         None if columns.trace_ids is None else [None if t is None else UUID(t).bytes for t in columns.trace_ids],
@@ -172,7 +171,8 @@ def encode(columns: Columns) -> bytes:
         _texts_to_bytes(columns.producer_subs),
         _times_to_bytes(columns.expires_at),
     ]
-    return assemble(len(columns), [None if values is None else _encode_column(values) for values in stored])
+    stored = [None if values is None else _encode_column(values) for values in optional]
+    return assemble(len(columns), [_encode_full(columns.payloads), *stored])
 
 
 def assemble(count: int, stored: Sequence[Sequence[Buffer] | None]) -> bytes:
@@ -186,9 +186,13 @@ def assemble(count: int, stored: Sequence[Sequence[Buffer] | None]) -> bytes:
     return b"".join(parts)
 
 
+def _encode_full(values: Sequence[bytes]) -> list[bytes]:
+    return [_int32s(list(map(len, values))), *values]
+
+
 def _encode_column(values: Sequence[bytes | None]) -> list[bytes]:
-    if None not in values:  # the common column
-        return [_int32s(list(map(len, values))), *values]  # type: ignore[arg-type, list-item]
+    if None not in values:
+        return _encode_full(values)  # type: ignore[arg-type]
     lengths = [-1 if value is None else len(value) for value in values]
     return [_int32s(lengths), *[value for value in values if value is not None]]
 
