@@ -10,8 +10,10 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryFile
+from typing import IO, Any
 
 import psycopg
 import pytest
@@ -152,22 +154,42 @@ def test_run_status_and_reset(commands: Commands, producer: Producer, database_d
     assert numbers(database_dsn, "done")["Default"] == [*(n for n in range(1, 13) if n != 5)] * 2 + [13, 14]
 
 
+@dataclass
+class Program:
+    """A program that runs. What it says goes to files: a pipe that nobody reads stops it once it is full."""
+
+    popen: subprocess.Popen[str]
+    said: IO[str]
+    told: IO[str]
+
+    def kill(self) -> None:
+        """With all that it started."""
+        if self.popen.poll() is None:
+            os.killpg(self.popen.pid, signal.SIGKILL)
+        self.popen.wait()
+
+    def ended(self, seconds: float) -> tuple[int, str, str]:
+        """Its exit code, and what it said on stdout and on stderr."""
+        code = self.popen.wait(seconds)
+        return code, _all_of(self.said), _all_of(self.told)
+
+
+def _all_of(file: IO[str]) -> str:
+    file.seek(0)
+    return file.read()
+
+
 @contextmanager
-def process(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """A program in a session of its own, which is killed in the end with all that it started."""
-    started = subprocess.Popen(
-        [sys.executable, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-    try:
-        yield started
-    finally:
-        kill(started)
-
-
-def kill(started: subprocess.Popen[str]) -> None:
-    if started.poll() is None:
-        os.killpg(started.pid, signal.SIGKILL)
-    started.communicate()
+def process(*arguments: str) -> Iterator[Program]:
+    """A program in a session of its own, which is killed in the end."""
+    with TemporaryFile("w+") as said, TemporaryFile("w+") as told:
+        command = [sys.executable, *arguments]
+        popen = subprocess.Popen(command, stdout=said, stderr=told, text=True, start_new_session=True)
+        program = Program(popen, said, told)
+        try:
+            yield program
+        finally:
+            program.kill()
 
 
 def test_kill_in_the_midst_of_a_commit_and_clean_end(commands: Commands, producer: Producer, database_dsn: str) -> None:
@@ -179,20 +201,20 @@ def test_kill_in_the_midst_of_a_commit_and_clean_end(commands: Commands, produce
         holder.execute("select 1 from lockstep.partition where name = 'a' order by id for update")
         with process(*program, "--trigger", "100ms") as started:
             wait_for_waiter(database_dsn, "pipeline_open", seconds=120)
-            kill(started)
+            started.kill()
     assert query(database_dsn, "select count(*) from lockstep.dead_letter") == [(0,)]
     producer.pushed(batch("intake", 30, partition="a", start=9))
     with process(commands.file, "--dsn-env", "ORDERS_DSN", *commands.checkpoints) as wrong:
-        assert "ORDERS_DSN, which is not set here (invalid_option)" in wrong.communicate(timeout=120)[1]
+        assert "ORDERS_DSN, which is not set here (invalid_option)" in wrong.ended(120)[2]
     with process(*program, "--trigger", "100ms") as started:
         expected = [n for n in range(39) if n != 5]
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 240
         while len(numbers(database_dsn, "done").get("a", [])) < len(expected):
-            assert time.monotonic() < deadline, numbers(database_dsn, "done")
+            assert time.monotonic() < deadline, (numbers(database_dsn, "done"), _all_of(started.told))
             time.sleep(0.05)
-        os.kill(started.pid, signal.SIGTERM)
-        said, told = started.communicate(timeout=60)
-        assert started.returncode == 0, told
+        os.kill(started.popen.pid, signal.SIGTERM)
+        code, said, told = started.ended(60)
+        assert code == 0, told
     assert said.splitlines()[1].split()[0] == "first"
     assert {one["state"] for one in commands.status()} == {"stopped"}
     assert numbers(database_dsn, "done") == {"a": expected}
