@@ -330,9 +330,10 @@ class _Pool:
                 await asyncio.wait((attempt,), timeout=self._settings.breaker_silent_seconds / _TURNS)
                 if attempt.done():
                     return attempt.result()
-        finally:
-            attempt.cancel()
-        raise TimeoutError("it does not answer (breaker_silent_seconds)")
+            raise TimeoutError("it does not answer (breaker_silent_seconds)")
+        except BaseException:
+            await _abandon(attempt)
+            raise
 
     def _drop_silent(self) -> None:
         """Connections to a server that hangs answer nobody, and those who wait for them are to know."""
@@ -341,6 +342,14 @@ class _Pool:
         before = self._time() - self._settings.breaker_silent_seconds
         for connection in [connection for connection, since in self._used.items() if since <= before]:
             connection.terminate()
+
+
+async def _abandon(attempt: asyncio.Future[asyncpg.Connection[Any]]) -> None:
+    """Give up an attempt to connect, which may just have succeeded."""
+    attempt.cancel()
+    await asyncio.wait((attempt,))
+    if not attempt.cancelled() and attempt.exception() is None:
+        attempt.result().terminate()
 
 
 async def connect(dsn: str, settings: PoolSettings, *, application_name: str = "lockstep") -> asyncpg.Connection[Any]:
