@@ -409,4 +409,4 @@ def test_nothing_missing_doubled_or_out_of_order(database_dsn: str, limits: dict
         if row["partition"] != "first"
     )
     assert found == writers.pushed, f"seed {seed}"
-    assert len(query.batches) > 3
+    assert len(query.batches) > 1
