@@ -25,7 +25,7 @@ def connect(
     *,
     timeout_seconds: float | None = None,
     retry_attempts_max: int | None = None,
-    retry_delay_seconds_max: float | None = None,
+    max_retry_delay: float | None = None,
     exactly_once: bool | None = None,
     queued: QueuedAs | None = None,
     retry_on_429: bool | None = None,
@@ -39,16 +39,17 @@ def connect(
     `http://…` is a server; several, in a list or separated by commas, are servers on one store, of which the one that
     answers is used. `postgresql://…`, `memory://` and None, which is an embedded PostgreSQL, are as for `open_engine`.
 
-    The first seven arguments are the settings `client_…` of the same name; the overrides are any settings by name.
-    With `exactly_once` a push over HTTP can be repeated when its answer is lost, because each message gets a
-    transaction id; without, such a push fails. A push that a busy server queues waits until it is applied, or with
-    `queued` `return` comes back with the id of the operation. `token` is sent as a bearer token.
+    The first seven arguments are the settings `client_…` of the same name, but that `max_retry_delay` is
+    `client_retry_delay_seconds_max`; the overrides are any settings by name. With `exactly_once` a push over HTTP can
+    be repeated when its answer is lost, because each message gets a transaction id; without, such a push fails. A push
+    that a busy server queues waits until it is applied, or with `queued` `return` comes back with the id of the
+    operation. `token` is sent as a bearer token.
     """
     settings = {
         **overrides,
         "client_timeout_seconds": timeout_seconds,
         "client_retry_attempts_max": retry_attempts_max,
-        "client_retry_delay_seconds_max": retry_delay_seconds_max,
+        "client_retry_delay_seconds_max": max_retry_delay,
         "client_exactly_once": exactly_once,
         "client_queued": queued,
         "client_retry_on_429": retry_on_429,
@@ -73,7 +74,7 @@ def connect_async(
     *,
     timeout_seconds: float | None = None,
     retry_attempts_max: int | None = None,
-    retry_delay_seconds_max: float | None = None,
+    max_retry_delay: float | None = None,
     exactly_once: bool | None = None,
     queued: QueuedAs | None = None,
     retry_on_429: bool | None = None,
@@ -87,7 +88,7 @@ def connect_async(
         **overrides,
         "client_timeout_seconds": timeout_seconds,
         "client_retry_attempts_max": retry_attempts_max,
-        "client_retry_delay_seconds_max": retry_delay_seconds_max,
+        "client_retry_delay_seconds_max": max_retry_delay,
         "client_exactly_once": exactly_once,
         "client_queued": queued,
         "client_retry_on_429": retry_on_429,

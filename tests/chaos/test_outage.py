@@ -13,7 +13,11 @@ from typing import Any
 
 import aiohttp
 import pytest
+from click.testing import CliRunner
 
+from lockstep import connect_async
+from lockstep.cli.main import cli
+from lockstep.errors import Unavailable
 from lockstep.storage.postgres.embedded import EmbeddedPostgres
 from support.broker import LONG_MS, TIMEOUT_SECONDS, Broker, data
 from support.chaos_fleet import SOAK, Scale
@@ -300,6 +304,28 @@ async def test_server_that_starts_while_postgres_is_away_buffers_and_then_migrat
                 assert [producer.unknown for producer in made] == [[]] * PRODUCERS
     finally:
         postgres.stop()
+
+
+async def test_clients_and_commands_that_begin_during_an_outage(postgres: EmbeddedPostgres, tmp_path: Path) -> None:
+    """They find the server, and it tells what it does."""
+    with running_server(postgres.dsn, tmp_path) as server:
+        await asyncio.to_thread(postgres.stop)
+        async with connect_async(server.url, retry_attempts_max=1) as client:
+            assert (await client.push(QUEUE, 1)).status == "buffered"
+            with pytest.raises(Unavailable):
+                await client.pop(QUEUE)
+            with pytest.raises(Unavailable, match="the database"):
+                await client.ping()
+        shown = await asyncio.to_thread(CliRunner().invoke, cli, ["--url", server.url, "maintenance", "status"])
+        assert (shown.exit_code, "open" in shown.output) == (0, True), shown.output
+        refused = await asyncio.to_thread(CliRunner().invoke, cli, ["--url", server.url, "queues"])
+        assert refused.exit_code != 0
+        assert "the database" in refused.output
+        assert "lockstep serve" not in refused.output, "there is a server"
+        await asyncio.to_thread(postgres.start)
+        async with Broker(server.url) as broker:
+            await drained(broker)
+            assert data(await broker.pop(QUEUE)) == [1]
 
 
 async def test_embedded_postgres_of_a_server_is_brought_back(folder: Path) -> None:

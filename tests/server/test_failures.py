@@ -59,3 +59,4 @@ async def test_other_failures_have_a_line_each(caplog: pytest.LogCaptureFixture)
     await fail(log, CorruptSegment("broken"), 3)
     assert lines(caplog) == ["request_failed"] * 3
     assert {record.levelno for record in caplog.records} == {logging.ERROR}
+    assert {(record.method, record.path) for record in caplog.records} == {("GET", "/health")}  # type: ignore[attr-defined]

@@ -75,7 +75,8 @@ def _opened(address: str, **settings: Any) -> Client:
     try:
         client.open()
     except Unavailable as error:
-        if address.startswith("http"):
+        client.close()
+        if address.startswith("http") and "status" not in error.details:
             error.message += "; is a server running there? `lockstep serve` starts one"
         raise
     return client

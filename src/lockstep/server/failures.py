@@ -18,6 +18,8 @@ from lockstep.server.exchange import Request, Response, answer
 logger = logging.getLogger("lockstep.server")
 
 _RETRY_AFTER_SECONDS = 1
+_PATH_LENGTH_MAX = 1000
+"""A longer path is cut in the log."""
 
 
 @dataclass(slots=True)
@@ -118,6 +120,7 @@ def _log(error: Exception, request: Request) -> None:
             "action": "request_failed",
             "request_id": request.id,
             "method": request.method,
+            "path": request.path.decode("latin-1")[:_PATH_LENGTH_MAX],
             "error": str(error),
             "code": error.code if isinstance(error, LockstepError) else "internal_error",
         },

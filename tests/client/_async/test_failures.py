@@ -15,7 +15,7 @@ from support.flaky import Flaky
 from .support import ended, running
 
 PUSH = "POST /api/v1/push"
-QUICK: dict[str, Any] = {"retry_delay_seconds_max": 0.01}
+QUICK: dict[str, Any] = {"max_retry_delay": 0.01}
 
 
 @pytest_asyncio.fixture

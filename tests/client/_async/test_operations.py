@@ -119,7 +119,7 @@ async def test_push_that_is_not_applied_in_time_names_its_operation(busy_url: st
 
 
 async def test_refused_push_comes_again_when_the_server_says(flaky: Flaky) -> None:
-    async with connect_async(flaky.url, retry_delay_seconds_max=0.01) as client:
+    async with connect_async(flaky.url, max_retry_delay=0.01) as client:
         flaky.requests.clear()
         flaky.plan = [429, 429]
         assert (await client.push("q", 1)).seq == 1

@@ -119,7 +119,7 @@ def test_push_that_is_not_applied_in_time_names_its_operation(busy_url: str, bus
 
 
 def test_refused_push_comes_again_when_the_server_says(flaky: Flaky) -> None:
-    with connect(flaky.url, retry_delay_seconds_max=0.01) as client:
+    with connect(flaky.url, max_retry_delay=0.01) as client:
         flaky.requests.clear()
         flaky.plan = [429, 429]
         assert (client.push("q", 1)).seq == 1

@@ -45,7 +45,11 @@ class AsyncClient(AsyncVerbs):
         self._closing = Event()
 
     async def __aenter__(self) -> AsyncClient:
-        await self.open()
+        try:
+            await self.open()
+        except BaseException:
+            await self.close()  # nobody else will: the context was not entered
+            raise
         return self
 
     async def __aexit__(

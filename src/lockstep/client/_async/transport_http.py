@@ -47,7 +47,7 @@ class AsyncHttpTransport:
         self._closed = False
 
     async def open(self) -> None:
-        await self.call("ping")
+        await self._exchange(protocol.health())
 
     async def close(self) -> None:
         self._closed = True

@@ -28,7 +28,7 @@ from lockstep.client._protocol.pushes import (
     receipts_of,
 )
 from lockstep.client._protocol.transactions import committed_of, transaction
-from lockstep.client._protocol.verbs import VERBS, call, result_of
+from lockstep.client._protocol.verbs import VERBS, call, health, result_of
 
 __all__ = [
     "VERBS",
@@ -46,6 +46,7 @@ __all__ = [
     "extend",
     "failure_of",
     "fit_batch",
+    "health",
     "lease_outcome_of",
     "operation_of",
     "outcomes_of",

@@ -18,6 +18,8 @@ class _ErrorBody(Struct):
     error: str = ""
     code: str = ""
     details: dict[str, Any] = {}
+    reason: str = ""
+    """Instead of an error, in answers about the server's health."""
 
 
 def _classes(error: type[LockstepError]) -> Iterator[type[LockstepError]]:
@@ -45,7 +47,7 @@ def failure_of(answer: Answer) -> Failure | None:
         elif isinstance(error, TransactionRolledBack):
             error.details["outcomes"] = _outcomes(body.details)
     else:
-        error = _without_code(answer, body.error)
+        error = _without_code(answer, body.error or body.reason)
     return Failure(
         error,
         # Our server says why it failed, and a call that failed has changed nothing, unless it says that it cannot know

@@ -125,6 +125,11 @@ _result = msgspec.json.Decoder(_Result)
 _results = {name: msgspec.json.Decoder(verb.result) for name, verb in VERBS.items()}
 
 
+def health() -> Request:
+    """Whether a server is there. One that buffers pushes while its database is away is, though it is not ready."""
+    return Request("GET", "/health")
+
+
 def call(verb: str, arguments: Mapping[str, Any]) -> Request:
     if verb == "ping":
         return Request("GET", "/ready")

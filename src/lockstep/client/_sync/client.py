@@ -46,7 +46,11 @@ class Client(Verbs):
         self._closing = Event()
 
     def __enter__(self) -> Client:
-        self.open()
+        try:
+            self.open()
+        except BaseException:
+            self.close()  # nobody else will: the context was not entered
+            raise
         return self
 
     def __exit__(

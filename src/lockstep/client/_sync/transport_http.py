@@ -48,7 +48,7 @@ class HttpTransport:
         self._closed = False
 
     def open(self) -> None:
-        self.call("ping")
+        self._exchange(protocol.health())
 
     def close(self) -> None:
         self._closed = True
