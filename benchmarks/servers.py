@@ -18,8 +18,8 @@ import asyncpg
 from benchmarks.harness import progress
 from lockstep.config import load
 from lockstep.engine.engine import Engine
+from lockstep.storage.postgres.database import QueryHook
 from lockstep.storage.postgres.embedded import EmbeddedPostgres
-from lockstep.storage.postgres.pool import QueryHook
 from lockstep.storage.postgres.store import PostgresStore
 
 SETTINGS = ("server_version", "fsync", "synchronous_commit", "shared_buffers", "max_wal_size")

@@ -18,7 +18,8 @@ from benchmarks.scenarios.setting import QUEUE, Setting, table
 from benchmarks.servers import opened_engine
 from benchmarks.spike import QUEUE as SPIKE_QUEUE
 from lockstep import Batch, Engine
-from lockstep.core.operations import ApplyLimits, NewOperation
+from lockstep.core.applying import ApplyLimits
+from lockstep.core.operations import NewOperation
 from lockstep.storage.postgres.store import PostgresStore
 
 MESSAGES = 500

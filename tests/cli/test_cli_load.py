@@ -6,8 +6,9 @@ import asyncio
 
 from command_lines import CommandLine
 
+from lockstep.core.applying import ApplyLimits
 from lockstep.core.messages import Batch
-from lockstep.core.operations import ApplyLimits, NewOperation
+from lockstep.core.operations import NewOperation
 from lockstep.core.policy import QueueOptions
 from lockstep.storage.postgres.store import PostgresStore
 

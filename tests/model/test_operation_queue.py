@@ -12,8 +12,9 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
+from lockstep.core.applying import ApplyLimits
 from lockstep.core.messages import Batch, Columns
-from lockstep.core.operations import ApplyLimits, NewOperation, OperationInfo
+from lockstep.core.operations import NewOperation, OperationInfo
 from lockstep.core.policy import QueueOptions
 from lockstep.core.records import PopRequest
 from lockstep.errors import LockstepError, OperationPending

@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 
 import asyncpg
 
-from lockstep.storage.postgres.pool import Database, PoolSettings
+from lockstep.storage.postgres.database import Database
+from lockstep.storage.postgres.pool import PoolSettings
 from lockstep.storage.postgres.store import PostgresStore
 
 T = TypeVar("T")

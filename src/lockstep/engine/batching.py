@@ -40,8 +40,9 @@ from typing import Any, Literal
 from msgspec.structs import replace
 
 from lockstep.config import Config
+from lockstep.core.applying import ack_keys
 from lockstep.core.messages import Batch, PushResult
-from lockstep.core.operations import NewOperation, ack_keys
+from lockstep.core.operations import NewOperation
 from lockstep.core.records import Ack, AckOutcome, Popped, PopRequest, Renewal, Renewed
 from lockstep.engine.lane import Call, CallCounts, Crowd, Lane, Limits
 from lockstep.errors import LockstepError

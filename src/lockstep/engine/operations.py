@@ -19,11 +19,10 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from lockstep.config import Config
+from lockstep.core.applying import Applied, ApplyLimits, ack_keys
 from lockstep.core.messages import Batch, PushResult, QueuedPush
 from lockstep.core.operations import (
     KINDS,
-    Applied,
-    ApplyLimits,
     NewOperation,
     OperationCounts,
     OperationKind,
@@ -31,7 +30,6 @@ from lockstep.core.operations import (
     Order,
     Outcome,
     QueueReason,
-    ack_keys,
     split_operation_id,
 )
 from lockstep.core.records import Ack, AckOutcome

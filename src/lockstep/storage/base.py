@@ -19,6 +19,7 @@ from datetime import datetime, timedelta
 from typing import Any, Protocol
 from uuid import UUID
 
+from lockstep.core.applying import Applied, ApplyLimits
 from lockstep.core.buckets import SampleSpan
 from lockstep.core.crons import Cron, NewCron
 from lockstep.core.maintenance import (
@@ -34,8 +35,6 @@ from lockstep.core.maintenance import (
 from lockstep.core.messages import Batch, Message, NewSchedule, PushResult, Receipt
 from lockstep.core.names import QUEUE_MODE
 from lockstep.core.operations import (
-    Applied,
-    ApplyLimits,
     NewOperation,
     OperationCounts,
     OperationInfo,

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from lockstep.core.applying import ApplyLimits
 from lockstep.core.ids import uuid7
 from lockstep.core.messages import Batch, NewSchedule
-from lockstep.core.operations import ApplyLimits, NewOperation, OperationKind, Outcome, split_operation_id
+from lockstep.core.operations import NewOperation, OperationKind, Outcome, split_operation_id
 from lockstep.core.records import Ack, DeadLetterFilter
 from lockstep.errors import Conflict, InvalidRequest, OperationNotFound, OperationPending, QueueFull
 from lockstep.storage.base import Store

@@ -9,7 +9,8 @@ from uuid import uuid4
 import pytest
 import pytest_asyncio
 
-from lockstep.core.operations import ApplyLimits, NewOperation
+from lockstep.core.applying import ApplyLimits
+from lockstep.core.operations import NewOperation
 from lockstep.core.records import ClearScope
 from lockstep.storage.postgres.cache import SegmentCache
 from support.builders import batch, configure, pop, push_n

@@ -19,7 +19,8 @@ import pytest_asyncio
 from lockstep.config import load
 from lockstep.errors import InvalidRequest, SchemaTooNew, Unavailable
 from lockstep.storage.postgres import pool
-from lockstep.storage.postgres.pool import Database, PoolSettings
+from lockstep.storage.postgres.database import ISOLATION_LEVELS, Database
+from lockstep.storage.postgres.pool import PoolSettings
 from lockstep.storage.postgres.store import PostgresStore
 from support.builders import numbers, pop, push_n
 from support.databases import Databases, scratch_directory, with_database
@@ -350,7 +351,7 @@ async def test_unknown_isolation_level_is_an_invalid_request(database: Database)
         await database.transaction(work, isolation="chaos")
 
 
-@pytest.mark.parametrize("isolation", pool.ISOLATION_LEVELS)
+@pytest.mark.parametrize("isolation", ISOLATION_LEVELS)
 async def test_transaction_runs_at_its_isolation_level(database: Database, isolation: str) -> None:
     async def work(connection: asyncpg.Connection[Any]) -> Any:
         return (await database.on(connection, "level", "show transaction_isolation"))[0][0]

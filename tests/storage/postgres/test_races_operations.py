@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from lockstep.core.applying import ApplyLimits
 from lockstep.core.messages import Batch
-from lockstep.core.operations import ApplyLimits, NewOperation
+from lockstep.core.operations import NewOperation
 from lockstep.errors import EncryptionUnavailable, OperationPending, Overloaded
 from lockstep.storage.postgres.pushing import Encryption
 from lockstep.storage.postgres.store import PostgresStore

@@ -8,15 +8,11 @@ from datetime import datetime, timedelta
 from itertools import count
 from uuid import UUID
 
+from lockstep.core.applying import Answer, Applied, ApplyLimits, Attempt, Bundle, applied_to
 from lockstep.core.operations import (
     ACK_LANE,
     KINDS,
     PRIORITIES,
-    Answer,
-    Applied,
-    ApplyLimits,
-    Attempt,
-    Bundle,
     NewOperation,
     OperationCounts,
     OperationDepth,
@@ -25,7 +21,6 @@ from lockstep.core.operations import (
     OperationPage,
     OperationStatus,
     Outcome,
-    applied_to,
     operation_cursor,
     operation_ids,
     parse_operation_cursor,

@@ -14,6 +14,7 @@ from uuid import UUID, uuid4
 
 import msgspec
 
+from lockstep.core.applying import Applied, ApplyLimits
 from lockstep.core.buckets import SampleSpan
 from lockstep.core.crons import Cron, NewCron
 from lockstep.core.maintenance import (
@@ -29,8 +30,6 @@ from lockstep.core.maintenance import (
 from lockstep.core.messages import Batch, Message, NewSchedule, PushResult, Receipt
 from lockstep.core.names import QUEUE_MODE
 from lockstep.core.operations import (
-    Applied,
-    ApplyLimits,
     NewOperation,
     OperationCounts,
     OperationInfo,

@@ -23,8 +23,9 @@ import msgspec
 from lockstep.core.records import LEASES_ENDED, Arrival
 from lockstep.errors import LockstepError
 from lockstep.storage.postgres.cache import NameCache, SegmentCache
+from lockstep.storage.postgres.database import Database
 from lockstep.storage.postgres.failures import translate
-from lockstep.storage.postgres.pool import Database, backoff_seconds
+from lockstep.storage.postgres.pool import backoff_seconds
 
 logger = logging.getLogger("lockstep.storage")
 

@@ -9,17 +9,13 @@ from uuid import UUID
 
 import asyncpg
 
+from lockstep.core.applying import Answer, Applied, ApplyLimits, Attempt, Bundle, applying
 from lockstep.core.codec import Codec, seal, unseal
 from lockstep.core.messages import Batch, PushResult
 from lockstep.core.operations import (
     ACK_LANE,
     KINDS,
     PRIORITIES,
-    Answer,
-    Applied,
-    ApplyLimits,
-    Attempt,
-    Bundle,
     NewOperation,
     OperationCounts,
     OperationDepth,
@@ -28,7 +24,6 @@ from lockstep.core.operations import (
     OperationPage,
     OperationStatus,
     Outcome,
-    applying,
     operation_cursor,
     operation_ids,
     pack_operations,

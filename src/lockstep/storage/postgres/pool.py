@@ -1,7 +1,4 @@
-"""Connections: pools that are opened on first use, shared per DSN, and closed by their last user.
-
-`Database` is one user. It runs single calls and transactions with time-outs, retries what PostgreSQL says may be
-retried, translates errors, and tells a hook about every query.
+"""A pool of connections to PostgreSQL; `Database` (database.py) is how it is used.
 
 A server's pool has a breaker: when connection attempts fail one after the other it takes PostgreSQL for away, and from
 then on calls fail at once instead of waiting for attempts of their own. One probe goes on trying, and ends it. A server
@@ -16,35 +13,26 @@ import random
 import socket
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import asyncpg
 
-from lockstep.errors import InvalidRequest, Unavailable
+from lockstep.errors import Unavailable
 from lockstep.storage.postgres.failures import (
-    StaleName,
     is_full,
-    is_retryable,
-    lost,
     may_retry_connect,
-    translate,
     unreachable,
 )
 
 logger = logging.getLogger("lockstep.storage.pool")
 
-T = TypeVar("T")
-QueryHook = Callable[[str, float, BaseException | None], None]
-"""Sees the name of every query, how many seconds it took, and the error if it failed."""
 Watcher = Callable[[bool], None]
 """Is told False when PostgreSQL is taken for away, and True when it is back."""
 Prepare = Callable[["asyncpg.Connection[Any]"], Awaitable[Any]]
 """What is done with the first connection to a server that was away."""
 
-ISOLATION_LEVELS = ("read_committed", "repeatable_read", "serializable")
 # Our statements have one right plan, through indexes, whatever the values are and however little the statistics know
 # of a new table. Planning a pop takes three times as long as running it. See docs/decisions/0006.
 PLANNER = {
@@ -84,7 +72,7 @@ class PoolCounts:
     waiters: int
 
 
-class _Pool:
+class Pool:
     """Connections to one DSN: the one that was used last is used next, and none is made before it is needed.
 
     asyncpg's own pool makes a task and timers for each call; see docs/decisions/0008.
@@ -386,169 +374,6 @@ def _end_when_silent(connection: asyncpg.Connection[Any], seconds: float) -> Non
             found.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-# A pool belongs to the event loop that made it, so the loop is part of the key.
-_shared: dict[tuple[str, PoolSettings, asyncio.AbstractEventLoop], _Pool] = {}
-
-
 def backoff_seconds(attempt: int) -> float:
     """Exponential, with full jitter, so that those who collided do not collide again."""
     return random.uniform(0, min(_BACKOFF_SECONDS_MIN * 2**attempt, _BACKOFF_SECONDS_MAX))
-
-
-class Database:
-    """One user of the shared pool of a DSN."""
-
-    def __init__(self, dsn: str, settings: PoolSettings | None = None, *, on_query: QueryHook | None = None) -> None:
-        self._dsn = dsn
-        self._settings = settings or PoolSettings()
-        self._on_query = on_query
-        self._watcher: Watcher | None = None
-        self._pool: _Pool | None = None
-        self._key: tuple[str, PoolSettings, asyncio.AbstractEventLoop] | None = None
-        self._closed = False
-
-    def reopen(self) -> None:
-        """Make a closed database usable again; connections are made when they are needed."""
-        self._closed = False
-
-    async def close(self) -> None:
-        """Stop using the pool; the last user closes it."""
-        self._closed = True
-        pool, key = self._pool, self._key
-        self._pool = self._key = None
-        if pool is None or key is None:
-            return
-        pool.users -= 1
-        pool.watchers.discard(self._watcher or _nobody)
-        if pool.users == 0:
-            _shared.pop(key, None)
-            await pool.close()
-
-    def watch(self, watcher: Watcher) -> None:
-        """Tell it from now on when PostgreSQL is taken for away, and when it is back; and at once if it is away."""
-        self._watcher = watcher
-        pool = self._join()
-        pool.watchers.add(watcher)
-        if pool.is_away:
-            watcher(False)
-
-    def take_for_away(self, error: Exception, *, prepare: Prepare) -> None:
-        """Let calls fail at once from now on, until PostgreSQL is there and `prepare` is done on a connection to it."""
-        self._join().take_for_away(error, prepare=prepare)
-
-    @asynccontextmanager
-    async def connection(self) -> AsyncIterator[asyncpg.Connection[Any]]:
-        """A connection of the pool. Raises Unavailable."""
-        pool = self._join()
-        connection = await pool.acquire()
-        try:
-            yield connection
-        except asyncio.CancelledError:
-            pool.discard(connection)  # the server may still be at work on what was cancelled
-            raise
-        except BaseException:
-            pool.release(connection)
-            raise
-        else:
-            pool.release(connection)
-
-    @property
-    def counts(self) -> PoolCounts:
-        """The connections of the pool, which others may use, too."""
-        return PoolCounts(0, 0, self._settings.connections_max, 0) if self._pool is None else self._pool.counts()
-
-    async def connect_apart(self, application_name: str) -> asyncpg.Connection[Any]:
-        """A connection that is not the pool's: the caller closes it."""
-        return await connect(self._dsn, self._settings, application_name=application_name)
-
-    async def fetch(self, name: str, query: str, *args: Any) -> list[Any]:
-        """The rows of one query, which is a transaction of its own; retried if PostgreSQL says it may be."""
-
-        async def work(connection: asyncpg.Connection[Any]) -> list[Any]:
-            return await self.on(connection, name, query, *args)
-
-        return await self._attempts(work)
-
-    async def on(self, connection: asyncpg.Connection[Any], name: str, query: str, *args: Any) -> list[Any]:
-        """The rows of one query on this connection."""
-        if self._on_query is None:
-            return await connection.fetch(query, *args)  # type: ignore[no-any-return]
-        began = time.perf_counter()
-        failure: BaseException | None = None
-        try:
-            return await connection.fetch(query, *args)  # type: ignore[no-any-return]
-        except BaseException as error:
-            failure = error
-            raise
-        finally:
-            self._on_query(name, time.perf_counter() - began, failure)
-
-    async def transaction(
-        self,
-        work: Callable[[asyncpg.Connection[Any]], Awaitable[T]],
-        *,
-        isolation: str = "read_committed",
-        statement_timeout_seconds: float | None = None,
-        lock_timeout_seconds: float | None = None,
-    ) -> T:
-        """Run `work` in one transaction. It is run again if it conflicted with others, so it must be repeatable."""
-        if isolation not in ISOLATION_LEVELS:
-            raise InvalidRequest(f"isolation must be one of {', '.join(ISOLATION_LEVELS)}, not {isolation!r}")
-
-        async def attempt(connection: asyncpg.Connection[Any]) -> T:
-            async with connection.transaction(isolation=isolation):
-                await _set_timeouts(connection, statement_timeout_seconds, lock_timeout_seconds)
-                return await work(connection)
-
-        return await self._attempts(attempt)
-
-    async def _attempts(self, work: Callable[[asyncpg.Connection[Any]], Awaitable[T]]) -> T:
-        # The body of connection() once more, without a context manager: this is the way of every call.
-        for attempt in range(1, self._settings.transaction_attempts_max + 1):
-            pool = self._join()
-            connection = await pool.acquire()
-            try:
-                result = await work(connection)
-            except asyncio.CancelledError:
-                pool.discard(connection)
-                raise
-            except Exception as error:
-                if lost(error, connection):
-                    pool.discard(connection)
-                    raise unreachable(error, maybe_applied=True) from error
-                pool.release(connection)
-                self._raise_unless_retryable(error, attempt)
-            else:
-                pool.release(connection)
-                return result
-            logger.info("transaction_retried", extra={"action": "transaction_retried", "attempt": attempt})
-            await asyncio.sleep(backoff_seconds(attempt))
-        raise AssertionError("transaction_attempts_max is at least 1")
-
-    def _raise_unless_retryable(self, error: Exception, attempt: int) -> None:
-        if isinstance(error, StaleName):
-            raise error
-        if not is_retryable(error) or attempt == self._settings.transaction_attempts_max:
-            raise translate(error) from error
-
-    def _join(self) -> _Pool:
-        """The pool of this DSN, settings and event loop; made by its first user."""
-        if self._closed:
-            raise Unavailable("the store is closed")
-        if self._pool is None:
-            self._key = (self._dsn, self._settings, asyncio.get_running_loop())
-            self._pool = _shared.setdefault(self._key, _Pool(self._dsn, self._settings))
-            self._pool.users += 1
-            if self._watcher is not None:
-                self._pool.watchers.add(self._watcher)
-        return self._pool
-
-
-def _nobody(_there: bool) -> None:
-    """Watches nothing."""
-
-
-async def _set_timeouts(connection: asyncpg.Connection[Any], statement: float | None, lock: float | None) -> None:
-    for name, seconds in (("statement_timeout", statement), ("lock_timeout", lock)):
-        if seconds is not None:
-            await connection.execute(f"set local {name} = {int(seconds * 1000)}")

@@ -17,8 +17,8 @@ from lockstep.errors import GroupNotFound, PartitionNotFound, QueueNotFound, Una
 from lockstep.storage.postgres import sql
 from lockstep.storage.postgres.cache import NameCache, QueueNames, Segment, SegmentCache
 from lockstep.storage.postgres.calls import Conversation, Work
+from lockstep.storage.postgres.database import Database
 from lockstep.storage.postgres.failures import StaleName
-from lockstep.storage.postgres.pool import Database
 from lockstep.storage.postgres.pushing import Encryption
 
 T = TypeVar("T")

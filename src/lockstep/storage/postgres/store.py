@@ -12,6 +12,7 @@ from lockstep.core.schedules import Timing
 from lockstep.errors import Unavailable
 from lockstep.storage.postgres.cache import NameCache, SegmentCache
 from lockstep.storage.postgres.clearing import Clearing
+from lockstep.storage.postgres.database import Database, QueryHook
 from lockstep.storage.postgres.dead_letters import DeadLetters
 from lockstep.storage.postgres.failures import may_retry_connect
 from lockstep.storage.postgres.inspection import Inspection
@@ -21,7 +22,7 @@ from lockstep.storage.postgres.message_admin import MessageAdmin
 from lockstep.storage.postgres.migrate import check_schema, migrate
 from lockstep.storage.postgres.operation_queue import OperationQueue
 from lockstep.storage.postgres.overview import Overviews
-from lockstep.storage.postgres.pool import Database, PoolSettings, QueryHook
+from lockstep.storage.postgres.pool import PoolSettings
 from lockstep.storage.postgres.pushing import Encryption
 from lockstep.storage.postgres.schedules import Schedules
 from lockstep.storage.postgres.spools import Spools
