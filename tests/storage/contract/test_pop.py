@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lockstep.core.policy import queue_options
-from lockstep.core.records import PopRequest
+from lockstep.core.records import MessageFilter, PopRequest
 from lockstep.storage.base import Store
 from support.builders import (
     ack,
@@ -249,6 +249,50 @@ async def test_requests_of_one_call_are_served_in_turn(store: Store) -> None:
     assert partitions_of(other) == ["a", "b"]
     assert other.group == "g"
     assert len({first.lease_id, second.lease_id, other.lease_id}) == 3
+
+
+async def test_requests_of_one_call_go_on_where_the_one_before_has_enough(store: Store, clock: SetClock) -> None:
+    await configure(store, "q", lease_seconds=60)
+    for name, count in [("a", 3), ("b", 1), ("c", 4), ("d", 2), ("e", 2), ("f", 2)]:
+        await push_partitions(store, name, count=count)
+    answers = await store.pop(
+        [
+            PopRequest(queue="q", partitions=2, batch=9),
+            PopRequest(queue="q", partitions=9, batch=5),
+            PopRequest(queue="q", partitions=1, batch=1, lease_seconds=5),
+            PopRequest(queue="q", partitions=9, batch=9),
+            PopRequest(queue="q", partitions=9, batch=9),
+        ]
+    )
+    assert [[(run.partition, len(run)) for run in popped.runs] for popped in answers] == [
+        [("a", 3), ("b", 1)],
+        [("c", 4), ("d", 1)],
+        [("e", 1)],
+        [("f", 2)],
+        [],
+    ]
+    assert [popped.expires_at for popped in answers] == [*[clock.ahead(60)] * 2, clock.ahead(5), clock.ahead(60), None]
+    for popped in answers[:-1]:
+        assert (await ack(store, lease_id=popped.lease_id)).success
+    assert [seqs(popped) for popped in await store.pop([PopRequest(queue="q", batch=9)] * 3)] == [[2], [2], []]
+
+
+async def test_requests_of_one_call_meet_expired_leases_and_removed_messages(store: Store, clock: SetClock) -> None:
+    await configure(store, "q", lease_seconds=10)
+    await push_partitions(store, "a", "b", "c", "d", count=3)
+    await pop(store, "q", partition="b")
+    first = (await store.messages(MessageFilter(queue="q", partition="c"))).items[0].message
+    await store.remove_message(first.partition_id, first.id)
+    clock.advance(10)
+    answers = await store.pop([PopRequest(queue="q", batch=2)] * 5)
+    found = [(partitions_of(popped), seqs(popped), attempts_of(popped)) for popped in answers]
+    assert sorted(found) == [
+        ([], [], []),
+        (["a"], [1, 2], [1, 1]),
+        (["b"], [1, 2], [2, 2]),
+        (["c"], [2, 3], [1, 1]),
+        (["d"], [1, 2], [1, 1]),
+    ]
 
 
 async def test_request_sees_what_an_earlier_one_of_the_call_did(store: Store) -> None:

@@ -23,7 +23,15 @@ from lockstep.core.maintenance import Place
 from lockstep.core.messages import Batch, NewSchedule
 from lockstep.core.names import QUEUE_MODE
 from lockstep.core.policy import QueueOptions
-from lockstep.core.records import Ack, DeadLetterFilter, MessageFilter, PendingRequest, Renewal, Subscription
+from lockstep.core.records import (
+    Ack,
+    DeadLetterFilter,
+    MessageFilter,
+    PendingRequest,
+    PopRequest,
+    Renewal,
+    Subscription,
+)
 from lockstep.storage.postgres import sql
 from support.builders import ack_of, batch, pop, push_n
 from support.databases import Databases, run_apart
@@ -241,6 +249,11 @@ async def pop_of_ten_partitions(actor: Actor) -> Call:
     return lambda: pop(actor.store, "q", group=READY, partitions=10, batch=100)
 
 
+async def joined_pops(actor: Actor) -> Call:
+    request = PopRequest(queue="q", group=READY, partitions=5, batch=100)
+    return lambda: actor.store.pop([request, request])
+
+
 async def pop_where_few_are_due(actor: Actor) -> Call:
     await actor.store.push(lanes())
     return lambda: pop(actor.store, "q", group=DRAINED, partitions=10, batch=100, auto_ack=True)
@@ -417,6 +430,7 @@ SCENARIOS = [
     Scenario("push-unknown", push_to_partitions_whose_ids_are_not_known, 420),
     Scenario("push-new", push_that_creates_partitions, 1000),
     Scenario("pop", pop_of_ten_partitions, 650),
+    Scenario("joined-pops", joined_pops, 650),
     Scenario("pop-few-due", pop_where_few_are_due, 1500),
     Scenario("pop-all-leased", pop_where_all_are_leased, 30),
     Scenario("pop-named", pop_of_a_named_partition, 140),

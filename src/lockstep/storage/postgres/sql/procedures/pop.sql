@@ -29,8 +29,10 @@ declare
     _partitions int;
     _batch int;
     _last_partition bigint;
+    _last int := 0;
 begin
     for _i in 1 .. cardinality(_group_ids) loop
+        continue when _i <= _last;  -- claimed together with an earlier one
         if _requests[_i] is distinct from _requests[_i - 1] then
             _partitions := _partition_limits[_i];
             _batch := _batches[_i];
@@ -55,14 +57,28 @@ begin
         _rows := 0;
         if _partition_ids[_i] is null and not _auto_acks[_i] and _queue.delay_seconds + _queue.window_seconds + _queue.max_wait_seconds = 0
            and _queue.expire_seconds + _queue.partitions = 0 and not _queue.expiring then
-            return query
-            select _requests[_i], c.* from lockstep.claim_regular(
-                _group_ids[_i], _queue.id, _partitions, _batch,
-                _now + coalesce(_lease_ms[_i] * interval '1 ms', make_interval(secs => _queue.lease_seconds)), _lease_ids[_i], _now
-            ) c;
+            _last := _i;
+            while _group_ids[_last + 1] = _group_id and _partition_ids[_last + 1] is null and not _auto_acks[_last + 1]
+                  and _requests[_last + 1] <> _requests[_last] and _requests[_last + 1] is distinct from _requests[_last + 2] loop
+                _last := _last + 1;
+            end loop;
+            if _last > _i then
+                return query
+                select c.* from lockstep.claim_together(
+                    _requests[_i:_last], _group_id, _queue.id, _queue.lease_seconds, _partition_limits[_i:_last], _batches[_i:_last],
+                    _lease_ms[_i:_last], _lease_ids[_i:_last], _now
+                ) c;
+            else
+                return query
+                select _requests[_i], c.* from lockstep.claim_regular(
+                    _group_id, _queue.id, _partitions, _batch,
+                    _now + coalesce(_lease_ms[_i] * interval '1 ms', make_interval(secs => _queue.lease_seconds)), _lease_ids[_i], _now
+                ) c;
+            end if;
             get diagnostics _rows = row_count;
         end if;
         if _rows = 0 then
+            _last := _i;
             return query
             select _requests[_i], c.* from lockstep.claim(
                 _group_ids[_i], _partition_ids[_i], _partitions, _batch, _lease_ms[_i], _lease_ids[_i], _auto_acks[_i], _now
@@ -111,6 +127,74 @@ begin  -- plpgsql, because it keeps the plan
     join lockstep.partition p on p.id = l.partition_id
     cross join lateral lockstep.runs_between(l.partition_id, l.acked, l.lease_to) r
     order by l.due_at, l.partition_id, r.first_seq;
+end $$;
+
+-- The same for several requests of a group, each with its limits and its lease: the next goes on where one has enough.
+create or replace function lockstep.claim_together(
+    _requests int[], _group_id int, _queue_id int, _lease_seconds int, _partition_limits int[], _batches int[], _lease_ms bigint[],
+    _lease_ids uuid[], _now timestamptz
+) returns table (
+    request int, queue_id int, partition_id bigint, partition_name text, attempt int,
+    first_seq bigint, last_seq bigint, segment_id bigint, ordinal int, expires_at timestamptz, lease_id uuid
+) language plpgsql as $$
+#variable_conflict use_column
+declare
+    _cursor record;
+    _i int := 1;
+    _partitions int := _partition_limits[1];
+    _batch int := _batches[1];
+    _taken int;
+    _claimed bigint[];
+    _claimed_to bigint[];
+    _claimed_for int[];
+begin
+    for _cursor in
+        select c.*,
+               (select r.last_seq from lockstep.run r
+                where r.partition_id = c.partition_id and r.segment_id is not null order by r.first_seq desc limit 1) as stored_to,
+               exists (
+                   select 1 from lockstep.run r where r.partition_id = c.partition_id and r.segment_id is null and r.last_seq > c.acked
+               ) as removed
+        from (
+            select c.partition_id, c.acked, c.lease_id from lockstep.cursor c
+            where c.group_id = _group_id and c.due_at <= _now
+            order by c.due_at, c.partition_id limit (select sum(n) from unnest(_partition_limits) n) for no key update skip locked
+        ) c
+    loop
+        if _cursor.lease_id is not null or _cursor.removed or (_cursor.stored_to > _cursor.acked) is not true then
+            return;
+        end if;
+        if _partitions = 0 or _batch = 0 then
+            exit when _i = cardinality(_requests);
+            _i := _i + 1;
+            _partitions := _partition_limits[_i];
+            _batch := _batches[_i];
+        end if;
+        _taken := least(_cursor.stored_to - _cursor.acked, _batch);
+        _partitions := _partitions - 1;
+        _batch := _batch - _taken;
+        _claimed := _claimed || _cursor.partition_id;
+        _claimed_to := _claimed_to || (_cursor.acked + _taken);
+        _claimed_for := _claimed_for || _i;
+    end loop;
+    if _claimed is null then
+        return;
+    end if;
+    return query
+    with leased as (
+        update lockstep.cursor c
+        set lease_id = _lease_ids[t.i], lease_to = t.upto, leased_at = _now,
+            due_at = _now + coalesce(_lease_ms[t.i] * interval '1 ms', make_interval(secs => _lease_seconds))
+        from unnest(_claimed, _claimed_to, _claimed_for) with ordinality t (partition_id, upto, i, o)
+        where c.partition_id = t.partition_id and c.group_id = _group_id
+        returning c.partition_id, c.acked, c.lease_to, c.attempts, c.due_at, c.lease_id, t.i, t.o
+    )
+    select _requests[l.i], _queue_id, l.partition_id, p.name, l.attempts + 1, greatest(r.first_seq, l.acked + 1), least(r.last_seq, l.lease_to),
+           r.segment_id, (r.ordinal + greatest(l.acked + 1 - r.first_seq, 0))::int, l.due_at, l.lease_id
+    from leased l
+    join lockstep.partition p on p.id = l.partition_id
+    cross join lateral lockstep.runs_between(l.partition_id, l.acked, l.lease_to) r
+    order by l.o, r.first_seq;
 end $$;
 
 -- One cursor after the other, each put right before it is claimed: for named partitions, auto-ack, queues with a delay, a
