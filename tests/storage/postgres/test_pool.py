@@ -7,6 +7,7 @@ import logging
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit, urlunsplit
@@ -727,6 +728,23 @@ async def test_server_that_hangs_is_away_until_it_answers(dsn: str, socket_direc
 
         await until(back)
         assert await ask(database) > 0
+        await database.close()
+
+
+async def test_who_waits_for_a_connection_learns_that_the_server_hangs(dsn: str, socket_directory: Path) -> None:
+    """Though it takes longer to find that out than one waits for a connection: what was not asked may be buffered."""
+    awake = asyncio.Event()
+    awake.set()
+    settings = replace(SILENT, connections_max=1, breaker_silent_seconds=0.1, connect_timeout_seconds=0.2)
+    database = Database(through(dsn, socket_directory), settings)
+    async with relay(dsn, socket_directory, awake=awake):
+        await ask(database)
+        awake.clear()
+        [lost, waited] = await asyncio.gather(ask(database), ask(database), return_exceptions=True)
+        assert isinstance(lost, Unavailable)
+        assert isinstance(waited, Unavailable)
+        assert waited.details == {"unreachable": True}
+        awake.set()
         await database.close()
 
 

@@ -165,6 +165,8 @@ class Pool:
                 return await waiting
         except TimeoutError:
             self._give_back(waiting)
+            if await self._is_found_away():
+                return None
             raise Unavailable("no connection to the database became free in time (connect_timeout_seconds)") from None
         except asyncio.CancelledError:
             self._give_back(waiting)
@@ -286,6 +288,12 @@ class Pool:
         if left <= 0:
             self._find_out()
         self._look_in(max(left, self._settings.breaker_silent_seconds / 4))
+
+    async def _is_found_away(self) -> bool:
+        """Whether PostgreSQL is away, once that is known, if somebody is about to find out."""
+        if self._asking is not None:
+            await asyncio.wait((self._asking,))
+        return self.is_away
 
     def _find_out(self) -> None:
         if self.is_away:
