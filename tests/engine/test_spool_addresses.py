@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from lockstep.engine.spool.addresses import directory_of
+from lockstep.engine.spool.addresses import directory_of, unclaimed
 
 ONE, OTHER = uuid4(), uuid4()
 DSN = "postgresql://user:secret@host/lockstep"
@@ -40,6 +40,20 @@ def test_another_store_at_the_same_address_has_another_spool(tmp_path: Path) -> 
     assert name(tmp_path, DSN, OTHER) == str(OTHER)
     assert name(tmp_path, DSN, None) == str(OTHER)
     assert begun != str(OTHER)
+
+
+def test_what_was_buffered_for_an_address_that_nobody_reached_is_found(tmp_path: Path) -> None:
+    own, empty = directory_of(tmp_path, DSN, None), directory_of(tmp_path, "postgresql://nobody/empty", None)
+    left = directory_of(tmp_path, "postgresql://nobody/left", None)
+    reached = directory_of(tmp_path, "postgresql://reached/left", ONE)
+    for directory in (own, empty, left, reached):
+        directory.mkdir()
+    for directory in (own, left, reached):
+        (directory / "a.0.log").write_bytes(b"12345")
+        (directory / "a.5.log").write_bytes(b"12")
+    assert unclaimed(tmp_path, own) == [(left, 7)]
+    directory_of(tmp_path, "postgresql://nobody/left", OTHER)
+    assert unclaimed(tmp_path, own) == []
 
 
 def test_password_may_change(tmp_path: Path) -> None:

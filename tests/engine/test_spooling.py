@@ -271,6 +271,21 @@ async def test_what_was_buffered_for_an_address_goes_to_the_store_that_comes(
     assert "spool_of_other_store" in [record.getMessage() for record in caplog.records]
 
 
+async def test_pushes_for_an_address_that_was_never_reached_are_told_of(
+    away: AwayStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    away.leave()
+    async with Engine(away, Config(dsn="postgresql://wrong/lockstep"), spool_dir=tmp_path) as engine:
+        await engine.start_buffering()
+        assert await push(engine, "1") == ["buffered"]
+    caplog.clear()
+    away.come_back()
+    async with Engine(away, Config(dsn="postgresql://right/lockstep"), spool_dir=tmp_path) as engine:
+        await engine.start_buffering()
+        [told] = [record for record in caplog.records if record.action == "spool_unclaimed"]  # type: ignore[attr-defined]
+        assert [Path(told.directory)] == [path.parent for path in files(tmp_path, "*.log")]  # type: ignore[attr-defined]
+
+
 async def test_engine_that_does_not_buffer_fails(away: AwayStore) -> None:
     async with Engine(away, Config()) as engine:
         away.leave()

@@ -123,7 +123,19 @@ class Spooling:
             self._scratch = tempfile.TemporaryDirectory(prefix="lockstep-spool-")
             directory = Path(self._scratch.name)
         self._directory = directory
-        return Spool(self._spool_directory(self._system), bytes_max=self._config.spool_bytes_max)
+        opened = Spool(self._spool_directory(self._system), bytes_max=self._config.spool_bytes_max)
+        self._tell_unclaimed(opened.directory)
+        return opened
+
+    def _tell_unclaimed(self, own: Path) -> None:
+        """An address that was wrong, or is no longer used, may have left pushes behind."""
+        from lockstep.engine.spool.addresses import unclaimed
+
+        assert self._directory is not None
+        with suppress(OSError):  # another server may be at work there
+            for directory, size in unclaimed(self._directory, own):
+                extra = {"action": "spool_unclaimed", "directory": str(directory), "bytes": size}
+                logger.warning("spool_unclaimed", extra=extra)
 
     def _spool_directory(self, system: System | None) -> Path:
         """The one for this store; noted as that, where the store could be asked."""

@@ -45,6 +45,15 @@ def directory_of(root: Path, address: str | None, store: UUID | None) -> Path:
         lock.close()
 
 
+def unclaimed(root: Path, besides: Path) -> list[tuple[Path, int]]:
+    """Other spools for addresses at which no database was ever reached, with their bytes: unless one is, nobody drains
+    them. Raises OSError."""
+    known = [_read(path) for path in sorted(root.glob("*.address"))]
+    names = {one.directory for one in known if one is not None and one.store is None} - {besides.name}
+    sizes = [(root / name, sum([log.stat().st_size for log in (root / name).glob("*.log")])) for name in sorted(names)]
+    return [(directory, size) for directory, size in sizes if size]
+
+
 def _known(root: Path, before: _Known | None, store: UUID | None) -> _Known:
     if store is None:
         return before or _Known(str(uuid4()))
