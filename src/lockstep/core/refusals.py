@@ -11,6 +11,7 @@ from lockstep.errors import (
     MessageNotFound,
     OperationNotFound,
     PartitionNotFound,
+    QueueFull,
     QueueNotFound,
     StreamQueryNotFound,
 )
@@ -59,6 +60,11 @@ def no_operation(operation_id: str) -> OperationNotFound:
 
 def no_stream_query(query_id: int) -> StreamQueryNotFound:
     return StreamQueryNotFound(f"there is no stream query {query_id}", id=query_id)
+
+
+def queue_full(queue: str, *, depth: int, max_size: int, new: int) -> QueueFull:
+    text = f"queue {queue!r} holds {depth} of at most {max_size} pending messages; {new} more do not fit"
+    return QueueFull(text, queue=queue, depth=depth, max_size=max_size)
 
 
 _CONFLICTS: dict[MessageConflict, str] = {

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from lockstep.core.records import MessageFilter, Position, Subscription
+from lockstep.core.records import Ack, MessageFilter, Position, Subscription
 from lockstep.core.streams import StreamCycle
 from lockstep.core.traces import NewTraceEvent
-from lockstep.errors import Conflict, GroupNotFound, NotFound
+from lockstep.errors import Conflict, GroupNotFound, NotFound, QueueFull, TransactionRolledBack
 from lockstep.storage.base import Store
-from support.builders import configure, pop, push_tagged
+from support.builders import ack, configure, pop, push_tagged
+from support.clock import SetClock
 
 START = Position("start")
 NO_ID = "01890000-0000-7000-8000-000000000000"
@@ -88,3 +89,28 @@ async def test_message_that_cannot_be_touched_now_is_named(store: Store) -> None
     await pop(store, "q", batch=1)
     with pytest.raises(Conflict, match=f"message 'a' in partition {partition_id} is under a live lease"):
         await store.remove_message(partition_id, "a")
+
+
+async def test_full_queue_is_told(store: Store) -> None:
+    await configure(store, "q", max_size=3)
+    await push_tagged(store, "q", "a", "b")
+    with pytest.raises(QueueFull) as caught:
+        await push_tagged(store, "q", "c", "d")
+    assert caught.value.message == "queue 'q' holds 2 of at most 3 pending messages; 2 more do not fit"
+    assert caught.value.details == {"queue": "q", "depth": 2, "max_size": 3}
+
+
+async def test_transaction_names_the_ack_that_failed(store: Store) -> None:
+    await push_tagged(store, "q", "a")
+    popped = await pop(store, "q")
+    acks = [Ack(lease_id=popped.lease_id), Ack(lease_id=NO_ID)]
+    with pytest.raises(TransactionRolledBack, match="transaction rolled back: ack 1 failed with lease_lost"):
+        await store.transaction(acks, [])
+
+
+async def test_ack_under_an_expired_lease_names_its_place(store: Store, clock: SetClock) -> None:
+    await push_tagged(store, "q", "a", partition="p")
+    popped = await pop(store, "q", lease_seconds=10)
+    clock.advance(10)
+    outcome = await ack(store, lease_id=popped.lease_id)
+    assert (outcome.error, outcome.queue, outcome.partition) == ("lease_lost", "q", "p")

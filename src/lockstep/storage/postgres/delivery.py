@@ -23,9 +23,10 @@ from lockstep.core.records import (
     Renewal,
     Renewed,
     TransactionResult,
+    refuse_failed,
     refuse_lost,
 )
-from lockstep.errors import GroupModeMismatch, LockstepError, TransactionRolledBack
+from lockstep.errors import GroupModeMismatch, LockstepError
 from lockstep.storage.postgres import pushing, scheduling
 from lockstep.storage.postgres.cache import QueueNames, Segment
 from lockstep.storage.postgres.calls import Conversation
@@ -312,7 +313,7 @@ class Delivery(Forwarding):
             if acks:
                 rows = await self.database.on(connection, "ack_items", *ack_items_call(acks, self.now()))
                 outcomes = item_outcomes(acks, rows)
-                _refuse_failures(outcomes)
+                refuse_failed(outcomes)
             pushed = await self._converse(self._push_conversation(batches), connection)
             dead = any([outcome.dead for outcome in outcomes])
             return outcomes, pushed, await self._forward(connection, queues) if dead else None
@@ -434,8 +435,8 @@ def _lease_outcomes(acks: Sequence[Ack], rows: list[Any]) -> list[AckOutcome]:
                 noop=again,
                 released=any([not row[6] for row in live]),
                 messages=0 if again else sum(row[4] for row in live),
-                queue=live[0][3] if live else None,
-                partition=live[0][2] if live else None,
+                queue=found[0][3],
+                partition=found[0][2],
             )
         )
     return outcomes
@@ -477,11 +478,3 @@ def _item_outcome(index: int, rows: list[Any]) -> AckOutcome:
         queue=rows[0][6],
         partition=rows[0][7],
     )
-
-
-def _refuse_failures(outcomes: list[AckOutcome]) -> None:
-    failed = next((outcome for outcome in outcomes if not outcome.success), None)
-    if failed is not None:
-        raise TransactionRolledBack(
-            f"transaction rolled back: ack {failed.index} failed with {failed.error}", outcomes=outcomes
-        )

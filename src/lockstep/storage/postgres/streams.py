@@ -9,7 +9,7 @@ import asyncpg
 
 from lockstep.core import refusals
 from lockstep.core.messages import Batch
-from lockstep.core.records import Ack, AckOutcome
+from lockstep.core.records import Ack, AckOutcome, refuse_failed
 from lockstep.core.streams import (
     NewStreamQuery,
     StateFilter,
@@ -21,7 +21,6 @@ from lockstep.core.streams import (
     registered,
     window_end,
 )
-from lockstep.errors import TransactionRolledBack
 from lockstep.storage.postgres import pushing, scheduling
 from lockstep.storage.postgres.delivery import Delivery, item_outcomes, lease_uuid
 
@@ -120,9 +119,6 @@ class Streams(Delivery):
                 connection, "stream_ack", _ACK, lease_uuid(ack.lease_id), *message, cycle.release_lease, self.now()
             )
             [outcome] = item_outcomes([ack], rows)
-            if not outcome.success or outcome.noop:
-                raise TransactionRolledBack(
-                    f"cycle rolled back: its ack failed with {outcome.error or 'committed'}", outcomes=[outcome]
-                )
+            refuse_failed([outcome], once=True)
             return outcome
         return None
