@@ -436,6 +436,7 @@ ProblemKind = Literal[
     "dead_letter_dangling",
     "segment_missing",
     "segment_orphaned",
+    "manifest_wrong",
     "depth_wrong",
     "delivery_wrong",
     "unverified",
