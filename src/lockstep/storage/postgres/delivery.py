@@ -87,7 +87,9 @@ class Delivery(Forwarding):
             pushed = await self._with_names(queues, lambda: self._converse(conversation()))
         else:
             # What is created on the way must go again if the push is refused.
-            pushed = await self._create_names(queues, lambda c: self._converse(conversation(), c))
+            pushed = await self._create_names(
+                queues, lambda c: self._converse(conversation(), c), lock_seconds=lock_seconds
+            )
         self._remember(pushed)
         return pushed.result
 
@@ -105,10 +107,17 @@ class Delivery(Forwarding):
             overtake=overtake,
         )
 
-    async def _create_names(self, queues: set[str], work: Callable[[asyncpg.Connection[Any]], Awaitable[T]]) -> T:
+    async def _create_names(
+        self,
+        queues: set[str],
+        work: Callable[[asyncpg.Connection[Any]], Awaitable[T]],
+        *,
+        lock_seconds: float | None = None,
+    ) -> T:
         """Run `work` in a transaction; if that fails, the ids that it learned are not remembered."""
+        transaction = partial(self.database.transaction, work, lock_timeout_seconds=lock_seconds)
         try:
-            return await self._with_names(queues, lambda: self.database.transaction(work))
+            return await self._with_names(queues, transaction)
         except BaseException:
             for queue in queues:
                 self.names.forget(queue)
