@@ -81,3 +81,8 @@ def test_retry_delay_stays_finite() -> None:
 def test_no_max_wait_is_none() -> None:
     assert queue_options().max_wait is None
     assert queue_options(max_wait_seconds=5).max_wait == timedelta(seconds=5)
+
+
+def test_backoff_is_a_float_however_it_is_given() -> None:
+    options = [queue_options(retry_backoff=2), check_options(QueueOptions(retry_backoff=2))]
+    assert [type(one.retry_backoff) for one in options] == [float, float]

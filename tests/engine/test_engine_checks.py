@@ -145,6 +145,10 @@ BAD_REQUESTS: dict[str, tuple[Call, str]] = {
     "ack seq 0": (ack(lease_id=LEASE, seq=0), "seq must be between"),
     "ack empty transaction": (ack(partition_id=1, transaction_id=""), "transaction id must not be empty"),
     "ack long transaction": (ack(partition_id=1, transaction_id="t" * 256), "transaction id 0 has 256"),
+    "ack long transaction after a lease": (
+        call("ack", [Ack(lease_id=LEASE), Ack(partition_id=1, transaction_id="t" * 256)]),
+        "transaction id 1 has 256",
+    ),
     "ack NUL transaction": (ack(partition_id=1, transaction_id="\x00"), "NUL"),
     "ack number transaction": (ack(partition_id=1, transaction_id=7), "must be a string"),
     "ack status": (ack(lease_id=LEASE, status="done"), "status must be one of completed, failed, retry, dlq"),

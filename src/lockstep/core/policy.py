@@ -145,6 +145,8 @@ def _check_together(options: QueueOptions) -> QueueOptions:
         raise InvalidOption(
             f"lease_seconds must not be more than expire_seconds: {options.lease_seconds} > {options.expire_seconds}"
         )
+    if type(options.retry_backoff) is int:
+        return msgspec.structs.replace(options, retry_backoff=float(options.retry_backoff))
     return options
 
 

@@ -181,6 +181,14 @@ def refuse_lost(lease_ids: Sequence[str]) -> None:
         raise TransactionRolledBack(f"transaction rolled back: lease {lease_ids[0]} is lost", outcomes=[])
 
 
+def refuse_failed(outcomes: list[AckOutcome], *, once: bool = False) -> None:
+    """Raise TransactionRolledBack if an ack of a transaction failed; with `once` a noop is as bad."""
+    failed = next((outcome for outcome in outcomes if not outcome.success or (once and outcome.noop)), None)
+    if failed is not None:
+        text = f"transaction rolled back: ack {failed.index} failed with {failed.error or 'committed'}"
+        raise TransactionRolledBack(text, outcomes=outcomes)
+
+
 class Position(msgspec.Struct, frozen=True):
     """Where a seek goes."""
 
@@ -428,6 +436,7 @@ ProblemKind = Literal[
     "dead_letter_dangling",
     "segment_missing",
     "segment_orphaned",
+    "manifest_wrong",
     "depth_wrong",
     "delivery_wrong",
     "unverified",

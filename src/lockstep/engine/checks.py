@@ -142,7 +142,7 @@ def check_page_cursor(cursor: object) -> None:
 def check_queue_options(options: object, config: Config) -> QueueOptions:
     if not isinstance(options, QueueOptions):
         raise InvalidOption(f"options must be QueueOptions, not {type(options).__name__}")
-    check_options(options)
+    options = check_options(options)
     if options.encryption and config.encryption_key is None and not config.encryption_allow_plain:
         raise EncryptionUnavailable()
     return options

@@ -167,7 +167,7 @@ def check_texts(column: Sequence[str | None], *, what: str, length_max: int) -> 
         _fail(column, what, length_max)
     texts = [text for text in column if text is not None]
     if texts and (max(map(len, texts)) > length_max or not storable("".join(texts))):
-        _fail(texts, what, length_max)
+        _fail(column, what, length_max)
 
 
 def _fail(column: Sequence[object], what: str, length_max: int) -> NoReturn:

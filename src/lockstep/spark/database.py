@@ -16,6 +16,7 @@ import psycopg
 from lockstep.config import ENVIRONMENT_PREFIX, Config, load
 from lockstep.errors import InvalidOption, LockstepError, Unavailable
 from lockstep.storage.postgres.failures import translate
+from lockstep.storage.postgres.pool import ISOLATION
 
 APPLICATION_NAME = "lockstep-spark"
 
@@ -53,7 +54,8 @@ class Access:
         try:
             with explained():
                 timeout_ms = int(config.spark_statement_timeout_seconds * 1000)
-                connection.execute("select set_config('statement_timeout', %s, false)", [str(timeout_ms)])
+                for setting in {"statement_timeout": str(timeout_ms), **ISOLATION}.items():
+                    connection.execute("select set_config(%s, %s, false)", setting)
                 yield connection
         finally:
             connection.close()

@@ -6,7 +6,14 @@ from datetime import timedelta
 
 import pytest
 
-from lockstep.core.records import DeadLetterFilter, GroupProgress, MessageFilter, MessageStatus, MessageView
+from lockstep.core.records import (
+    DeadLetterFilter,
+    GroupProgress,
+    MessageFilter,
+    MessageStatus,
+    MessageView,
+    page_cursor,
+)
 from lockstep.errors import InvalidRequest, MessageNotFound, PartitionNotFound, QueueNotFound
 from lockstep.storage.base import Store
 from support.builders import (
@@ -312,3 +319,11 @@ async def test_duplicate_adds_nothing_to_a_trace(store: Store) -> None:
     for _ in range(2):
         await push_n(store, "q", 1, transaction_ids=["t"], trace_ids=[TRACE_A])
     assert len(await store.trace(TRACE_A)) == 1
+
+
+@pytest.mark.parametrize("where", [MessageFilter(queue="q"), MessageFilter(namespace="q")], ids=["queue", "namespace"])
+async def test_page_begins_after_a_seq_of_any_size(store: Store, where: MessageFilter) -> None:
+    await push_n(store, "q", 1)
+    [partition] = await store.partitions("q")
+    page = await store.messages(where, cursor=page_cursor(partition.id, 2**62 - 1))
+    assert (page.items, page.next_cursor) == ([], None)

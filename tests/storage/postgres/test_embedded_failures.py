@@ -141,6 +141,13 @@ def test_directory_that_an_ordinary_user_may_not_write_is_refused(root: Path) ->
         assert "Permission denied" in said["message"]
 
 
+@pytest.mark.skipif(not is_root(), reason="needs a folder of root's")
+def test_folder_of_root_is_to_be_handed_over(root: Path) -> None:
+    (root / "pgdata").mkdir()
+    with pytest.raises(DataDirectoryUnusable, match=r"belongs to root, .*\. Hand it over with: chown -R "):
+        EmbeddedPostgres(root, settings=SMALL).start()
+
+
 @pytest.mark.skipif(not is_root(), reason="needs a cluster of another user")
 def test_cluster_of_another_user_than_the_named_one_is_refused(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     owner = (data_dir / "pgdata").owner()

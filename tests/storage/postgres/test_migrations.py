@@ -142,7 +142,7 @@ async def test_migration_that_fails_leaves_an_empty_database_empty(
 ) -> None:
     add_migration(monkeypatch, "broken", HALF_DONE)
     async with connected(empty_database_dsn) as connection:
-        with pytest.raises(asyncpg.DivisionByZeroError):
+        with pytest.raises(Unavailable, match="nothing was changed: division by zero"):
             await migrate(connection)
         assert await everything(connection) == []
         assert await schema_version(connection) == 0
@@ -154,7 +154,7 @@ async def test_migration_that_fails_leaves_a_migrated_database_as_it_was(
     add_migration(monkeypatch, "broken", HALF_DONE)
     async with connected(database_dsn) as connection:
         before = await everything(connection)
-        with pytest.raises(asyncpg.DivisionByZeroError):
+        with pytest.raises(Unavailable, match="nothing was changed: division by zero"):
             await migrate(connection)
         assert await everything(connection) == before
 
@@ -163,7 +163,7 @@ async def test_procedures_that_fail_leave_the_old_ones(database_dsn: str, monkey
     async with connected(database_dsn) as connection:
         before = await everything(connection)
         monkeypatch.setattr(sql, "procedures", lambda: "create function lockstep.nonsense() returns nothing at all")
-        with pytest.raises(asyncpg.PostgresSyntaxError):
+        with pytest.raises(Unavailable, match="nothing was changed: syntax error"):
             await migrate(connection)
         assert await everything(connection) == before
 
@@ -215,6 +215,36 @@ async def test_old_server_is_refused_before_anything_is_asked() -> None:
     connection: Any = SimpleNamespace(get_server_version=lambda: SimpleNamespace(major=14))
     with pytest.raises(Unavailable, match="needs PostgreSQL 15 or newer, this server is 14"):
         await migrate(connection)
+
+
+async def test_database_that_cannot_hold_every_name_is_refused() -> None:
+    connection: Any = SimpleNamespace(
+        get_server_version=lambda: SimpleNamespace(major=18),
+        get_settings=lambda: SimpleNamespace(server_encoding="LATIN1"),
+    )
+    with pytest.raises(Unavailable, match="needs a database in UTF8, this one is in LATIN1"):
+        await migrate(connection)
+
+
+async def test_missing_rights_are_told(empty_database_dsn: str) -> None:
+    role = f"lockstep_weak_{os.getpid()}"
+    async with connected(empty_database_dsn) as connection:
+        await connection.execute(f"create role {role}; set session authorization {role}")
+        try:
+            with pytest.raises(Unavailable, match="the database refuses us: permission denied for database"):
+                await migrate(connection)
+        finally:
+            await connection.execute(f"reset session authorization; drop role {role}")
+
+
+async def test_schema_of_somebody_else_is_told_and_left_alone(empty_database_dsn: str) -> None:
+    async with connected(empty_database_dsn) as connection:
+        await connection.execute("create schema lockstep; create table lockstep.queue (theirs int)")
+        store = PostgresStore(empty_database_dsn)
+        with pytest.raises(Unavailable, match='nothing was changed: relation "queue" already exists'):
+            await store.open()
+        await store.close()
+        assert await connection.fetchval("select count(*) from pg_tables where schemaname = 'lockstep'") == 1
 
 
 # --- Procedures ---------------------------------------------------------------------------------------------

@@ -344,6 +344,26 @@ def quick_deadlocks(database_dsn: str) -> str:
     return database_dsn
 
 
+async def test_statements_are_read_committed_whatever_the_database_says(database_dsn: str) -> None:
+    with psycopg.connect(database_dsn, autocommit=True) as connection:
+        name = connection.info.dbname
+        connection.execute(f'alter database "{name}" set default_transaction_isolation = serializable'.encode())
+    database = Database(database_dsn)
+    assert await ask(database, "show transaction_isolation") == "read committed"
+    await database.close()
+
+
+@pytest.mark.parametrize(
+    "address", ["postgresql://app:pa:ss@w@rd@host:x/db", "postgresql://:::/", "postgresql://h/?sslmode=x"]
+)
+async def test_address_that_is_none_is_refused_without_repeating_it(address: str) -> None:
+    database = Database(address)
+    with pytest.raises(InvalidRequest, match="the address of the database is not like") as refused:
+        await ask(database)
+    assert "rd" not in refused.value.message.replace("word", "")
+    await database.close()
+
+
 async def test_unknown_isolation_level_is_an_invalid_request(database: Database) -> None:
     async def work(_connection: asyncpg.Connection[Any]) -> None:
         raise AssertionError("not called")

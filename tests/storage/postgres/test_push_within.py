@@ -10,7 +10,7 @@ import pytest_asyncio
 
 from lockstep import NewMessage, push_within
 from lockstep.engine.within import push_within_async
-from lockstep.errors import InvalidPayload
+from lockstep.errors import InvalidPayload, InvalidRequest
 from lockstep.storage.postgres.store import PostgresStore
 from support.builders import pop
 
@@ -52,3 +52,13 @@ async def test_payload_that_is_not_json_needs_an_encoding(store: PostgresStore, 
                 push_within(connection, [message(b"1"), message(bad)])
         push_within(connection, [message(b"\xff", encoding="application/octet-stream")])
     assert (await pop(store, "q")).payloads() == [b"\xff"]
+
+
+async def test_connection_of_another_kind_is_refused(database_dsn: str) -> None:
+    with (
+        psycopg.connect(database_dsn) as connection,
+        pytest.raises(InvalidRequest, match=r"expected psycopg.s AsyncConnection, not psycopg\.Connection"),
+    ):
+        await push_within_async(connection, [message(b"1")])  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequest, match=r"expected psycopg.s Connection, not builtins\.str"):
+        push_within(database_dsn, [message(b"1")])  # type: ignore[arg-type]

@@ -12,9 +12,10 @@ import asyncpg
 import pytest
 import pytest_asyncio
 
+from lockstep.config import Config
 from lockstep.core.messages import Receipt
 from lockstep.core.records import Ack
-from lockstep.errors import InvalidRequest
+from lockstep.errors import InvalidRequest, LockTimeout
 from lockstep.storage.postgres.store import PostgresStore
 from support.builders import batch, numbers, pop, pop_all, push_n, push_tagged
 from support.databases import Databases
@@ -57,6 +58,24 @@ async def test_push_waits_for_push_that_has_not_committed_and_follows_it(stage: 
     await a.commit()
     assert [receipt.seq for receipt in await waiting] == [2]
     assert numbers(await pop(b.store, "q", batch=10)) == [1, 2]
+
+
+@pytest.mark.parametrize("known", ["nothing", "queue", "partition"])
+async def test_push_waits_for_what_another_creates_or_holds_as_long_as_it_is_told(
+    stage: Stage, dsn: str, known: str
+) -> None:
+    """A makes a queue or a partition, or pushes to one, and does not commit: B gives up after its own time."""
+    [a] = await stage.actors(1)
+    patient = PostgresStore(dsn, config=Config(lock_timeout_seconds=3600))
+    if known != "nothing":
+        await push_n(patient, "q", partition="p" if known == "partition" else "other")
+    await a.begin()
+    await sql_push(a, 1)
+    async with asyncio.timeout(30):
+        with pytest.raises(LockTimeout):
+            await patient.push([batch("q", partition="p")], lock_seconds=0.01)
+    await a.rollback()
+    await patient.close()
 
 
 async def test_push_after_push_that_rolls_back_leaves_no_gap(stage: Stage) -> None:

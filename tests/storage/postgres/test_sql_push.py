@@ -12,6 +12,7 @@ import psycopg
 import pytest
 import pytest_asyncio
 
+from lockstep.config import Config
 from lockstep.core.messages import Message
 from lockstep.core.names import QUEUE_MODE
 from lockstep.core.records import Subscription
@@ -298,6 +299,33 @@ async def test_bad_input_is_refused_and_changes_nothing(
     assert await store.queues() == []
 
 
+_LIMITS = Config()
+
+
+@pytest.mark.parametrize(
+    ("field", "most"),
+    [
+        ("payload", _LIMITS.payload_bytes_max),
+        ("kind", _LIMITS.kind_length_max),
+        ("reference", _LIMITS.reference_length_max),
+        ("headers", _LIMITS.headers_bytes_max),
+    ],
+)
+async def test_sizes_are_limited_as_settings_do_by_default(
+    session: Session[Any], store: PostgresStore, field: str, most: int
+) -> None:
+    # Without quotes, or with those of a JSON text, or of an object with one.
+    frame = {"payload": '"{}"', "headers": '{{"a": "{}"}}'}.get(field, "{}")
+    fits = frame.format("x" * (most - len(frame.format(""))))
+    query = f"select lockstep.push('q', 'p', {{}}{field} => $1)".format("" if field == "payload" else "'1', ")
+    with pytest.raises(asyncpg.PostgresError, match=f"{field} is too large: {most + 1} of at most {most}") as refused:
+        await session.fetchval(query, frame.format("x" * (most + 1 - len(frame.format("")))))
+    assert refused.value.sqlstate == "LS004"
+    assert await store.queues() == []
+    await session.fetchval(query, fits)
+    assert len(await popped(store)) == 1
+
+
 async def test_full_queue_is_told_and_nothing_is_stored(session: Session[Any], store: PostgresStore) -> None:
     await configure(store, "q", max_size=2)
     await push(session, 1)
@@ -305,7 +333,7 @@ async def test_full_queue_is_told_and_nothing_is_stored(session: Session[Any], s
         await push(session, 2)
         inner = session.transaction()
         await inner.start()
-        with pytest.raises(asyncpg.PostgresError, match="queue q is full: 2 of 2 messages") as refused:
+        with pytest.raises(asyncpg.PostgresError, match="queue 'q' holds 2 of at most 2 pending") as refused:
             await push(session, 3)
         await inner.rollback()
     assert refused.value.sqlstate == "LS003"
@@ -318,7 +346,7 @@ async def test_consumed_messages_make_room(session: Session[Any], store: Postgre
     await push(session, 1)
     assert numbers(await pop_all(store, "q")) == [1]
     await push(session, 2)
-    with pytest.raises(asyncpg.PostgresError, match="full"):
+    with pytest.raises(asyncpg.PostgresError, match="do not fit"):
         await push(session, 3)
 
 
@@ -381,7 +409,7 @@ async def test_rows_that_are_rolled_back_tell_nothing(outbox: Session[Any], stor
 async def test_refused_message_refuses_the_row(outbox: Session[Any], store: PostgresStore) -> None:
     await configure(store, "orders", max_size=1)
     await outbox.execute("insert into public.orders values (1, 'anna', 10)")
-    with pytest.raises(asyncpg.PostgresError, match="full"):
+    with pytest.raises(asyncpg.PostgresError, match="do not fit"):
         await outbox.execute("insert into public.orders values (2, 'ben', 20)")
     assert await outbox.fetchval("select count(*) from public.orders") == 1
 

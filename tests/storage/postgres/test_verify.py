@@ -95,7 +95,7 @@ DAMAGES = [
         f"update lockstep.run set last_seq = 3 where {in_partition('p')} and first_seq = 1",
         "seq_gap",
         repairable=False,
-        also=("segment_missing",),
+        also=("segment_missing", "manifest_wrong"),
     ),
     Damage(
         "segment-missing",
@@ -109,6 +109,29 @@ DAMAGES = [
         f"update lockstep.run set ordinal = 1000 where {in_partition('p')} and first_seq = 3",
         "segment_missing",
         repairable=False,
+        also=("manifest_wrong",),
+    ),
+    Damage(
+        "manifest-without-the-run",
+        f"""update lockstep.segment set first_seqs = array(select seq + 1000 from unnest(first_seqs) seq) where id = (
+            select segment_id from lockstep.run where {in_partition("p")} and first_seq = 3)""",
+        "manifest_wrong",
+        repairable=False,
+        also=("segment_orphaned",),
+    ),
+    Damage(
+        "manifest-with-another-place",
+        f"""update lockstep.run set ordinal = ordinal + 1 where {in_partition("p")} and first_seq = 1""",
+        "manifest_wrong",
+        repairable=False,
+        also=("segment_missing",),
+    ),
+    Damage(
+        "seq-before-the-first",
+        f"""update lockstep.run set first_seq = 0 where {in_partition("p")} and first_seq = 1""",
+        "seq_gap",
+        repairable=False,
+        also=("segment_missing", "manifest_wrong", "segment_orphaned", "dedup_dangling"),
     ),
     Damage(
         "segment-orphaned",
@@ -144,6 +167,11 @@ DAMAGES = [
     Damage(
         "drained-but-due",
         f"update lockstep.cursor set due_at = '2020-01-01' where {in_partition('drained')}",
+        "due_at_wrong",
+    ),
+    Damage(
+        "drained-but-due-later",
+        f"update lockstep.cursor set due_at = now() + interval '1 hour' where {in_partition('drained')}",
         "due_at_wrong",
     ),
     Damage(
@@ -278,6 +306,17 @@ async def test_damage_that_cannot_be_repaired_is_told_and_not_claimed_to_be(
     problems = await store.repair()
     assert not any(problem.repaired for problem in problems if problem.kind == damage.kind)
     assert (damage.kind, "q") in told(await store.verify())
+
+
+@pytest.mark.parametrize("damage", [d for d in DAMAGES if d.kind == "manifest_wrong"], ids=lambda damage: damage.id)
+async def test_repair_removes_no_segment_while_runs_or_manifests_are_wrong(
+    store: PostgresStore, session: asyncpg.Connection[Any], damage: Damage
+) -> None:
+    await fill(store)
+    await session.execute(damage.sql)
+    before = await session.fetch("select id from lockstep.segment order by id")
+    await store.repair()
+    assert await session.fetch("select id from lockstep.segment order by id") == before
 
 
 async def test_repair_of_one_queue_leaves_the_other_alone(

@@ -8,11 +8,11 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
+from lockstep.core import refusals
 from lockstep.core.policy import SECONDS_MAX
 from lockstep.core.records import Subscription
 from lockstep.core.wire import groups as wire
 from lockstep.core.wire.times import parse_time, seconds_since, timestamp
-from lockstep.errors import GroupNotFound
 from lockstep.server.exchange import Request, Response, answer
 from lockstep.server.listing import every_lag
 from lockstep.server.node import Node
@@ -40,7 +40,7 @@ async def group(node: Node, request: Request) -> Response:
     name, now = request.parameters["group"], datetime.now(UTC)
     infos = await node.engine.groups(group=name)
     if not infos:
-        raise GroupNotFound(f"there is no consumer group {name!r}")
+        raise refusals.no_group(name)
     return answer({info.queue: wire.group_partitions(await every_lag(node, info.queue, name), now) for info in infos})
 
 

@@ -9,9 +9,9 @@ from functools import partial
 
 from lockstep.core import shared
 from lockstep.core.messages import Batch
-from lockstep.core.records import Ack, AckError, AckOutcome, TransactionResult
+from lockstep.core.records import Ack, AckError, AckOutcome, TransactionResult, refuse_failed
 from lockstep.core.rules import AckItem, Cursor, ItemOutcome, Settlement, settle
-from lockstep.errors import LockstepError, TransactionRolledBack
+from lockstep.errors import LockstepError
 from lockstep.storage.memory.push import push
 from lockstep.storage.memory.shared import stored_seqs
 from lockstep.storage.memory.state import Group, Partition, State
@@ -32,10 +32,7 @@ def transaction(
     """Acks and then pushes; what the acks changed is taken back if the pushes fail. `once`: a noop fails, too."""
     decided = _decide(state, acks, now)
     outcomes = decided.outcomes()
-    failed = next((outcome for outcome in outcomes if not outcome.success or (once and outcome.noop)), None)
-    if failed is not None:
-        text = f"transaction rolled back: ack {failed.index} failed: {failed.error or 'committed'}"
-        raise TransactionRolledBack(text, outcomes=outcomes)
+    refuse_failed(outcomes, once=once)
     before = {place: place[0].cursors[place[1].id] for place in decided.settlements}
     in_flight = {place: place[0].ranges.get(place[1].id, []) for place in decided.shared}
     dead_letter_ids = _apply(state, decided, now)

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from itertools import islice
 
+from lockstep.core import refusals
 from lockstep.core.messages import Batch, redriven
 from lockstep.core.records import DeadLetter, DeadLetterFilter, DeadLetterPage
-from lockstep.errors import DeadLetterNotFound
 from lockstep.storage.memory.dead_queue import copy_leased, remove_copy
 from lockstep.storage.memory.push import push
 from lockstep.storage.memory.state import DeadEntry, State
@@ -21,7 +21,7 @@ def dead_letters(state: State, where: DeadLetterFilter, *, limit: int, offset: i
 
 def dead_letter(state: State, dead_letter_id: int) -> DeadLetter:
     if dead_letter_id not in state.dead_letters:
-        raise DeadLetterNotFound(f"there is no dead letter {dead_letter_id}")
+        raise refusals.no_dead_letter(dead_letter_id)
     return _shown(state.dead_letters[dead_letter_id])
 
 

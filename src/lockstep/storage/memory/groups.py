@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from lockstep.core import refusals
 from lockstep.core.names import QUEUE_MODE
 from lockstep.core.records import Depth, GroupInfo, PartitionLag, Position, Subscription
 from lockstep.core.rules import STOPPED, Cursor, place
 from lockstep.core.shared import again, due_at
-from lockstep.errors import GroupNotFound
 from lockstep.storage.memory.log import Log
 from lockstep.storage.memory.state import Group, Partition, Queue, State, StoredSubscription
 
@@ -35,7 +35,7 @@ def _known_on(state: State, group: str, queue: str | None) -> list[Queue]:
     """The queues on which a group exists or has a stored subscription."""
     queues = [one for one in state.chosen(queue) if group in one.groups or group in one.subscriptions]
     if not queues:
-        raise GroupNotFound(f"there is no consumer group {group!r}" + (f" on queue {queue!r}" if queue else ""))
+        raise refusals.no_group(group, queue)
     return queues
 
 

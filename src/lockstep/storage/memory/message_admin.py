@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from lockstep.core import refusals
 from lockstep.core.messages import Receipt, redriven
 from lockstep.core.rules import Death, bury, message_status
 from lockstep.core.shared import give_up
-from lockstep.errors import Conflict, MessageNotFound
 from lockstep.storage.memory.dead_queue import copy_leased, remove_copy
 from lockstep.storage.memory.push import push
 from lockstep.storage.memory.queues import put_right
@@ -19,7 +19,7 @@ def remove_message(state: State, partition_id: int, transaction_id: str, now: da
     for group, _ in state.cursors(partition):
         cursor = group.seen_at(partition, seq)
         if cursor.leased(now) and cursor.acked < seq <= (cursor.lease_to or 0):
-            raise Conflict(f"message {transaction_id!r} is under a live lease")
+            raise refusals.message_conflict("leased", transaction_id, partition_id)
     state.remove_messages(partition, kept=[(1, seq - 1), (seq + 1, partition.log.last_seq)])
     put_right(state, partition, "unleased", now)
 
@@ -28,10 +28,10 @@ def retry_message(state: State, partition_id: int, transaction_id: str, now: dat
     partition, seq = _find(state, partition_id, transaction_id)
     cursors = [group.seen_at(partition, seq) for group, _ in state.cursors(partition)]
     if message_status(seq, cursors, dead=seq in partition.dead, now=now) not in ("completed", "dead_letter"):
-        raise Conflict(f"message {transaction_id!r} is still to be delivered")
+        raise refusals.message_conflict("pending", transaction_id, partition_id)
     entries = [state.dead_letters[one] for one in partition.dead.get(seq, ())]
     if any(copy_leased(entry, now) for entry in entries):
-        raise Conflict(f"message {transaction_id!r} has a copy in its dead queue that is under a live lease")
+        raise refusals.message_conflict("copy_leased", transaction_id, partition_id)
     pushed = push(state, [redriven(partition.message(seq))], now, overtake=True)
     for entry in entries:
         remove_copy(state, entry, now)
@@ -43,12 +43,14 @@ def bury_message(
     state: State, partition_id: int, transaction_id: str, *, group: str, error: str | None, now: datetime
 ) -> int:
     partition, seq = _find(state, partition_id, transaction_id)
-    found = partition.queue.group(group)
+    found = partition.queue.groups.get(group)
+    if found is None:
+        raise refusals.no_group_on(partition_id, group)
     cursor = found.seen_at(partition, seq)
     if seq <= cursor.acked:
-        raise Conflict(f"message {transaction_id!r} is done for group {group!r}")
+        raise refusals.message_conflict("done", transaction_id, partition_id)
     if cursor.leased(now):
-        raise Conflict(f"message {transaction_id!r} is under a live lease of group {group!r}")
+        raise refusals.message_conflict("leased", transaction_id, partition_id)
     if seq <= found.cursors[partition.id].acked:
         kept, attempts = give_up(found.ranges[partition.id], seq)
         state.put_ranges(found, partition, kept)
@@ -56,7 +58,7 @@ def bury_message(
     else:
         cursor = found.cursors[partition.id]
         if seq != partition.log.first_after(cursor.acked):
-            raise Conflict(f"message {transaction_id!r} is not the next one of group {group!r}")
+            raise refusals.message_conflict("behind", transaction_id, partition_id)
         buried, death = bury(cursor, seq, error, now)
         state.put_released(found, partition, buried, not_before=now)
     dead_letter_id = state.add_dead_letter(found, partition, death, now)
@@ -68,5 +70,5 @@ def _find(state: State, partition_id: int, transaction_id: str) -> tuple[Partiti
     partition = state.partitions.get(partition_id)
     seq = None if partition is None else partition.resolve(transaction_id)
     if partition is None or seq is None:
-        raise MessageNotFound(f"there is no message {transaction_id!r} in partition {partition_id}")
+        raise refusals.no_message(transaction_id, partition_id)
     return partition, seq

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from itertools import islice
 
+from lockstep.core import refusals
 from lockstep.core.messages import Message
 from lockstep.core.records import (
     GroupProgress,
@@ -16,7 +17,6 @@ from lockstep.core.records import (
     parse_page_cursor,
 )
 from lockstep.core.rules import message_status
-from lockstep.errors import MessageNotFound
 from lockstep.storage.memory.state import Partition, Queue, State
 
 _PageCursor = tuple[int, int]
@@ -82,8 +82,7 @@ def message(state: State, identity: str, *, partition_id: int | None, now: datet
     for partition, seq in found:
         if seq is not None:
             return _view(state, partition, partition.message(seq), now)
-    where = "" if partition_id is None else f" in partition {partition_id}"
-    raise MessageNotFound(f"there is no message {identity!r}{where}")
+    raise refusals.no_message(identity, partition_id)
 
 
 def trace(state: State, trace_id: str, *, limit: int) -> list[Message]:

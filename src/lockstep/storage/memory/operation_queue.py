@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from itertools import count
 from uuid import UUID
 
+from lockstep.core import refusals
 from lockstep.core.applying import Answer, Applied, ApplyLimits, Attempt, Bundle, applied_to
 from lockstep.core.operations import (
     ACK_LANE,
@@ -27,7 +28,7 @@ from lockstep.core.operations import (
     split_operation_id,
 )
 from lockstep.core.policy import QueueOptions
-from lockstep.errors import Conflict, LockstepError, OperationNotFound
+from lockstep.errors import Conflict, LockstepError
 from lockstep.storage.memory.ack import ack
 from lockstep.storage.memory.push import push
 from lockstep.storage.memory.state import State
@@ -62,7 +63,7 @@ class Operations:
         uuid, ordinal = split_operation_id(operation_id)
         stored = self.bundles.get(uuid)
         if stored is None or ordinal >= len(stored.bundle.operations):
-            raise OperationNotFound(f"there is no operation {operation_id}")
+            raise refusals.no_operation(operation_id)
         return stored, ordinal
 
 

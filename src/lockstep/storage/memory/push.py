@@ -7,12 +7,13 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from uuid import UUID
 
+from lockstep.core import refusals
 from lockstep.core.ids import SEGMENT_MESSAGES_MAX
 from lockstep.core.messages import Appointment, Batch, Columns, Occupancy, Placement, PushResult, Run
 from lockstep.core.policy import QueueOptions
 from lockstep.core.rules import due_after_push
 from lockstep.core.schedules import NewWaiting, find_repeats, placements_of, split, waiting_of
-from lockstep.errors import OperationPending, QueueFull, TooLarge
+from lockstep.errors import OperationPending, TooLarge
 from lockstep.storage.memory.state import Partition, Queue, State
 
 _NO_SEGMENT = UUID(int=0)
@@ -157,12 +158,7 @@ def _check_room(state: State, plan: _Plan) -> dict[str, Occupancy]:
             continue
         depth, new = queue.pending(), sum(lane.new() for lane in lanes.values())
         if new and depth + new > max_size:
-            raise QueueFull(
-                f"queue {name!r} holds {depth} pending messages of at most {max_size}; {new} more do not fit",
-                queue=name,
-                depth=depth,
-                max_size=max_size,
-            )
+            raise refusals.queue_full(name, depth=depth, max_size=max_size, new=new)
         occupancy[name] = Occupancy(depth + new, max(max_size - depth - new, 0))
     return occupancy
 

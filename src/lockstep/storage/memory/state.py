@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import count
 from uuid import UUID
 
+from lockstep.core import refusals
 from lockstep.core.ids import segment_uuid7
 from lockstep.core.messages import Message, Run
 from lockstep.core.names import QUEUE_MODE, namespace_and_task
@@ -18,7 +19,7 @@ from lockstep.core.schedules import Timing
 from lockstep.core.shared import Range, low_water, seen_at
 from lockstep.core.streams import NewStreamQuery, StateRow
 from lockstep.core.traces import TraceEvent
-from lockstep.errors import GroupModeMismatch, GroupNotFound, PartitionNotFound, QueueNotFound
+from lockstep.errors import GroupModeMismatch
 from lockstep.storage.memory.agenda import Agenda
 from lockstep.storage.memory.log import Log
 from lockstep.storage.memory.waitlist import Waitlist
@@ -155,12 +156,12 @@ class Queue:
 
     def partition(self, name: str) -> Partition:
         if name not in self.partitions:
-            raise PartitionNotFound(f"queue {self.name!r} has no partition {name!r}")
+            raise refusals.no_partition(self.name, name)
         return self.partitions[name]
 
     def group(self, name: str) -> Group:
         if name not in self.groups:
-            raise GroupNotFound(f"queue {self.name!r} has no consumer group {name!r}")
+            raise refusals.no_group(name, self.name)
         return self.groups[name]
 
     def chosen(self, partition: str | None) -> list[Partition]:
@@ -227,7 +228,7 @@ class State:
 
     def queue(self, name: str) -> Queue:
         if name not in self.queues:
-            raise QueueNotFound(f"there is no queue {name!r}")
+            raise refusals.no_queue(name)
         return self.queues[name]
 
     def chosen(self, queue: str | None) -> list[Queue]:

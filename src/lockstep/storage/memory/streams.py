@@ -8,6 +8,7 @@ from itertools import islice
 
 import msgspec
 
+from lockstep.core import refusals
 from lockstep.core.messages import Batch
 from lockstep.core.records import AckOutcome
 from lockstep.core.rules import Cursor, keep_lease, release
@@ -22,7 +23,6 @@ from lockstep.core.streams import (
     registered,
     window_end,
 )
-from lockstep.errors import PartitionNotFound, StreamQueryNotFound
 from lockstep.storage.memory.ack import transaction
 from lockstep.storage.memory.state import Partition, State, StoredQuery
 
@@ -62,7 +62,7 @@ def stream_cycle(state: State, cycle: StreamCycle, batches: Sequence[Batch], now
     query = _query(state, cycle.query_id)
     partition = state.partitions.get(cycle.partition_id)
     if partition is None:
-        raise PartitionNotFound(f"there is no partition {cycle.partition_id}")
+        raise refusals.no_partition_id(cycle.partition_id)
     group = partition.queue.groups.get(cycle.group)
     held = None if group is None else group.cursors[partition.id]
     result = transaction(state, cycle.acks(), batches, now, once=True)
@@ -98,4 +98,4 @@ def _query(state: State, query_id: int) -> StoredQuery:
     for query in state.stream_queries.values():
         if query.id == query_id:
             return query
-    raise StreamQueryNotFound(f"there is no stream query {query_id}")
+    raise refusals.no_stream_query(query_id)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from lockstep.core import refusals
 from lockstep.core.traces import NamedTrace, NamedTracePage, NewTraceEvent, TraceEvent, TraceName, TraceNamePage
-from lockstep.errors import MessageNotFound
 from lockstep.storage.memory.state import State
 
 
@@ -13,7 +13,7 @@ def record_trace(state: State, event: NewTraceEvent, now: datetime) -> int:
     partition = state.partitions.get(event.partition_id)
     seq = None if partition is None else partition.resolve(event.transaction_id)
     if partition is None or seq is None:
-        raise MessageNotFound(f"there is no message {event.transaction_id!r} in partition {event.partition_id}")
+        raise refusals.no_message(event.transaction_id, event.partition_id)
     recorded = TraceEvent(
         id=next(state.trace_event_ids),
         queue=partition.queue.name,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from lockstep.core import refusals
 from lockstep.core.names import QUEUE_MODE
 from lockstep.core.policy import OPTION_NAMES, GroupMode, QueueOptions
 from lockstep.core.records import GroupInfo, Position, QueueInfo, Subscription
-from lockstep.errors import GroupModeMismatch, GroupNotFound, QueueNotFound, SparkStreamNotFound
+from lockstep.errors import GroupModeMismatch, SparkStreamNotFound
 from lockstep.storage.postgres.shared import Shared
 
 CONFIGURE = f"select lockstep.configure({', '.join(f'${i}' for i in range(1, len(OPTION_NAMES) + 5))})"
@@ -53,7 +54,7 @@ class Administration(Shared):
     async def queue(self, queue: str) -> QueueInfo:
         found = await self._query("queue_list", queue, None, None, None, 1, self.now(), None)
         if not found:
-            raise QueueNotFound(f"there is no queue {queue!r}", queue=queue)
+            raise refusals.no_queue(queue)
         return queue_info(found[0])
 
     async def subscribe(
@@ -74,7 +75,7 @@ class Administration(Shared):
         given = (subscription.mode, subscription.from_at)
         rows = await self.database.fetch("set_subscription", _SET_SUBSCRIPTION, queue_id, group, *given, self.now())
         if not rows:
-            raise _no_group(group, queue)
+            raise refusals.no_group(group, queue)
         return len(rows)
 
     async def seek(self, queue: str, group: str, position: Position, *, partition: str | None = None) -> int:
@@ -93,7 +94,7 @@ class Administration(Shared):
         queue_id = None if queue is None else await self._queue_id(queue)
         found = await self.database.fetch("group_queues", _GROUP_QUEUES, queue_id, group)
         if not found:
-            raise _no_group(group, queue)
+            raise refusals.no_group(group, queue)
 
         async def work(connection: Any) -> int:
             deleted = 0
@@ -151,8 +152,3 @@ def group_info(row: Any) -> GroupInfo:
         oldest_at=row[9],
         mode=row[10],
     )
-
-
-def _no_group(group: str, queue: str | None) -> GroupNotFound:
-    where = "" if queue is None else f" on queue {queue!r}"
-    return GroupNotFound(f"there is no group {group!r}{where}", group=group, queue=queue)

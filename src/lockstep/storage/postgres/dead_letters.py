@@ -8,9 +8,9 @@ from typing import Any
 
 import asyncpg
 
+from lockstep.core import refusals
 from lockstep.core.messages import Message, Run, redriven
 from lockstep.core.records import DeadLetter, DeadLetterFilter, DeadLetterPage
-from lockstep.errors import DeadLetterNotFound
 from lockstep.storage.postgres import pushing, sql
 from lockstep.storage.postgres.delivery import Delivery
 
@@ -29,7 +29,7 @@ class DeadLetters(Delivery):
     async def dead_letter(self, dead_letter_id: int) -> DeadLetter:
         page = await self.dead_letters(DeadLetterFilter(ids=(dead_letter_id,)), limit=1)
         if not page.items:
-            raise DeadLetterNotFound(f"there is no dead letter {dead_letter_id}", id=dead_letter_id)
+            raise refusals.no_dead_letter(dead_letter_id)
         return page.items[0]
 
     async def redrive(self, where: DeadLetterFilter, *, limit: int = 1000) -> int:

@@ -23,9 +23,10 @@ from lockstep.core.records import (
     Renewal,
     Renewed,
     TransactionResult,
+    refuse_failed,
     refuse_lost,
 )
-from lockstep.errors import GroupModeMismatch, LockstepError, TransactionRolledBack
+from lockstep.errors import GroupModeMismatch, LockstepError
 from lockstep.storage.postgres import pushing, scheduling
 from lockstep.storage.postgres.cache import QueueNames, Segment
 from lockstep.storage.postgres.calls import Conversation
@@ -86,7 +87,9 @@ class Delivery(Forwarding):
             pushed = await self._with_names(queues, lambda: self._converse(conversation()))
         else:
             # What is created on the way must go again if the push is refused.
-            pushed = await self._create_names(queues, lambda c: self._converse(conversation(), c))
+            pushed = await self._create_names(
+                queues, lambda c: self._converse(conversation(), c), lock_seconds=lock_seconds
+            )
         self._remember(pushed)
         return pushed.result
 
@@ -104,10 +107,17 @@ class Delivery(Forwarding):
             overtake=overtake,
         )
 
-    async def _create_names(self, queues: set[str], work: Callable[[asyncpg.Connection[Any]], Awaitable[T]]) -> T:
+    async def _create_names(
+        self,
+        queues: set[str],
+        work: Callable[[asyncpg.Connection[Any]], Awaitable[T]],
+        *,
+        lock_seconds: float | None = None,
+    ) -> T:
         """Run `work` in a transaction; if that fails, the ids that it learned are not remembered."""
+        transaction = partial(self.database.transaction, work, lock_timeout_seconds=lock_seconds)
         try:
-            return await self._with_names(queues, lambda: self.database.transaction(work))
+            return await self._with_names(queues, transaction)
         except BaseException:
             for queue in queues:
                 self.names.forget(queue)
@@ -312,7 +322,7 @@ class Delivery(Forwarding):
             if acks:
                 rows = await self.database.on(connection, "ack_items", *ack_items_call(acks, self.now()))
                 outcomes = item_outcomes(acks, rows)
-                _refuse_failures(outcomes)
+                refuse_failed(outcomes)
             pushed = await self._converse(self._push_conversation(batches), connection)
             dead = any([outcome.dead for outcome in outcomes])
             return outcomes, pushed, await self._forward(connection, queues) if dead else None
@@ -434,8 +444,8 @@ def _lease_outcomes(acks: Sequence[Ack], rows: list[Any]) -> list[AckOutcome]:
                 noop=again,
                 released=any([not row[6] for row in live]),
                 messages=0 if again else sum(row[4] for row in live),
-                queue=live[0][3] if live else None,
-                partition=live[0][2] if live else None,
+                queue=found[0][3],
+                partition=found[0][2],
             )
         )
     return outcomes
@@ -477,11 +487,3 @@ def _item_outcome(index: int, rows: list[Any]) -> AckOutcome:
         queue=rows[0][6],
         partition=rows[0][7],
     )
-
-
-def _refuse_failures(outcomes: list[AckOutcome]) -> None:
-    failed = next((outcome for outcome in outcomes if not outcome.success), None)
-    if failed is not None:
-        raise TransactionRolledBack(
-            f"transaction rolled back: ack {failed.index} failed with {failed.error}", outcomes=outcomes
-        )

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
+from lockstep.core import refusals
 from lockstep.core.ids import is_canonical_uuid, split_message_id
 from lockstep.core.messages import Message, Run
 from lockstep.core.names import QUEUE_MODE
@@ -26,7 +27,6 @@ from lockstep.core.records import (
 )
 from lockstep.core.rules import STOPPED, Cursor, message_status
 from lockstep.core.shared import Range, seen_at
-from lockstep.errors import MessageNotFound, PartitionNotFound
 from lockstep.storage.postgres.administration import queue_info
 from lockstep.storage.postgres.shared import Shared
 
@@ -68,7 +68,7 @@ class Inspection(Shared):
         queue_id = await self._queue_id(queue)
         rows = await self._query("partition_list", queue_id, partition, None, 1, self.now())
         if not rows:
-            raise PartitionNotFound(f"queue {queue!r} has no partition {partition!r}", queue=queue, partition=partition)
+            raise refusals.no_partition(queue, partition)
         return _partition_info(queue, rows[0])
 
     async def lag(
@@ -197,7 +197,7 @@ class Inspection(Shared):
             rows = [(*row[:3], row[3] + ordinal - row[5], row[4], ordinal) for row in found]
         runs = await self._load_single(rows)
         if not runs:
-            raise MessageNotFound(f"there is no message {identity!r}", identity=identity)
+            raise refusals.no_message(identity, partition_id)
         return (await self._views(runs))[0]
 
     async def trace(self, trace_id: str, *, limit: int = 1000) -> list[Message]:

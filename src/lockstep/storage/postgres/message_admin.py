@@ -6,9 +6,9 @@ from typing import Any, NoReturn
 
 import asyncpg
 
+from lockstep.core import refusals
 from lockstep.core.messages import Receipt, redriven
 from lockstep.core.names import QUEUE_MODE
-from lockstep.errors import Conflict, GroupNotFound, MessageNotFound
 from lockstep.storage.postgres import pushing
 from lockstep.storage.postgres.dead_letters import DeadLetters
 from lockstep.storage.postgres.failures import Dying
@@ -16,15 +16,6 @@ from lockstep.storage.postgres.failures import Dying
 _REMOVE = "select lockstep.remove_message($1, $2, $3::timestamptz)"
 _RETRY = "select * from lockstep.retry_message($1, $2)"
 _BURY = "select * from lockstep.bury_message($1, $2, $3, $4::text, $5::timestamptz)"
-
-_CONFLICTS = {
-    "leased": "is under a live lease",
-    "pending": "is still to be delivered",
-    "taken": "is being redriven by somebody else",
-    "copy_leased": "has a copy in its dead queue that is under a live lease",
-    "done": "is done for this group",
-    "behind": "is not the next one of this group: others come before it",
-}
 
 
 class MessageAdmin(DeadLetters):
@@ -64,16 +55,14 @@ class MessageAdmin(DeadLetters):
             )
         status, dead_letter_id = rows[0]
         if status == "no_group":
-            raise GroupNotFound(f"partition {partition_id} has no group {group!r}", group=group)
+            raise refusals.no_group_on(partition_id, group)
         if status != "buried":
             _refuse(status, partition_id, transaction_id)
         found: int = dead_letter_id
         return found
 
 
-def _refuse(status: str, partition_id: int, transaction_id: str) -> NoReturn:
+def _refuse(status: Any, partition_id: int, transaction_id: str) -> NoReturn:
     if status == "not_found":
-        raise MessageNotFound(
-            f"there is no message {transaction_id!r} in partition {partition_id}", identity=transaction_id
-        )
-    raise Conflict(f"message {transaction_id!r} in partition {partition_id} {_CONFLICTS[status]}")
+        raise refusals.no_message(transaction_id, partition_id)
+    raise refusals.message_conflict(status, transaction_id, partition_id)

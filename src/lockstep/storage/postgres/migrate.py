@@ -18,6 +18,8 @@ ADVISORY_LOCK = 0x6C6F636B73746570
 """The ASCII of `lockstep`."""
 
 SERVER_VERSION_MIN = 15
+ENCODINGS = ("UTF8", "SQL_ASCII")
+"""What holds every name; the second takes any bytes as they come."""
 
 _BOOKKEEPING = """
 create schema if not exists lockstep;
@@ -62,9 +64,26 @@ _RECORD_PROCEDURES = (
 
 async def migrate(connection: asyncpg.Connection[Any]) -> list[str]:
     """Apply what is missing; returns the names of what was applied. Raises SchemaTooNew, Unavailable."""
+    _check_server(connection)
+    try:
+        return await _migrate(connection)
+    except asyncpg.PostgresError as error:
+        explained = translate(error)
+        if explained is error:
+            explained = Unavailable(f"the migration failed, and nothing was changed: {error}")
+        raise explained from error
+
+
+def _check_server(connection: asyncpg.Connection[Any]) -> None:
     major = connection.get_server_version().major
     if major < SERVER_VERSION_MIN:
         raise Unavailable(f"Lockstep needs PostgreSQL {SERVER_VERSION_MIN} or newer, this server is {major}")
+    encoding = connection.get_settings().server_encoding
+    if encoding not in ENCODINGS:
+        raise Unavailable(f"Lockstep needs a database in UTF8, this one is in {encoding}")
+
+
+async def _migrate(connection: asyncpg.Connection[Any]) -> list[str]:
     if await _is_current(connection):
         return []
     async with connection.transaction():

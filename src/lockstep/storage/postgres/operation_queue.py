@@ -9,6 +9,7 @@ from uuid import UUID
 
 import asyncpg
 
+from lockstep.core import refusals
 from lockstep.core.applying import Answer, Applied, ApplyLimits, Attempt, Bundle, applying
 from lockstep.core.codec import Codec, seal, unseal
 from lockstep.core.messages import Batch, PushResult
@@ -34,7 +35,7 @@ from lockstep.core.operations import (
     unpack_outcomes,
 )
 from lockstep.core.records import AckOutcome
-from lockstep.errors import Conflict, LockstepError, OperationNotFound
+from lockstep.errors import Conflict, LockstepError
 from lockstep.storage.postgres import pushing, scheduling
 from lockstep.storage.postgres.delivery import Delivery, ack_items_call, item_outcomes
 from lockstep.storage.postgres.failures import StaleName, is_retryable, translate
@@ -304,7 +305,7 @@ class OperationQueue(Delivery):
         uuid, ordinal = split_operation_id(operation_id)
         rows = await self._query("operation_find", uuid)
         if not rows or ordinal >= rows[0][4]:
-            raise OperationNotFound(f"there is no operation {operation_id}")
+            raise refusals.no_operation(operation_id)
         return _infos(rows[0][:-1], before=rows[0][-1])[ordinal]
 
     async def operation_outcomes(self, bundles: Sequence[UUID]) -> dict[UUID, list[Outcome | None]]:
@@ -324,7 +325,7 @@ class OperationQueue(Delivery):
         async def work(connection: asyncpg.Connection[Any]) -> None:
             rows = await self.database.on(connection, "operation_hold", _HOLD, uuid)
             if not rows or ordinal >= rows[0][4]:
-                raise OperationNotFound(f"there is no operation {operation_id}")
+                raise refusals.no_operation(operation_id)
             serial, codec, requests, results, count = rows[0]
             outcomes = unpack_outcomes(results, count)
             outcome = outcomes[ordinal]

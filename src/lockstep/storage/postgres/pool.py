@@ -19,7 +19,7 @@ from typing import Any
 
 import asyncpg
 
-from lockstep.errors import Unavailable
+from lockstep.errors import InvalidRequest, Unavailable
 from lockstep.storage.postgres.failures import (
     is_full,
     may_retry_connect,
@@ -33,6 +33,9 @@ Watcher = Callable[[bool], None]
 Prepare = Callable[["asyncpg.Connection[Any]"], Awaitable[Any]]
 """What is done with the first connection to a server that was away."""
 
+# To lock and then look takes a fresh snapshot for the look: whatever the database or the role has as its default.
+ISOLATION = {"default_transaction_isolation": "read committed"}
+
 # Our statements have one right plan, through indexes, whatever the values are and however little the statistics know
 # of a new table. Planning a pop takes three times as long as running it. See docs/decisions/0006.
 PLANNER = {
@@ -42,6 +45,7 @@ PLANNER = {
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
 }
+_ADDRESS = "the address of the database is not like postgresql://user:password@host:port/database?option=value"
 _BACKOFF_SECONDS_MIN = 0.01
 _BACKOFF_SECONDS_MAX = 2.0
 _CLOSE_TIMEOUT_SECONDS = 10.0
@@ -349,18 +353,23 @@ async def _abandon(attempt: asyncio.Future[asyncpg.Connection[Any]]) -> None:
 
 
 async def connect(dsn: str, settings: PoolSettings, *, application_name: str = "lockstep") -> asyncpg.Connection[Any]:
-    """One attempt at a connection."""
-    connection = await asyncpg.connect(
-        dsn,
-        timeout=settings.connect_timeout_seconds,
-        # No command_timeout: the server ends a slow statement itself, and says so.
-        server_settings={
-            "application_name": application_name,
-            "statement_timeout": str(int(settings.statement_timeout_seconds * 1000)),
-            "lock_timeout": str(int(settings.lock_timeout_seconds * 1000)),
-            **PLANNER,
-        },
-    )
+    """One attempt at a connection. Raises InvalidRequest if the address is none."""
+    try:
+        connection = await asyncpg.connect(
+            dsn,
+            timeout=settings.connect_timeout_seconds,
+            # No command_timeout: the server ends a slow statement itself, and says so.
+            server_settings={
+                "application_name": application_name,
+                "statement_timeout": str(int(settings.statement_timeout_seconds * 1000)),
+                "lock_timeout": str(int(settings.lock_timeout_seconds * 1000)),
+                **ISOLATION,
+                **PLANNER,
+            },
+        )
+    except ValueError as error:
+        # Without its text, which has parts of the address, and so perhaps of a password.
+        raise InvalidRequest(_ADDRESS) from error
     _end_when_silent(connection, settings.connect_timeout_seconds)
     return connection
 

@@ -8,6 +8,7 @@ from datetime import datetime
 from itertools import accumulate
 from typing import Any
 
+from lockstep.core import refusals
 from lockstep.core.codec import Codec
 from lockstep.core.ids import all_canonical_uuids, is_canonical_uuid
 from lockstep.core.messages import COLUMN_NAMES, Columns, Occupancy
@@ -173,8 +174,7 @@ class Attempt:
         new = [sum(next(runs) for _ in range(count)) for count in self.run_counts]
         for queue, count, depth, max_size in zip(self.queues, new, row[9], row[10], strict=True):
             if max_size is not None and depth + count > max_size:
-                text = f"queue {queue!r} holds {depth} of at most {max_size} pending messages; {count} more do not fit"
-                return QueueFull(text, queue=queue, depth=depth, max_size=max_size)
+                return refusals.queue_full(queue, depth=depth, max_size=max_size, new=count)
         raise AssertionError("the procedure says that a queue is full")
 
     def occupancy(self, row: Any) -> dict[str, Occupancy | None]:

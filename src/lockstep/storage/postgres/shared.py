@@ -9,11 +9,12 @@ from typing import Any, TypeVar
 
 import asyncpg
 
+from lockstep.core import refusals
 from lockstep.core.codec import Codec, decode, unseal
 from lockstep.core.messages import Columns, Run
 from lockstep.core.records import Arrival
 from lockstep.core.schedules import Timing
-from lockstep.errors import GroupNotFound, PartitionNotFound, QueueNotFound, Unavailable
+from lockstep.errors import Unavailable
 from lockstep.storage.postgres import sql
 from lockstep.storage.postgres.cache import NameCache, QueueNames, Segment, SegmentCache
 from lockstep.storage.postgres.calls import Conversation, Work
@@ -107,20 +108,20 @@ class Shared:
         self.names.forget(queue)
         names = await self._find_queue(queue)
         if names is None:
-            raise QueueNotFound(f"there is no queue {queue!r}", queue=queue)
+            raise refusals.no_queue(queue)
         return names.id
 
     async def _partition_id(self, queue: str, queue_id: int, partition: str) -> int:
         rows = await self.database.fetch("partition_find", _FIND_PARTITION, queue_id, partition)
         if not rows:
-            raise PartitionNotFound(f"queue {queue!r} has no partition {partition!r}", queue=queue, partition=partition)
+            raise refusals.no_partition(queue, partition)
         found: int = rows[0][0]
         return found
 
     async def _group_id(self, queue: str, queue_id: int, group: str) -> int:
         rows = await self.database.fetch("group_find", _FIND_GROUP, queue_id, group)
         if not rows:
-            raise GroupNotFound(f"queue {queue!r} has no group {group!r}", queue=queue, group=group)
+            raise refusals.no_group(group, queue)
         found: int = rows[0][0]
         return found
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import asyncpg
 
+from lockstep.core import refusals
 from lockstep.core.messages import Batch
-from lockstep.core.records import Ack, AckOutcome
+from lockstep.core.records import Ack, AckOutcome, refuse_failed
 from lockstep.core.streams import (
     NewStreamQuery,
     StateFilter,
@@ -20,7 +21,6 @@ from lockstep.core.streams import (
     registered,
     window_end,
 )
-from lockstep.errors import PartitionNotFound, StreamQueryNotFound, TransactionRolledBack
 from lockstep.storage.postgres import pushing, scheduling
 from lockstep.storage.postgres.delivery import Delivery, item_outcomes, lease_uuid
 
@@ -53,7 +53,7 @@ class Streams(Delivery):
 
     async def stream_state(self, where: StateFilter, *, limit: int = 1000) -> list[StateRow]:
         if not await self.database.fetch("stream_query_find", _FIND, where.query_id):
-            raise _no_query(where.query_id)
+            raise refusals.no_stream_query(where.query_id)
         ripe = None if where.ripe_at_or_before_ms is None else float(where.ripe_at_or_before_ms)
         rows = await self._query(
             "stream_state_list",
@@ -74,12 +74,12 @@ class Streams(Delivery):
         ) -> tuple[StreamCycleResult, pushing.Pushed, pushing.Pushed | None]:
             begun = await self.database.on(connection, "begin_cycle", _BEGIN, cycle.query_id, cycle.partition_id)
             if not begun[0][0]:
-                raise _no_query(cycle.query_id)
+                raise refusals.no_stream_query(cycle.query_id)
             await self._converse(scheduling.resolve(batches, self.names, at=self.now()), connection)
             await self._lock_for(connection, [Ack(partition_id=cycle.partition_id)], batches)
             place = await self.database.on(connection, "partition_place", _PLACE, cycle.partition_id)
             if not place:
-                raise PartitionNotFound(f"there is no partition {cycle.partition_id}", id=cycle.partition_id)
+                raise refusals.no_partition_id(cycle.partition_id)
             await self._change_state(connection, cycle)
             outcome = await self._stream_ack(connection, cycle)
             pushed = await self._converse(self._push_conversation(batches), connection)
@@ -119,13 +119,6 @@ class Streams(Delivery):
                 connection, "stream_ack", _ACK, lease_uuid(ack.lease_id), *message, cycle.release_lease, self.now()
             )
             [outcome] = item_outcomes([ack], rows)
-            if not outcome.success or outcome.noop:
-                raise TransactionRolledBack(
-                    f"cycle rolled back: its ack failed with {outcome.error or 'committed'}", outcomes=[outcome]
-                )
+            refuse_failed([outcome], once=True)
             return outcome
         return None
-
-
-def _no_query(query_id: int) -> StreamQueryNotFound:
-    return StreamQueryNotFound(f"there is no stream query {query_id}", id=query_id)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from lockstep.core import refusals
 from lockstep.core.traces import NamedTrace, NamedTracePage, NewTraceEvent, TraceEvent, TraceName, TraceNamePage
-from lockstep.errors import MessageNotFound
 from lockstep.storage.postgres.shared import Shared
 
 _RECORD = (
@@ -36,10 +36,7 @@ class Traces(Shared):
         )
         event_id: int | None = rows[0][0]
         if event_id is None:
-            raise MessageNotFound(
-                f"there is no message {event.transaction_id!r} in partition {event.partition_id}",
-                identity=event.transaction_id,
-            )
+            raise refusals.no_message(event.transaction_id, event.partition_id)
         return event_id
 
     async def traces_of_message(self, partition_id: int, transaction_id: str, *, limit: int = 1000) -> list[TraceEvent]:

@@ -13,7 +13,7 @@ from typing import Any
 from uuid import UUID
 
 from lockstep.core.maintenance import START, Part, Place, Verified
-from lockstep.core.records import Problem
+from lockstep.core.records import Problem, ProblemKind
 from lockstep.errors import Unavailable
 from lockstep.storage.postgres.failures import timed_out
 from lockstep.storage.postgres.shared import Shared
@@ -27,9 +27,13 @@ _VERIFY: dict[Part, str] = {
 }
 _VERIFY_DEPTH = "select * from lockstep.verify_depth($1)"
 _VERIFY_LOST = "select * from lockstep.verify_lost()"
-_REPAIRED_QUEUES = "select id from lockstep.queue where $1::int is null or id = $1 order by name"
+_REPAIRED_QUEUES = "select id, name from lockstep.queue where $1::int is null or id = $1 order by name"
 _REPAIR = "select lockstep.repair($1, $2::timestamptz)"
+_REPAIR_SEGMENTS = "select lockstep.repair_segments($1)"
 _REMOVE_LOST_SEGMENTS = "delete from lockstep.segment s using lockstep.lost_queues() l where s.queue_id = l.id"
+
+_OF_RUNS = frozenset[ProblemKind](["seq_gap", "segment_missing", "manifest_wrong"])
+"""What is wrong with the way from a seq to its message, and cannot be recomputed."""
 
 _SLICE_PARTITIONS = 1_000
 _SMALLER = 10
@@ -144,10 +148,13 @@ class Verifying(Shared):
         if not before:
             return []
         queue_id = None if queue is None else await self._queue_id(queue)
-        for row in await self.database.fetch("repaired_queues", _REPAIRED_QUEUES, queue_id):
-            await self.database.fetch("repair", _REPAIR, row[0], self.now())
+        unsound = {problem.queue for problem in before if problem.kind in _OF_RUNS}
+        for id_, name in await self.database.fetch("repaired_queues", _REPAIRED_QUEUES, queue_id):
+            await self.database.fetch("repair", _REPAIR, id_, self.now())
+            if name not in unsound:  # else what no run names may be what one ought to name
+                await self.database.fetch("repair_segments", _REPAIR_SEGMENTS, id_)
         if queue is None:
-            await self.database.fetch("repair_segments", _REMOVE_LOST_SEGMENTS)
+            await self.database.fetch("repair_lost_segments", _REMOVE_LOST_SEGMENTS)
         left = set(await self.verify(queue=queue))
         return [_repaired(problem) if problem not in left else problem for problem in before]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from lockstep.errors import Unavailable
+from lockstep.errors import InvalidRequest, Unavailable
 from lockstep.storage.postgres.calls import Work
 from lockstep.storage.postgres.failures import StaleName, translate
 
@@ -19,9 +19,10 @@ T = TypeVar("T")
 
 def converse(connection: psycopg.Connection[Any], conversation: Conversation[T]) -> T:
     """Drive a conversation on a sync connection."""
-    from psycopg import RawCursor
+    from psycopg import Connection, RawCursor
     from psycopg.rows import tuple_row
 
+    _check_connection(connection, Connection)
     with RawCursor(connection, row_factory=tuple_row) as cursor:
         try:
             step = next(conversation)
@@ -40,9 +41,10 @@ def converse(connection: psycopg.Connection[Any], conversation: Conversation[T])
 
 async def converse_async(connection: psycopg.AsyncConnection[Any], conversation: Conversation[T]) -> T:
     """Drive a conversation on an async connection."""
-    from psycopg import AsyncRawCursor
+    from psycopg import AsyncConnection, AsyncRawCursor
     from psycopg.rows import tuple_row
 
+    _check_connection(connection, AsyncConnection)
     async with AsyncRawCursor(connection, row_factory=tuple_row) as cursor:
         try:
             step = next(conversation)
@@ -57,6 +59,12 @@ async def converse_async(connection: psycopg.AsyncConnection[Any], conversation:
             return result
         except Exception as error:
             raise _explained(error) from error
+
+
+def _check_connection(connection: object, kind: type[object]) -> None:
+    if not isinstance(connection, kind):
+        given = type(connection)
+        raise InvalidRequest(f"expected psycopg's {kind.__name__}, not {given.__module__}.{given.__qualname__}")
 
 
 def _explained(error: Exception) -> BaseException:

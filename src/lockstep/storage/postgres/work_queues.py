@@ -8,11 +8,11 @@ from typing import Any
 
 import asyncpg
 
+from lockstep.core import refusals
 from lockstep.core.dead_queue import Origin, origin_of, sent_back
 from lockstep.core.messages import Message
 from lockstep.core.policy import OPTION_NAMES, changed_options
 from lockstep.core.records import PartitionStats, QueueInfo
-from lockstep.errors import QueueNotFound
 from lockstep.storage.postgres import pushing, sql
 from lockstep.storage.postgres.administration import CONFIGURE, Administration, queue_info
 from lockstep.storage.postgres.delivery import Delivery
@@ -41,7 +41,7 @@ class WorkQueues(Administration, Delivery):
                 connection, "queue_list", query, queue, None, None, None, 1, self.now(), None
             )
             if not found:
-                raise QueueNotFound(f"there is no queue {queue!r}", queue=queue)
+                raise refusals.no_queue(queue)
             options = changed_options(queue_info(found[0]).options, changes)
             values = [getattr(options, name) for name in OPTION_NAMES]
             await self.database.on(connection, "configure", CONFIGURE, queue, namespace, task, *values, self.now())

@@ -104,5 +104,7 @@ def _belongs_to_another(cluster: Path, owner_uid: int, account: Account) -> Data
     return unusable(
         cluster.parent,
         f"{cluster} belongs to {owner}, but PostgreSQL is to run as {account.name}",
-        f"Run as {owner}, or hand it over with: chown -R {account.name} {cluster}",
+        # PostgreSQL does not run as root, so that to run as its owner is no way out then.
+        ("Hand" if owner_uid == 0 else f"Run as {owner}, or hand")
+        + f" it over with: chown -R {account.name} {cluster}",
     )

@@ -70,9 +70,13 @@ begin
         perform lockstep.count_moves(_group_ids, _partition_ids, _from, _to);
     end if;
     return query
-    select t.lease_id, t.partition_id, t.partition_name, t.queue_name, t.after - t.before, t.partition_name is null, false
+    select t.lease_id, t.partition_id, coalesce(t.partition_name, p.name), coalesce(t.queue_name, q.name), t.after - t.before,
+           t.partition_name is null, false
     from unnest(_leases, _partition_ids, _partition_names, _queue_names, _from, _to)
-        t (lease_id, partition_id, partition_name, queue_name, before, after);
+        t (lease_id, partition_id, partition_name, queue_name, before, after)
+    -- Only what has expired is looked up: a null is not searched for.
+    left join lockstep.partition p on p.id = case when t.partition_name is null then t.partition_id end
+    left join lockstep.queue q on q.id = p.queue_id;
 end $$;
 
 -- Everything else: items by lease (no transaction id) or by message (partition and transaction id), of any status.

@@ -280,6 +280,7 @@ end $$;
 -- One message from SQL: for psql, triggers, and transactions that are not ours. Returns the message's id, or the
 -- first one's if the transaction id is a duplicate. Visible to consumers after commit, in order with all other
 -- pushes. Raises SQLSTATE LS003 if the queue is full, LS008 if an earlier push to the partition still waits to be applied.
+-- Sizes are limited as the settings of a push limit them by default: what a server was told is not known here.
 -- The setting is for sessions that are not ours: what is planned while a table is empty is used when it is not.
 create or replace function lockstep.push(
     queue text, partition text, payload jsonb, transaction_id text default null, trace_id uuid default null,
@@ -289,6 +290,7 @@ create or replace function lockstep.push(
 declare
     _resolved record;
     _pushed record;
+    _payload bytea := convert_to(payload::text, 'UTF8');
     _is_uuid boolean := transaction_id ~ '^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$';
 begin
     perform lockstep.check_name('queue', queue), lockstep.check_name('partition', partition);
@@ -299,6 +301,8 @@ begin
     if transaction_id = '' or length(transaction_id) > 255 then
         raise exception 'transaction_id must have 1 to 255 characters' using errcode = 'LS004';
     end if;
+    perform lockstep.check_size('payload', octet_length(_payload), 16777216), lockstep.check_size('kind', length(kind), 255),
+            lockstep.check_size('reference', length(reference), 2000), lockstep.check_size('headers', octet_length(headers::text), 16384);
     if headers is not null and (jsonb_typeof(headers) <> 'object' or jsonb_path_exists(headers, '$.* ? (@.type() != "string")')) then
         raise exception 'headers must be an object of strings' using errcode = 'LS004';
     end if;
@@ -316,7 +320,7 @@ begin
             case when _is_uuid then array[transaction_id::uuid] end, array[1], array[0],
             case when not _is_uuid then array[transaction_id] end, array[1], array[0],
             case when trace_id is not null then array[trace_id] end, array[1], array[0],
-            array[convert_to(payload::text, 'UTF8')], case when transaction_id is not null then array[transaction_id] end,
+            array[_payload], case when transaction_id is not null then array[transaction_id] end,
             case when trace_id is not null then array[trace_id] end, case when kind is not null then array[kind] end,
             case when reference is not null then array[reference] end, null,
             case when headers is not null then array[convert_to(headers::text, 'UTF8')] end, null, false, null
@@ -327,7 +331,8 @@ begin
             when 'duplicates' then
                 return _pushed._duplicate_ids[1];
             when 'full' then
-                raise exception 'queue % is full: % of % messages', queue, _pushed._depths[1], _pushed._max_sizes[1] using errcode = 'LS003';
+                raise exception 'queue % holds % of at most % pending messages; 1 more do not fit',
+                    quote_literal(queue), _pushed._depths[1], _pushed._max_sizes[1] using errcode = 'LS003';
             when 'behind' then
                 raise exception 'earlier pushes to partition % of queue % wait to be applied; try again later', partition, queue using errcode = 'LS008';
             else
@@ -341,5 +346,13 @@ create or replace function lockstep.check_name(_what text, _name text) returns v
 begin
     if _name is null or _name = '' or length(_name) > 255 or _name ~ '[\x01-\x1f\x7f-\x9f\u2028\u2029]' then
         raise exception '% must have 1 to 255 characters, none of them a control character', _what using errcode = 'LS004';
+    end if;
+end $$;
+
+-- The size is in bytes of UTF-8, or in characters of a text; null is none.
+create or replace function lockstep.check_size(_what text, _size int, _most int) returns void language plpgsql immutable as $$
+begin
+    if _size > _most then
+        raise exception '% is too large: % of at most %', _what, _size, _most using errcode = 'LS004';
     end if;
 end $$;

@@ -15,7 +15,7 @@ cross join lateral (
     select r.*, s.created_at from lockstep.run r join lockstep.segment s on s.id = r.segment_id
     where r.partition_id = p.id
       and (p.id > $3 or r.first_seq >= coalesce((
-          select f.first_seq from lockstep.run f where f.partition_id = p.id and f.first_seq <= $4 + 1 order by f.first_seq desc limit 1), 0))
+          select f.first_seq from lockstep.run f where f.partition_id = p.id and f.first_seq <= $4::bigint + 1 order by f.first_seq desc limit 1), 0))
       and (p.id > $3 or r.last_seq > $4)
       and ($5::timestamptz is null or s.created_at >= $5) and ($6::timestamptz is null or s.created_at < $6)
     order by r.first_seq limit $7

@@ -1,0 +1,82 @@
+"""What every store refuses in the same words: what is not there, and what cannot be done to it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from lockstep.errors import (
+    Conflict,
+    DeadLetterNotFound,
+    GroupNotFound,
+    MessageNotFound,
+    OperationNotFound,
+    PartitionNotFound,
+    QueueFull,
+    QueueNotFound,
+    StreamQueryNotFound,
+)
+
+MessageConflict = Literal["leased", "pending", "taken", "copy_leased", "done", "behind"]
+
+
+def no_queue(queue: str) -> QueueNotFound:
+    return QueueNotFound(f"there is no queue {queue!r}", queue=queue)
+
+
+def no_partition(queue: str, partition: str) -> PartitionNotFound:
+    return PartitionNotFound(f"queue {queue!r} has no partition {partition!r}", queue=queue, partition=partition)
+
+
+def no_partition_id(partition_id: int) -> PartitionNotFound:
+    return PartitionNotFound(f"there is no partition {partition_id}", id=partition_id)
+
+
+def no_group(group: str, queue: str | None = None) -> GroupNotFound:
+    """Of a queue, or of none at all."""
+    if queue is None:
+        return GroupNotFound(f"there is no group {group!r}", group=group)
+    return GroupNotFound(f"queue {queue!r} has no group {group!r}", queue=queue, group=group)
+
+
+def no_group_on(partition_id: int, group: str) -> GroupNotFound:
+    return GroupNotFound(f"partition {partition_id} has no group {group!r}", group=group)
+
+
+def no_message(identity: str, partition_id: int | None = None) -> MessageNotFound:
+    """By its own id; or in a partition, by its transaction id or its own."""
+    if partition_id is None:
+        return MessageNotFound(f"there is no message {identity!r}", identity=identity)
+    text = f"there is no message {identity!r} in partition {partition_id}"
+    return MessageNotFound(text, identity=identity, partition_id=partition_id)
+
+
+def no_dead_letter(dead_letter_id: int) -> DeadLetterNotFound:
+    return DeadLetterNotFound(f"there is no dead letter {dead_letter_id}", id=dead_letter_id)
+
+
+def no_operation(operation_id: str) -> OperationNotFound:
+    return OperationNotFound(f"there is no operation {operation_id}", id=operation_id)
+
+
+def no_stream_query(query_id: int) -> StreamQueryNotFound:
+    return StreamQueryNotFound(f"there is no stream query {query_id}", id=query_id)
+
+
+def queue_full(queue: str, *, depth: int, max_size: int, new: int) -> QueueFull:
+    text = f"queue {queue!r} holds {depth} of at most {max_size} pending messages; {new} more do not fit"
+    return QueueFull(text, queue=queue, depth=depth, max_size=max_size)
+
+
+_CONFLICTS: dict[MessageConflict, str] = {
+    "leased": "is under a live lease",
+    "pending": "is still to be delivered",
+    "taken": "is being redriven by somebody else",
+    "copy_leased": "has a copy in its dead queue that is under a live lease",
+    "done": "is done for this group",
+    "behind": "is not the next one of this group: others come before it",
+}
+
+
+def message_conflict(reason: MessageConflict, identity: str, partition_id: int) -> Conflict:
+    """Why a single message can be neither removed, nor retried, nor buried now."""
+    return Conflict(f"message {identity!r} in partition {partition_id} {_CONFLICTS[reason]}")
