@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import re
+import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -76,6 +78,15 @@ class Output:
 
     def _data(self, data: Any) -> None:
         click.echo(_pretty(data) if self.format == "json" else _encoded(data).decode(errors="replace"))
+
+
+def buffer_stdout() -> None:
+    """Without a buffer (PYTHONUNBUFFERED) Python drops, in silence, what a pipe or a disk did not take of a write."""
+    unbuffered = getattr(sys.stdout, "buffer", None)
+    if isinstance(unbuffered, io.RawIOBase):
+        sys.stdout = io.TextIOWrapper(
+            io.BufferedWriter(unbuffered), sys.stdout.encoding, sys.stdout.errors, line_buffering=True
+        )
 
 
 def note(text: str) -> None:
