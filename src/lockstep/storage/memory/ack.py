@@ -34,7 +34,7 @@ def transaction(
     outcomes = decided.outcomes()
     failed = next((outcome for outcome in outcomes if not outcome.success or (once and outcome.noop)), None)
     if failed is not None:
-        text = f"transaction rolled back: ack {failed.index} failed: {failed.error or 'committed'}"
+        text = f"transaction rolled back: ack {failed.index} failed with {failed.error or 'committed'}"
         raise TransactionRolledBack(text, outcomes=outcomes)
     before = {place: place[0].cursors[place[1].id] for place in decided.settlements}
     in_flight = {place: place[0].ranges.get(place[1].id, []) for place in decided.shared}

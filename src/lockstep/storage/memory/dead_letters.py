@@ -21,7 +21,7 @@ def dead_letters(state: State, where: DeadLetterFilter, *, limit: int, offset: i
 
 def dead_letter(state: State, dead_letter_id: int) -> DeadLetter:
     if dead_letter_id not in state.dead_letters:
-        raise DeadLetterNotFound(f"there is no dead letter {dead_letter_id}")
+        raise DeadLetterNotFound(f"there is no dead letter {dead_letter_id}", id=dead_letter_id)
     return _shown(state.dead_letters[dead_letter_id])
 
 

@@ -35,7 +35,8 @@ def _known_on(state: State, group: str, queue: str | None) -> list[Queue]:
     """The queues on which a group exists or has a stored subscription."""
     queues = [one for one in state.chosen(queue) if group in one.groups or group in one.subscriptions]
     if not queues:
-        raise GroupNotFound(f"there is no consumer group {group!r}" + (f" on queue {queue!r}" if queue else ""))
+        where = "" if queue is None else f" on queue {queue!r}"
+        raise GroupNotFound(f"there is no group {group!r}{where}", group=group, queue=queue)
     return queues
 
 

@@ -158,7 +158,7 @@ def _check_room(state: State, plan: _Plan) -> dict[str, Occupancy]:
         depth, new = queue.pending(), sum(lane.new() for lane in lanes.values())
         if new and depth + new > max_size:
             raise QueueFull(
-                f"queue {name!r} holds {depth} pending messages of at most {max_size}; {new} more do not fit",
+                f"queue {name!r} holds {depth} of at most {max_size} pending messages; {new} more do not fit",
                 queue=name,
                 depth=depth,
                 max_size=max_size,

@@ -155,12 +155,12 @@ class Queue:
 
     def partition(self, name: str) -> Partition:
         if name not in self.partitions:
-            raise PartitionNotFound(f"queue {self.name!r} has no partition {name!r}")
+            raise PartitionNotFound(f"queue {self.name!r} has no partition {name!r}", queue=self.name, partition=name)
         return self.partitions[name]
 
     def group(self, name: str) -> Group:
         if name not in self.groups:
-            raise GroupNotFound(f"queue {self.name!r} has no consumer group {name!r}")
+            raise GroupNotFound(f"queue {self.name!r} has no group {name!r}", queue=self.name, group=name)
         return self.groups[name]
 
     def chosen(self, partition: str | None) -> list[Partition]:
@@ -227,7 +227,7 @@ class State:
 
     def queue(self, name: str) -> Queue:
         if name not in self.queues:
-            raise QueueNotFound(f"there is no queue {name!r}")
+            raise QueueNotFound(f"there is no queue {name!r}", queue=name)
         return self.queues[name]
 
     def chosen(self, queue: str | None) -> list[Queue]:

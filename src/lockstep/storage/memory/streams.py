@@ -62,7 +62,7 @@ def stream_cycle(state: State, cycle: StreamCycle, batches: Sequence[Batch], now
     query = _query(state, cycle.query_id)
     partition = state.partitions.get(cycle.partition_id)
     if partition is None:
-        raise PartitionNotFound(f"there is no partition {cycle.partition_id}")
+        raise PartitionNotFound(f"there is no partition {cycle.partition_id}", id=cycle.partition_id)
     group = partition.queue.groups.get(cycle.group)
     held = None if group is None else group.cursors[partition.id]
     result = transaction(state, cycle.acks(), batches, now, once=True)
