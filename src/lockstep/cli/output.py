@@ -89,6 +89,11 @@ def buffer_stdout() -> None:
         )
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 message`, `2 messages`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def note(text: str) -> None:
     """A remark for people, out of the way of the output."""
     click.echo(text, err=True)
@@ -190,6 +195,8 @@ def _cell(value: object) -> str:
         text = "-"
     elif isinstance(value, bool):
         text = "yes" if value else "no"
+    elif isinstance(value, float):
+        text = repr(round(value, 3))
     elif isinstance(value, datetime):
         text = value.astimezone(UTC).isoformat(sep=" ", timespec="milliseconds").replace("+00:00", "Z")
     elif isinstance(value, msgspec.Raw):

@@ -16,7 +16,7 @@ import msgspec
 from lockstep.cli.arguments import header, later
 from lockstep.cli.connection import Session, on_session
 from lockstep.cli.exits import FAILED, end_with
-from lockstep.cli.output import Output
+from lockstep.cli.output import Output, counted
 from lockstep.client import Client
 from lockstep.core.messages import NewMessage, NewSchedule, Receipt
 from lockstep.core.names import DEFAULT_PARTITION
@@ -221,7 +221,7 @@ class Count:
 
     def __str__(self) -> str:
         more = f", {self.duplicates} more were there already" if self.duplicates else ""
-        return f"{self.pushed} messages pushed{more}"
+        return f"{counted(self.pushed, 'message')} pushed{more}"
 
 
 def _push_lines(client: Client, batches: Iterable[list[NewMessage]], output: Output) -> None:
