@@ -95,7 +95,7 @@ def test_question_on_a_terminal(direct: CommandLine, queue: str, answer: str, co
         os.close(ours)
         os.close(theirs)
     assert process.returncode == code
-    assert f"Delete the queue {queue} with 1 messages?" in said
+    assert f"Delete the queue {queue} with 1 message?" in said
     direct("queue", "show", queue, code=3 if code == 0 else 0)
 
 
@@ -115,6 +115,10 @@ def test_groups_lag_and_seek(lockstep: CommandLine, queue: str) -> None:
         assert said["partitions"] == 2
         assert lockstep.json("groups", "--queue", queue)[0]["lag"] == lag, place
     assert lockstep.json("seek", queue, "g", "--to", "start", "-p", "a")["partitions"] == 1
+    lockstep("pop", queue, "-g", "jobs", "--mode", "shared")
+    head, *lines = lockstep("groups", "--queue", queue).stdout.splitlines()
+    assert head.split()[:3] == ["name", "queue", "mode"]
+    assert [line.split()[::2][:2] for line in lines] == [["g", "ordered"], ["jobs", "shared"]]
     assert "(group_not_found)" in lockstep("seek", queue, "nobody", "--to", "end", code=3).stderr
 
 
@@ -143,11 +147,16 @@ def test_dead_letters_are_listed_and_shown(failed: CommandLine, queue: str) -> N
     assert failed.json("dlq", "ls", "--queue", queue, "--to", "2020-01-01T00:00:00Z") == []
 
 
+@pytest.mark.parametrize("command", ["ls", "redrive", "purge"])
+def test_dead_letters_of_a_queue_that_is_not_there(lockstep: CommandLine, command: str) -> None:
+    assert "(queue_not_found)" in lockstep("dlq", command, "--queue", "nothing-of-this-name", code=3).stderr
+
+
 def test_dead_letters_are_redriven(failed: CommandLine, queue: str) -> None:
     assert "say --yes" in failed("dlq", "redrive", "--queue", queue, code=2).stderr
     first = failed.json("dlq", "ls", "--queue", queue)[0]["id"]
-    assert failed.json("dlq", "redrive", "--id", str(first), "--yes") == {"redriven": 1}
-    assert failed.json("dlq", "redrive", "--queue", queue, "--yes") == {"redriven": 2}
+    assert failed("dlq", "redrive", "--id", str(first), "--yes").stdout == "1 dead letter pushed again\n"
+    assert failed("dlq", "redrive", "--queue", queue, "--yes").stdout == "2 dead letters pushed again\n"
     assert failed.json("dlq", "redrive", "--queue", queue) == {"redriven": 0}
     popped = failed.json("pop", queue, "-n", "9", "--ack")
     assert sorted(message["payload"] for message in popped) == [1, 2, 3]

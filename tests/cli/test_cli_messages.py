@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from uuid import uuid4
 
 import pytest
-from command_lines import CommandLine
+from command_lines import PROGRAM, CommandLine
 
 
 def payloads(lockstep: CommandLine, queue: str, *options: str) -> list[object]:
@@ -103,8 +104,32 @@ def test_ndjson_prints_every_receipt(lockstep: CommandLine, queue: str) -> None:
     assert [receipt["seq"] for receipt in receipts] == [1, 2, 3]
 
 
+def test_lines_that_come_slowly_are_not_waited_for(direct: CommandLine, queue: str) -> None:
+    arguments = [*PROGRAM, *direct.target, "push", queue, "-", "-o", "ndjson"]
+    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for seq, written in enumerate([b'"a line"\n"and a', b' half"\n"the last line'], start=1):
+            process.stdin.write(written)
+            process.stdin.flush()
+            assert json.loads(process.stdout.readline())["seq"] == seq
+        process.stdin.write(b'"')
+        process.stdin.close()
+        assert json.loads(process.stdout.readline())["seq"] == 3
+    assert process.returncode == 0
+
+
+def test_bad_line_before_anything_was_stored_changes_nothing(lockstep: CommandLine, queue: str) -> None:
+    assert "before that, 0 messages pushed" in lockstep("push", queue, "-", stdin="1\n{\n", code=2).stderr
+
+
+def test_bad_line_is_numbered_over_several_reads(direct: CommandLine, queue: str) -> None:
+    long = f'"{"x" * 700_000}"\n'
+    assert "line 4: not JSON" in direct("push", queue, "-", stdin=long * 3 + "{\n", code=1).stderr
+
+
 def test_bad_line_is_named_and_tells_what_was_stored(lockstep: CommandLine, queue: str) -> None:
-    said = lockstep("push", queue, "-", "--batch", "2", stdin="1\n2\n3\n{\n", code=2).stderr
+    said = lockstep("push", queue, "-", "--batch", "2", stdin="1\n2\n3\n{\n", code=1).stderr
     assert "line 4: not JSON" in said
     assert "before that, 2 messages pushed" in said
     assert payloads(lockstep, queue) == [1, 2]

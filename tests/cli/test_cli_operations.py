@@ -14,6 +14,7 @@ from command_lines import CommandLine
 from lockstep.cli.checks.machine import check_data_dir, check_java
 from lockstep.storage.postgres import sql
 from lockstep.storage.postgres.migrate import migrate, schema_version
+from support.databases import with_database
 
 run = CommandLine()
 
@@ -108,6 +109,25 @@ def test_doctor_finds_what_is_wrong(empty_database_dsn: str, monkeypatch: pytest
     assert found["connections"]["level"] == "fail"
     assert found["writable"]["level"] == "fail"
     assert found["time-outs"]["level"] == "warn"
+
+
+def test_doctor_in_a_database_of_another_encoding(empty_database_dsn: str) -> None:
+    with psycopg.connect(empty_database_dsn, autocommit=True) as connection:
+        name = f"{connection.info.dbname}-ascii"
+        connection.execute(f"create database \"{name}\" encoding 'SQL_ASCII' locale 'C' template template0".encode())
+        try:
+            found = findings("--dsn", with_database(empty_database_dsn, name), code=1)
+        finally:
+            connection.execute(f'drop database "{name}"'.encode())
+    assert (found["encoding"]["level"], found["encoding"]["text"]) == ("fail", "SQL_ASCII")
+    assert found["connections"]["level"] == "ok"
+
+
+def test_doctor_as_a_role_without_permission(database_dsn: str) -> None:
+    nobody = f"{database_dsn}{'&' if '?' in database_dsn else '?'}options=-c%20role%3Dpg_monitor"
+    finding = findings("--dsn", nobody, code=1)["schema"]
+    assert (finding["level"], finding["text"]) == ("fail", "permission denied for schema lockstep")
+    assert "role" in finding["advice"]
 
 
 def test_doctor_on_a_broken_dsn_keeps_the_password() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -122,6 +123,7 @@ def test_error_has_its_exit_code(error: type[errors.LockstepError], code: int) -
         (["seek", "q", "g", "--to", "never"], 2, "'never' is no time"),
         (["seek", "q", "g", "--to", "seq:x"], 2, "seq:17"),
         (["push", "q", "1", "--header", "novalue"], 2, "name=value"),
+        (["push", "q", "1", "--key", "k"], 2, "--key needs --at"),
         (["push", "q", "not json"], 2, "--text pushes it as a string"),
         (["queues", "--url", "http://127.0.0.1:1", "--dsn", "postgresql://x"], 2, "exclude each other"),
         (["queues", "--url", "ftp://host"], 2, "(invalid_request)"),
@@ -157,24 +159,28 @@ def test_shared_options_stand_before_or_after_the_command(shared_dsn: str, queue
 # --- Ends ---------------------------------------------------------------------------------------------------
 
 
-def test_interrupt_ends_quietly(direct: CommandLine, queue: str) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupt_ends_quietly(direct: CommandLine, queue: str, number: signal.Signals) -> None:
     direct("push", queue, "1")
     process = subprocess.Popen(
         [*PROGRAM, *direct.target, "tail", queue], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     assert process.stdout.readline().endswith("1\n")
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     rest, said = process.communicate(timeout=30)
     assert (process.returncode, rest, said) == (130, "", "")
 
 
-def test_reader_that_goes_away_ends_it_quietly(direct: CommandLine, queue: str) -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
+@pytest.mark.parametrize("output", ["json", "ndjson"])
+def test_reader_that_goes_away_ends_it_quietly(direct: CommandLine, queue: str, output: str, unbuffered: str) -> None:
     direct("push", queue, "-", stdin="".join(f'"{"x" * 1000}"\n' for _ in range(500)))
     process = subprocess.Popen(
-        [*PROGRAM, *direct.target, "messages", queue, "--limit", "500", "-o", "ndjson"],
+        [*PROGRAM, *direct.target, "messages", queue, "--limit", "500", "-o", output],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        env=os.environ | {"PYTHONUNBUFFERED": unbuffered},
     )
     assert process.stdout is not None
     assert process.stderr is not None
@@ -183,6 +189,21 @@ def test_reader_that_goes_away_ends_it_quietly(direct: CommandLine, queue: str) 
     assert process.wait(timeout=30) == 141
     assert process.stderr.read() == b""
     process.stderr.close()
+
+
+def test_output_that_cannot_be_written_is_an_error(direct: CommandLine, queue: str) -> None:
+    direct("push", queue, "1")
+    with open("/dev/full", "wb") as full:
+        ended = subprocess.run(
+            [*PROGRAM, *direct.target, "pop", queue, "--ack"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            timeout=60,
+            check=False,
+        )
+    assert (ended.returncode, ended.stderr) == (1, b"Error: [Errno 28] No space left on device\n")
+    [lag] = direct.json("lag", queue)
+    assert lag["lag"] == 1  # what could not be printed is not acknowledged
 
 
 def test_no_colour_without_a_terminal(direct: CommandLine, queue: str) -> None:

@@ -13,13 +13,17 @@ import pytest
 from lockstep import Ack, Batch, NewMessage, PopRequest, QueueOptions, Subscription
 from lockstep.client import _protocol as protocol
 from lockstep.client._protocol import Answer, ConnectionFailed
+from lockstep.client._retry import retryable
 from lockstep.errors import (
+    Forbidden,
     InvalidPayload,
     LockstepError,
     Overloaded,
     QueueFull,
     QueueNotFound,
+    TooLarge,
     TransactionRolledBack,
+    Unauthorized,
     Unavailable,
 )
 
@@ -67,12 +71,36 @@ def test_unknown_code_is_kept() -> None:
         (answer(429, {"error": "x", "code": "overloaded"}), Overloaded, False, False),
         (answer(404, {"error": "x", "code": "queue_not_found"}), QueueNotFound, False, False),
         (answer(404, []), LockstepError, False, False),
+        (Answer(401, b"<html>"), Unauthorized, False, False),
+        (Answer(403, b"<html>"), Forbidden, False, False),
+        (Answer(413, b"<html>"), TooLarge, False, False),
+        (Answer(429, b"<html>"), Overloaded, False, False),
     ],
 )
 def test_failures(reply: Answer, kind: type, maybe_applied: bool, unreachable: bool) -> None:
     failure = protocol.failure_of(reply)
     assert failure is not None
     assert (type(failure.error), failure.maybe_applied, failure.unreachable) == (kind, maybe_applied, unreachable)
+
+
+@pytest.mark.parametrize(
+    ("reply", "again"),
+    [
+        (Answer(302, b""), False),
+        (Answer(400, b"<html>"), False),
+        (Answer(404, b"<html>"), False),
+        (Answer(413, b"<html>"), False),
+        (answer(418, {"error": "short and stout", "code": "teapot"}), False),
+        (Answer(429, b"<html>"), True),
+        (Answer(500, b"<html>"), True),
+        (Answer(502, b"<html>"), True),
+        (answer(500, {"error": "x", "code": "internal_error"}), True),
+    ],
+)
+def test_refusal_of_what_stands_in_between_is_final(reply: Answer, again: bool) -> None:
+    failure = protocol.failure_of(reply)
+    assert failure is not None
+    assert retryable(failure.error) is again
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("7", 7.0), (None, None), ("Wed, 21 Oct 2026 07:28:00 GMT", None)])

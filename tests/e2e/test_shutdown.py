@@ -43,6 +43,29 @@ async def test_sigterm_answers_polls_and_finishes_pushes(
             assert (first, sorted(others)) == ("first", [0, 1, 2, 3, 4])
 
 
+async def test_push_whose_body_is_still_on_its_way_is_finished(tmp_path: Path, queue: str) -> None:
+    body = b'{"items":[{"queue":"%b","payload":1}]}' % queue.encode()
+    with running_server("memory://", tmp_path) as server:
+        _, _, port = server.url.rpartition(":")
+        idle, idle_writer = await asyncio.open_connection("localhost", int(port))
+        idle_writer.write(b"GET /health HTTP/1.1\r\nHost: test\r\n\r\n")
+        await idle.readuntil(b"}")
+        reader, writer = await asyncio.open_connection("localhost", int(port))
+        writer.write(b"POST /api/v1/push HTTP/1.1\r\nHost: test\r\nExpect: 100-continue\r\n")
+        writer.write(b"Content-Length: %d\r\n\r\n%b" % (len(body), body[:10]))
+        assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        stopping = asyncio.create_task(asyncio.to_thread(server.stop))
+        assert await idle.read() == b""  # idle connections are closed, so that it has begun to stop
+        writer.write(body[10:])
+        answer = await reader.read()
+        assert answer.startswith(b"HTTP/1.1 201 Created\r\n")
+        assert b'"status":"queued"' in answer
+        assert await stopping == 0
+        for one in (idle_writer, writer):
+            one.close()
+            await one.wait_closed()
+
+
 async def test_new_requests_are_refused_while_the_server_stops(database_dsn: str, tmp_path: Path, queue: str) -> None:
     with running_server(database_dsn, tmp_path, **PATIENT) as server:
         async with Broker(server.url) as broker, Broker(server.url) as late:

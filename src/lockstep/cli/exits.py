@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 import click
 
+from lockstep.cli.signals import terminating
 from lockstep.errors import (
     Conflict,
     DataDirectoryInUse,
@@ -31,7 +32,7 @@ EXIT_CODES: dict[int, str] = {
     NOT_FOUND: "What was named does not exist.",
     REFUSED: "Refused: a conflict, a lost lease, a full queue, a limit, a data directory in use, or no permission.",
     UNAVAILABLE: "The server or the database cannot be reached, or is overloaded; try again later.",
-    INTERRUPTED: "Interrupted (Ctrl-C).",
+    INTERRUPTED: "Interrupted (Ctrl-C, SIGTERM).",
     PIPE_CLOSED: "Whoever read the output went away.",
 }
 
@@ -59,16 +60,21 @@ class Program(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
+            with terminating():
+                return super().invoke(ctx)
         except LockstepError as error:
             end_with(error, exit_code(error))
         except BrokenPipeError:
-            _quit_quietly(ctx)
+            _discard_output()
+            ctx.exit(PIPE_CLOSED)
+        except OSError as error:
+            _discard_output()
+            click.echo(f"Error: {error}", err=True)
+            ctx.exit(FAILED)
         except (KeyboardInterrupt, click.Abort):
             ctx.exit(INTERRUPTED)
 
 
-def _quit_quietly(ctx: click.Context) -> NoReturn:
+def _discard_output() -> None:
     # What is still buffered has nowhere to go, and Python would complain about that when it ends.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    ctx.exit(PIPE_CLOSED)

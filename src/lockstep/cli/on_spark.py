@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -68,7 +67,7 @@ def running(session: Session, name: str, master: str | None, conf: Sequence[tupl
             note("starting Spark …")
         environment = {name: os.environ[name] for name in _EXECUTORS_NEED if os.environ.get(name)}
         made = spark_session(f"lockstep {name}", master=master, conf=dict(conf), environment=environment)
-        with terminating(), made as spark:
+        with made as spark:
             yield RunningSpark(spark, Access(dsn=dsn))
 
 
@@ -82,26 +81,3 @@ def database_of(session: Session) -> Iterator[str]:
             text = "Name the database: --dsn, LOCKSTEP_DSN or --data-dir. No server runs on the default data directory."
             raise click.UsageError(text)
         yield dsn
-
-
-@contextmanager
-def terminating() -> Iterator[None]:
-    """SIGTERM ends the command as Ctrl-C does: what it has started is stopped, and its processes with it."""
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with handling(signal.SIGTERM, interrupt):
-        yield
-
-
-@contextmanager
-def handling(number: signal.Signals, handle: Callable[..., None]) -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(number, handle)
-    try:
-        yield
-    finally:
-        signal.signal(number, before)

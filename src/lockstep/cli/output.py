@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import re
+import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -76,6 +78,20 @@ class Output:
 
     def _data(self, data: Any) -> None:
         click.echo(_pretty(data) if self.format == "json" else _encoded(data).decode(errors="replace"))
+
+
+def buffer_stdout() -> None:
+    """Without a buffer (PYTHONUNBUFFERED) Python drops, in silence, what a pipe or a disk did not take of a write."""
+    unbuffered = getattr(sys.stdout, "buffer", None)
+    if isinstance(unbuffered, io.RawIOBase):
+        sys.stdout = io.TextIOWrapper(
+            io.BufferedWriter(unbuffered), sys.stdout.encoding, sys.stdout.errors, line_buffering=True
+        )
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 message`, `2 messages`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def note(text: str) -> None:
@@ -179,6 +195,8 @@ def _cell(value: object) -> str:
         text = "-"
     elif isinstance(value, bool):
         text = "yes" if value else "no"
+    elif isinstance(value, float):
+        text = repr(round(value, 3))
     elif isinstance(value, datetime):
         text = value.astimezone(UTC).isoformat(sep=" ", timespec="milliseconds").replace("+00:00", "Z")
     elif isinstance(value, msgspec.Raw):

@@ -17,7 +17,13 @@ def retryable(error: Exception) -> bool:
     """Whether the same request may succeed later. A full queue does not count: its producer has to know."""
     if not isinstance(error, LockstepError) or isinstance(error, _HOPELESS):
         return False
-    return error.status >= 500 or isinstance(error, Overloaded)
+    return _status(error) >= 500 or isinstance(error, Overloaded)
+
+
+def _status(error: LockstepError) -> int:
+    """Of an answer that names no error of ours, its own."""
+    told = error.details.get("status") if type(error) is LockstepError else None
+    return told if isinstance(told, int) else error.status
 
 
 @dataclass(frozen=True, slots=True)

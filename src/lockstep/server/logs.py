@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from datetime import UTC, datetime
 from typing import Any
@@ -12,6 +13,7 @@ import msgspec
 from lockstep.config import Config
 
 _OWN_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "action", "taskName"}
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
 def log_to_stderr(config: Config) -> None:
@@ -34,9 +36,14 @@ def _time(record: logging.LogRecord) -> str:
 
 class _Lines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        fields = " ".join(f"{name}={value}" for name, value in _fields(record).items())
+        fields = " ".join(f"{name}={_on_one_line(value)}" for name, value in _fields(record).items())
         line = f"{_time(record)} {record.levelname.lower():7} {record.getMessage()} {fields}".rstrip()
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+def _on_one_line(value: object) -> str:
+    """What a client sends, or PostgreSQL says, can neither begin a line of its own nor steer a terminal."""
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), str(value))
 
 
 class _Json(logging.Formatter):

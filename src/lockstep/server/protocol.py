@@ -85,7 +85,7 @@ class HttpConnection(asyncio.Protocol):
         """Bytes that the client had not taken when this was last looked at, and since when they are so many."""
         self._unsent_since = 0.0
         self._closing = False
-        """Whether the connection ends with the answer that is being worked on."""
+        """Whether the connection ends with the answer to the last request of which there is something."""
         self._idle_since: float | None = None
         """When the last answer was complete; None while there is a request."""
 
@@ -232,7 +232,7 @@ class HttpConnection(asyncio.Protocol):
                 response.undelivered()
             return
         request = arrived.request
-        last = not arrived.keep_alive or (self._closing and not self._behind)
+        last = not arrived.keep_alive or (self._closing and not self._behind and self._arriving is None)
         self._transport.write(_written(response, request.id, last=last, body=request.method != "HEAD"))
         if last:
             self._end()
@@ -269,9 +269,9 @@ class HttpConnection(asyncio.Protocol):
         self._take(arriving)
 
     def shutdown(self) -> None:
-        """uvicorn's word for: end with the answer that is being worked on."""
+        """uvicorn's word for: end with the answer to what is being worked on, or has begun to arrive."""
         self._closing = True
-        if self._answering is None and not self._behind:
+        if self._answering is None and not self._behind and self._arriving is None:
             self._transport.close()
 
     # Time

@@ -136,6 +136,10 @@ async def test_bad_acks_and_renewals(client: AsyncClient) -> None:
         assert isinstance(await refusal(client.ack, [ack]), InvalidRequest), ack
     for renewal in (Renewal(lease_id=""), Renewal(lease_id="nobody"), Renewal(lease_id=str(lease_id), seconds=nan)):
         assert isinstance(await refusal(client.renew, [renewal]), InvalidRequest), renewal
+    for wrong in (lease_id, uuid4(), [lease_id], [uuid4()], iter([Ack(lease_id=lease_id)])):
+        for verb in (client.ack, client.renew):
+            assert isinstance(await refusal(verb, wrong), InvalidRequest), wrong
+        assert isinstance(await refusal(client.ack, wrong, atomic=True), InvalidRequest), wrong
     [lease] = await client.leases()
     assert lease.expires_at == delivery.expires_at
 

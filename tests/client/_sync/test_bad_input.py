@@ -137,6 +137,10 @@ def test_bad_acks_and_renewals(client: Client) -> None:
         assert isinstance(refusal(client.ack, [ack]), InvalidRequest), ack
     for renewal in (Renewal(lease_id=""), Renewal(lease_id="nobody"), Renewal(lease_id=str(lease_id), seconds=nan)):
         assert isinstance(refusal(client.renew, [renewal]), InvalidRequest), renewal
+    for wrong in (lease_id, uuid4(), [lease_id], [uuid4()], iter([Ack(lease_id=lease_id)])):
+        for verb in (client.ack, client.renew):
+            assert isinstance(refusal(verb, wrong), InvalidRequest), wrong
+        assert isinstance(refusal(client.ack, wrong, atomic=True), InvalidRequest), wrong
     [lease] = client.leases()
     assert lease.expires_at == delivery.expires_at
 

@@ -120,13 +120,16 @@ async def test_lag_without_any_group_is_empty(store: Store) -> None:
 
 
 async def test_lag_of_what_is_not_there(store: Store) -> None:
-    with pytest.raises(QueueNotFound):
+    with pytest.raises(QueueNotFound, match="there is no queue 'q'") as no_queue:
         await store.lag("q")
+    assert no_queue.value.details == {"queue": "q"}
     await push_n(store, "q", partition="a")
-    with pytest.raises(PartitionNotFound):
+    with pytest.raises(PartitionNotFound, match="queue 'q' has no partition 'b'") as no_partition:
         await store.lag("q", partition="b")
-    with pytest.raises(GroupNotFound):
+    assert no_partition.value.details == {"queue": "q", "partition": "b"}
+    with pytest.raises(GroupNotFound, match="queue 'q' has no group 'g'") as no_group:
         await store.lag("q", group="g")
+    assert no_group.value.details == {"queue": "q", "group": "g"}
 
 
 # --- depth

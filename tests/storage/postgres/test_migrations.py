@@ -111,6 +111,18 @@ async def test_eight_stores_open_an_empty_database_at_once(empty_database_dsn: s
     await asyncio.gather(*(store.close() for store in stores))
 
 
+async def test_role_without_permission_is_told_so(database_dsn: str) -> None:
+    store = PostgresStore(_as_nobody(database_dsn))
+    with pytest.raises(Unavailable, match="the database refuses us: permission denied for schema lockstep"):
+        await store.open()
+    await store.close()
+
+
+def _as_nobody(dsn: str) -> str:
+    """A role that every PostgreSQL has, and that may do nothing here."""
+    return f"{dsn}{'&' if '?' in dsn else '?'}options=-c%20role%3Dpg_monitor"
+
+
 async def test_open_migrates_and_works(empty_database_dsn: str) -> None:
     store = PostgresStore(empty_database_dsn)
     await store.open()

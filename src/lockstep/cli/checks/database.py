@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import psycopg
+from psycopg.errors import InsufficientPrivilege
 
 from lockstep.cli.checks.findings import Finding, fail, ok, warn
 from lockstep.config import Config, without_password
@@ -27,7 +28,10 @@ def check_database(dsn: str, config: Config) -> Iterator[Finding]:
         return
     try:
         with psycopg.connect(
-            dsn, autocommit=True, connect_timeout=max(int(config.connect_timeout_seconds), 1)
+            dsn,
+            autocommit=True,
+            connect_timeout=max(int(config.connect_timeout_seconds), 1),
+            client_encoding="UTF8",  # psycopg gives bytes for the texts of a database without an encoding
         ) as connection:
             yield ok("database", f"{shown} answers")
             yield from _check(connection, config)
@@ -117,9 +121,13 @@ def _check_autovacuum(connection: _Connection) -> Finding:
 
 def _check_schema(connection: _Connection) -> Finding:
     ours = len(sql.migrations())
-    if _value(connection, "select to_regclass('lockstep.migration') is null"):
-        return warn("schema", "not there yet", "Start the server, or run lockstep migrate.")
-    theirs = _value(connection, "select coalesce(max(version), 0) from lockstep.migration")
+    try:
+        if _value(connection, "select to_regclass('lockstep.migration') is null"):
+            return warn("schema", "not there yet", "Start the server, or run lockstep migrate.")
+        theirs = _value(connection, "select coalesce(max(version), 0) from lockstep.migration")
+    except InsufficientPrivilege as error:
+        text = (error.diag.message_primary or str(error)).strip()
+        return fail("schema", text, "Use the role that owns the schema lockstep, or make this one a member of it.")
     if theirs > ours:
         return fail("schema", f"version {theirs}, newer than {ours}", "Use the newer Lockstep that migrated it.")
     if theirs < ours:

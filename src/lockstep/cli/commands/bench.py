@@ -52,7 +52,9 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
 @click.command()
 @on_session()
-@click.option("--messages", "-n", type=click.IntRange(min=1), default=20_000, show_default=True, help="How many.")
+@click.option(
+    "--messages", "-n", type=click.IntRange(min=1), default=20_000, show_default=True, help="At least so many."
+)
 @click.option("--batch", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Messages of a call.")
 @click.option("--connections", "-c", type=click.IntRange(1, 200), default=4, show_default=True, help="Calls at a time.")
 @click.option("--partitions", type=click.IntRange(1, 1000), default=10, show_default=True, help="Over which they go.")

@@ -19,7 +19,7 @@ from lockstep.cli.demo.checks import Counted, check
 from lockstep.cli.demo.server import DemoServer, prepare, running_server
 from lockstep.cli.demo.shop import CUSTOMERS, Customers, Order, Warehouse, make_orders
 from lockstep.cli.exits import FAILED, INTERRUPTED
-from lockstep.cli.on_spark import spark_options, terminating
+from lockstep.cli.on_spark import spark_options
 from lockstep.errors import LockstepError
 from lockstep.spark.session import check_java, check_spark, spark_session
 
@@ -75,7 +75,7 @@ def demo(
     show = Show(make_orders(count), seconds, directory)
     show.introduce()
     try:
-        with terminating(), running_server(directory, port=port) as server:
+        with running_server(directory, port=port) as server:
             show.say_where(server)
             with spark_session("lockstep demo", master=master, conf=dict(conf)) as spark:
                 show.run_pipeline(spark, server)

@@ -10,7 +10,7 @@ import click
 
 from lockstep.cli.arguments import PAGE, confirm, limit_option, time, yes_option
 from lockstep.cli.connection import Session, on_session
-from lockstep.cli.output import Column, payload_text
+from lockstep.cli.output import Column, counted, payload_text
 from lockstep.client import Client
 from lockstep.core.records import DeadLetter
 
@@ -54,6 +54,13 @@ def dlq() -> None:
     """Look at dead letters, push them again, remove them."""
 
 
+def _total(client: Client, where: dict[str, Any]) -> int:
+    """How many there are. A queue that does not exist has none, too, but is a slip of the pen."""
+    if where["queue"] is not None:
+        client.queue(where["queue"])
+    return client.dead_letters(**where, limit=1).total
+
+
 @dlq.command()
 @on_session()
 @_filters
@@ -62,15 +69,13 @@ def ls(session: Session, limit: int, **given: Any) -> None:
     """List dead letters, the newest first."""
     where = _where(given)
     with session.client() as client:
+        limit = min(limit, _total(client, where))
         session.output.rows(_letters(client, where, limit), _COLUMNS, empty="there is no dead letter")
 
 
 def _letters(client: Client, where: dict[str, Any], limit: int) -> Iterator[DeadLetter]:
     for offset in range(0, limit, PAGE):
-        page = client.dead_letters(**where, limit=min(limit - offset, PAGE), offset=offset)
-        yield from page.items
-        if offset + len(page.items) >= page.total:
-            return
+        yield from client.dead_letters(**where, limit=min(limit - offset, PAGE), offset=offset).items
 
 
 @dlq.command()
@@ -90,11 +95,11 @@ def redrive(session: Session, yes: bool, **given: Any) -> None:
     """Push the messages of dead letters again, the oldest first, to the end of their partitions."""
     where = _where(given)
     with session.client() as client:
-        total = client.dead_letters(**where, limit=1).total
+        total = _total(client, where)
         if total:
-            confirm(f"Push {total} dead letters again?", yes=yes)
+            confirm(f"Push {counted(total, 'dead letter')} again?", yes=yes)
         redriven = _redrive(client, where, total)
-    session.output.done(f"{redriven} dead letters pushed again", redriven=redriven)
+    session.output.done(f"{counted(redriven, 'dead letter')} pushed again", redriven=redriven)
 
 
 def _redrive(client: Client, where: dict[str, Any], total: int) -> int:
@@ -118,8 +123,8 @@ def purge(session: Session, yes: bool, **given: Any) -> None:
     """Remove dead letters for good."""
     where = _where(given)
     with session.client() as client:
-        total = client.dead_letters(**where, limit=1).total
+        total = _total(client, where)
         if total:
-            confirm(f"Remove {total} dead letters for good?", yes=yes)
+            confirm(f"Remove {counted(total, 'dead letter')} for good?", yes=yes)
         purged = client.purge(**where) if total else 0
-    session.output.done(f"{purged} dead letters removed", purged=purged)
+    session.output.done(f"{counted(purged, 'dead letter')} removed", purged=purged)

@@ -5,8 +5,19 @@ from __future__ import annotations
 import click
 
 from lockstep.cli.connection import Session, on_session
+from lockstep.cli.output import Column
 
-_COLUMNS = ("name", "queue", "partitions", "partitions_with_lag", "lag", "leases", "oldest_at", "subscription.mode")
+_COLUMNS: tuple[Column, ...] = (
+    "name",
+    "queue",
+    "mode",
+    "partitions",
+    "partitions_with_lag",
+    "lag",
+    "leases",
+    "oldest_at",
+    ("begins with", lambda group: group.subscription.mode),
+)
 
 
 @click.command()

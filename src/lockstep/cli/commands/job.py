@@ -19,8 +19,9 @@ import click
 from lockstep.cli.arguments import confirm, time, yes_option
 from lockstep.cli.connection import Session, on_session
 from lockstep.cli.exits import INTERRUPTED
-from lockstep.cli.on_spark import handling, running, spark_options
+from lockstep.cli.on_spark import running, spark_options
 from lockstep.cli.output import Column, note
+from lockstep.cli.signals import handling
 from lockstep.errors import InvalidOption
 
 if TYPE_CHECKING:

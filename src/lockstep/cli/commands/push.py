@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, BinaryIO
+from itertools import count
+from typing import Any, cast
 
 import click
 import msgspec
 
 from lockstep.cli.arguments import header, later
 from lockstep.cli.connection import Session, on_session
-from lockstep.cli.output import Output
+from lockstep.cli.exits import FAILED, end_with
+from lockstep.cli.output import Output, counted
 from lockstep.client import Client
 from lockstep.core.messages import NewMessage, NewSchedule, Receipt
 from lockstep.core.names import DEFAULT_PARTITION
-from lockstep.errors import InvalidPayload, LockstepError
+from lockstep.errors import InvalidPayload, InvalidRequest, LockstepError
 
 _BATCH_BYTES_MAX = 4 * 1024**2
+_READ_BYTES = 1024**2
 _json = msgspec.json.Decoder(msgspec.Raw)
 
 
@@ -95,6 +99,8 @@ def push(
     if text and (envelope or defaults.encoding):
         raise click.UsageError("--text excludes --envelope and --encoding.")
     reader = Reader(defaults, text=text, envelope=envelope)
+    if defaults.schedule_key is not None and when is None:
+        raise click.UsageError("--key needs --at.")
     if payload is not None and payload != "-":
         message = reader.message(payload.encode(errors="surrogateescape"))
         with session.client() as client:
@@ -108,7 +114,7 @@ def push(
     if defaults.schedule_key is not None:
         raise click.UsageError("--key is for one message; lines have theirs with --envelope.")
     with session.client() as client:
-        _push_lines(client, _batches(reader, sys.stdin.buffer, batch), session.output)
+        _push_lines(client, _batches(reader, cast(io.BufferedReader, sys.stdin.buffer), batch), session.output)
 
 
 @dataclass(frozen=True)
@@ -159,25 +165,47 @@ def _decoded(decode: Callable[[], Any], what: str) -> Any:
 # --- Many ---------------------------------------------------------------------------------------------------
 
 
-def _batches(reader: Reader, lines: BinaryIO, size: int) -> Iterator[list[NewMessage]]:
-    """The messages of the lines, as many together as one call takes."""
-    batch: list[NewMessage] = []
-    bytes_of_batch = 0
-    for number, line in enumerate(lines, start=1):
-        content = line.rstrip(b"\r\n")
-        if not content.strip():
-            continue
-        try:
-            message = reader.message(content)
-        except InvalidPayload as error:
-            raise InvalidPayload(f"line {number}: {error.message}") from error
-        if batch and (len(batch) == size or bytes_of_batch + len(content) > _BATCH_BYTES_MAX):
+def _batches(reader: Reader, stream: io.BufferedReader, size: int) -> Iterator[list[NewMessage]]:
+    """The messages of the lines that are there, as many together as one call takes.
+
+    More lines gather while a batch is under way, so that a quick input makes large batches, and a slow one does not
+    wait for a full one.
+    """
+    numbers = count(1)
+    for lines in _lines(stream):
+        batch: list[NewMessage] = []
+        bytes_of_batch = 0
+        for line, number in zip(lines, numbers, strict=False):
+            content = line.rstrip(b"\r")
+            if not content.strip():
+                continue
+            if batch and (len(batch) == size or bytes_of_batch + len(content) > _BATCH_BYTES_MAX):
+                yield batch
+                batch, bytes_of_batch = [], 0
+            batch.append(_message(reader, content, number))
+            bytes_of_batch += len(content)
+        if batch:
             yield batch
-            batch, bytes_of_batch = [], 0
-        batch.append(message)
-        bytes_of_batch += len(content)
-    if batch:
-        yield batch
+
+
+def _lines(stream: io.BufferedReader) -> Iterator[list[bytes]]:
+    """Whole lines, as many as one read finds."""
+    begun: list[bytes] = []
+    while chunk := stream.read1(_READ_BYTES):
+        if b"\n" not in chunk:
+            begun.append(chunk)
+            continue
+        *lines, rest = b"".join([*begun, chunk]).split(b"\n")
+        begun = [rest]
+        yield lines
+    yield [b"".join(begun)]
+
+
+def _message(reader: Reader, line: bytes, number: int) -> NewMessage:
+    try:
+        return reader.message(line)
+    except InvalidPayload as error:
+        raise InvalidPayload(f"line {number}: {error.message}") from error
 
 
 @dataclass(frozen=True)
@@ -193,21 +221,23 @@ class Count:
 
     def __str__(self) -> str:
         more = f", {self.duplicates} more were there already" if self.duplicates else ""
-        return f"{self.pushed} messages pushed{more}"
+        return f"{counted(self.pushed, 'message')} pushed{more}"
 
 
 def _push_lines(client: Client, batches: Iterable[list[NewMessage]], output: Output) -> None:
-    count = Count()
+    counted = Count()
     try:
         with click.progressbar(batches, label="pushing", file=sys.stderr, hidden=not sys.stderr.isatty()) as shown:
             for batch in shown:
                 receipts = client.push_many(batch)
-                count = count.plus(receipts)
+                counted = counted.plus(receipts)
                 if output.format == "ndjson":
                     for receipt in receipts:
                         output.line(receipt)
     except LockstepError as error:
-        error.message = f"{error.message}; before that, {count}"
+        error.message = f"{error.message}; before that, {counted}"
+        if isinstance(error, InvalidRequest) and counted.pushed:
+            end_with(error, FAILED)  # the code of an input that is not valid says that nothing was changed
         raise
     if output.format != "ndjson":
-        output.done(str(count), pushed=count.pushed, duplicates=count.duplicates)
+        output.done(str(counted), pushed=counted.pushed, duplicates=counted.duplicates)

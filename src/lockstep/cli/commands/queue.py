@@ -10,6 +10,7 @@ import msgspec
 
 from lockstep.cli.arguments import confirm, limit_option, paged, yes_option
 from lockstep.cli.connection import Session, on_session
+from lockstep.cli.output import counted
 from lockstep.core.policy import QueueOptions
 from lockstep.core.records import ClearScope, PartitionStats
 from lockstep.errors import QueueNotFound
@@ -114,9 +115,9 @@ def stats(session: Session, queue: str, limit: int) -> None:
 def redrive(session: Session, queue: str, limit: int, yes: bool) -> None:
     """Send messages of QUEUE, a dead queue, back to where they came from."""
     with session.client() as client:
-        confirm(f"Send up to {limit} messages of {queue} back?", yes=yes)
+        confirm(f"Send up to {counted(limit, 'message')} of {queue} back?", yes=yes)
         redriven = client.redrive_queue(queue, limit=limit)
-    session.output.done(f"{redriven} messages of {queue} sent back", queue=queue, redriven=redriven)
+    session.output.done(f"{counted(redriven, 'message')} of {queue} sent back", queue=queue, redriven=redriven)
 
 
 @queue.command()
@@ -127,7 +128,7 @@ def delete(session: Session, queue: str, yes: bool) -> None:
     """Remove QUEUE with all that belongs to it: messages, groups, dead letters."""
     with session.client() as client:
         messages = client.queue(queue).messages
-        confirm(f"Delete the queue {queue} with {messages} messages?", yes=yes)
+        confirm(f"Delete the queue {queue} with {counted(messages, 'message')}?", yes=yes)
         if not client.delete_queue(queue):
             raise QueueNotFound(f"there is no queue {queue!r}")
     session.output.done(f"{queue} deleted", queue=queue, deleted=True)
@@ -154,6 +155,8 @@ def clear(session: Session, queue: str, partition: str | None, scope: ClearScope
         else:
             where = client.queue(queue) if partition is None else client.partition(queue, partition)
             kind = "all" if scope == "all" else "the unleased"
-            confirm(f"Remove {kind} of {where.messages} messages of {what}?", yes=yes)
+            confirm(f"Remove {kind} of {counted(where.messages, 'message')} of {what}?", yes=yes)
         removed = client.clear(queue, partition=partition, scope=scope)
-    session.output.done(f"{removed} messages of {what} removed", queue=queue, partition=partition, removed=removed)
+    session.output.done(
+        f"{counted(removed, 'message')} of {what} removed", queue=queue, partition=partition, removed=removed
+    )

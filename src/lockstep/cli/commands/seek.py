@@ -6,6 +6,7 @@ import click
 
 from lockstep.cli.arguments import place
 from lockstep.cli.connection import Session, on_session
+from lockstep.cli.output import counted
 from lockstep.core.records import Position
 
 
@@ -26,4 +27,6 @@ def seek(session: Session, queue: str, group: str, position: Position, partition
     """
     with session.client() as client:
         moved = client.seek(queue, group, position, partition=partition)
-    session.output.done(f"{moved} partitions of {queue} moved for {group}", queue=queue, group=group, partitions=moved)
+    session.output.done(
+        f"{counted(moved, 'partition')} of {queue} moved for {group}", queue=queue, group=group, partitions=moved
+    )

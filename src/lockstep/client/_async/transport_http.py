@@ -84,6 +84,7 @@ class AsyncHttpTransport:
         return protocol.delivered_of(answer, request.group)
 
     async def ack(self, acks: Sequence[Ack]) -> list[AckOutcome]:
+        protocol.check_kinds(acks, Ack, what="acks")
         if len(acks) == 1 and acks[0].transaction_id is None and acks[0].lease_id is not None:
             answer, repeated = await self._exchange(protocol.ack_by_lease(acks[0]))
             outcomes = [protocol.lease_outcome_of(answer)]
@@ -98,10 +99,12 @@ class AsyncHttpTransport:
         return outcomes
 
     async def renew(self, renewals: Sequence[Renewal]) -> list[Renewed]:
+        protocol.check_kinds(renewals, Renewal, what="renewals")
         answers = [await self._exchange(protocol.extend(renewal)) for renewal in renewals]
         return [protocol.renewed_of(answer) for answer, _ in answers]
 
     async def transaction(self, acks: Sequence[Ack], messages: Sequence[NewMessage] | Sequence[Batch]) -> Committed:
+        protocol.check_kinds(acks, Ack, what="acks")
         items = protocol.push_items(messages, exactly_once=self._exactly_once)
         if not items and not protocol.fit_batch(acks):
             answer, _ = await self._exchange(protocol.ack_any(acks, atomic=True))

@@ -16,6 +16,7 @@ from lockstep.core.ids import parse_uuid
 from lockstep.core.names import QUEUE_MODE
 from lockstep.core.records import ACK_ERROR_TEXTS, Ack, AckError, AckOutcome, Renewal, Renewed
 from lockstep.core.wire import messages as wire
+from lockstep.errors import InvalidRequest
 
 
 class _AckItem(Struct, rename="camel", omit_defaults=True, gc=False):
@@ -34,6 +35,15 @@ _ack_results = msgspec.json.Decoder(list[wire.AckResult])
 _lease_ack = msgspec.json.Decoder(wire.LeaseAckAnswer)
 _extended = msgspec.json.Decoder(wire.ExtendAnswer)
 ERRORS_BY_TEXT: dict[str, AckError] = {text: error for error, text in ACK_ERROR_TEXTS.items()}
+
+
+def check_kinds(given: object, kind: type, *, what: str) -> None:
+    """All of a call come together, in order, and are what they should be."""
+    if isinstance(given, str | bytes) or not isinstance(given, Sequence):
+        raise InvalidRequest(f"{what} must come as a list, not {type(given).__name__}")
+    for one in given:
+        if not isinstance(one, kind):
+            raise InvalidRequest(f"expected {kind.__name__}, not {type(one).__name__}")
 
 
 def ack_by_lease(ack: Ack) -> Request:

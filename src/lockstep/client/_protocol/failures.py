@@ -11,7 +11,15 @@ from msgspec import Struct
 from lockstep.client._protocol.exchange import Answer, ConnectionFailed
 from lockstep.client._retry import Failure
 from lockstep.core.records import AckOutcome
-from lockstep.errors import LockstepError, TransactionRolledBack, Unavailable
+from lockstep.errors import (
+    Forbidden,
+    LockstepError,
+    Overloaded,
+    TooLarge,
+    TransactionRolledBack,
+    Unauthorized,
+    Unavailable,
+)
 
 
 class _ErrorBody(Struct):
@@ -30,6 +38,18 @@ def _classes(error: type[LockstepError]) -> Iterator[type[LockstepError]]:
 
 CLASSES = {error.code: error for error in reversed(list(_classes(LockstepError)))}
 _error_body = msgspec.json.Decoder(_ErrorBody)
+
+
+# What stands between us and a server, such as a proxy, has no codes.
+_WITHOUT_CODE = {
+    401: Unauthorized,
+    403: Forbidden,
+    413: TooLarge,
+    429: Overloaded,
+    502: Unavailable,
+    503: Unavailable,
+    504: Unavailable,
+}
 
 
 def failure_of(answer: Answer) -> Failure | None:
@@ -71,9 +91,8 @@ def _outcomes(details: dict[str, Any]) -> list[AckOutcome]:
 
 
 def _without_code(answer: Answer, text: str) -> LockstepError:
-    if answer.status in (502, 503, 504):
-        return Unavailable(text or f"the server is unavailable (HTTP {answer.status})", status=answer.status)
-    return LockstepError(text or f"the server answered HTTP {answer.status}", status=answer.status)
+    error = _WITHOUT_CODE.get(answer.status, LockstepError)
+    return error(text or f"the server answered HTTP {answer.status}", status=answer.status)
 
 
 def _seconds(retry_after: str | None) -> float | None:

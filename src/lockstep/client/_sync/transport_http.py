@@ -85,6 +85,7 @@ class HttpTransport:
         return protocol.delivered_of(answer, request.group)
 
     def ack(self, acks: Sequence[Ack]) -> list[AckOutcome]:
+        protocol.check_kinds(acks, Ack, what="acks")
         if len(acks) == 1 and acks[0].transaction_id is None and acks[0].lease_id is not None:
             answer, repeated = self._exchange(protocol.ack_by_lease(acks[0]))
             outcomes = [protocol.lease_outcome_of(answer)]
@@ -99,10 +100,12 @@ class HttpTransport:
         return outcomes
 
     def renew(self, renewals: Sequence[Renewal]) -> list[Renewed]:
+        protocol.check_kinds(renewals, Renewal, what="renewals")
         answers = [self._exchange(protocol.extend(renewal)) for renewal in renewals]
         return [protocol.renewed_of(answer) for answer, _ in answers]
 
     def transaction(self, acks: Sequence[Ack], messages: Sequence[NewMessage] | Sequence[Batch]) -> Committed:
+        protocol.check_kinds(acks, Ack, what="acks")
         items = protocol.push_items(messages, exactly_once=self._exactly_once)
         if not items and not protocol.fit_batch(acks):
             answer, _ = self._exchange(protocol.ack_any(acks, atomic=True))

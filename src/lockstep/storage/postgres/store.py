@@ -14,7 +14,7 @@ from lockstep.storage.postgres.cache import NameCache, SegmentCache
 from lockstep.storage.postgres.clearing import Clearing
 from lockstep.storage.postgres.database import Database, QueryHook
 from lockstep.storage.postgres.dead_letters import DeadLetters
-from lockstep.storage.postgres.failures import may_retry_connect
+from lockstep.storage.postgres.failures import may_retry_connect, translate
 from lockstep.storage.postgres.inspection import Inspection
 from lockstep.storage.postgres.listen import Hear, Signals
 from lockstep.storage.postgres.maintenance import Maintenance
@@ -86,7 +86,10 @@ class PostgresStore(
             cause = error.__cause__ if isinstance(error, Unavailable) else error
             # What a server says to us is for people to see to; one that is not there may come.
             if not self._breaker or not isinstance(cause, Exception) or not may_retry_connect(cause):
-                raise
+                translated = translate(error)
+                if translated is error:
+                    raise
+                raise translated from error
             self.database.take_for_away(cause, prepare=migrate)
 
     async def close(self) -> None:
