@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 POLL_SECONDS = 0.2
+LOGGED_SECONDS = 10.0
+"""How long Spark may take to note a batch that is done, when its query is stopped."""
 TRIGGER = "1s"
 _CREATE = "select 1 from lockstep.resolve($1, '{}'::text[], null)"
 # Spark's own name for "the program was started by spark-submit".
@@ -307,8 +309,11 @@ class StepRun:
         """Stop the query, after its batch if that ends in time."""
         if self._query is None:
             return
+        until = time.monotonic() + seconds
         held = self._gate.acquire(timeout=seconds)
         try:
+            if held:
+                self._let_spark_log(min(until, time.monotonic() + LOGGED_SECONDS))
             # A failure to stop leaves a query that cannot get through the gate.
             with suppress(Exception):
                 self._query.stop()
@@ -317,6 +322,13 @@ class StepRun:
         finally:
             if held:
                 self._gate.release()
+
+    def _let_spark_log(self, until: float) -> None:
+        """Wait until Spark has told of what is done: a moment after a batch it has also noted that it need not run it
+        again."""
+        with suppress(Exception):
+            while self.look() and self._outcomes and time.monotonic() < until:
+                time.sleep(POLL_SECONDS)
 
     def check(self) -> None:
         """Raises what the query failed with, if it did."""
