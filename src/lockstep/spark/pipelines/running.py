@@ -34,6 +34,7 @@ from lockstep.spark.session import check_spark, spark_session
 from lockstep.spark.transactions import cursor_of
 
 if TYPE_CHECKING:
+    import psycopg
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
@@ -104,7 +105,8 @@ def run(
     """Run steps of a pipeline; see `Pipeline.run`."""
     chosen = pipeline.chosen(steps)
     stop = stop or threading.Event()
-    _prepare(pipeline, chosen, options.access)
+    with options.access.connect() as connection:
+        prepare(pipeline, chosen, connection)
     with _session(pipeline, spark) as session, stopped_by_signals(stop), explained_by_spark(), _told_once():
         runs = [StepRun(session, step, options, progress) for step in chosen]
         for together in [[one] for one in runs] if options.once else [runs]:
@@ -157,14 +159,12 @@ def _told_once() -> Iterator[None]:
         bridge.disabled = before
 
 
-def _prepare(pipeline: Pipeline, chosen: Sequence[Step], access: Access) -> None:
+def prepare(pipeline: Pipeline, chosen: Sequence[Step], connection: psycopg.Connection[Any]) -> None:
     """Create the queues between the steps. Raises QueueNotFound for those that somebody else must fill."""
     written = {queue for step in pipeline.steps if step.sink_dsn_env is None for queue in step.sinks}
-    with access.connect() as connection:
-        for queue in sorted(written):
-            cursor_of(connection).execute(_CREATE, [queue])
-        for step in chosen:
-            find_queues(connection, step.sources)
+    find_queues(connection, [queue for step in chosen for queue in step.sources if queue not in written])
+    for queue in sorted(written):
+        cursor_of(connection).execute(_CREATE, [queue])
 
 
 def _run(runs: Sequence[StepRun], stop: threading.Event, options: RunOptions) -> None:
