@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from dataclasses import replace
@@ -11,9 +12,9 @@ import pytest
 from command_lines import CommandLine
 
 from lockstep.cli.demo.checks import Counted, check
-from lockstep.cli.demo.server import MARK, prepare
+from lockstep.cli.demo.server import MARK, prepare, running_server
 from lockstep.cli.demo.shop import make_orders
-from lockstep.errors import InvalidOption
+from lockstep.errors import InvalidOption, Unavailable
 from lockstep.storage.postgres.embedded import running_dsn
 from support.databases import scratch_directory
 from support.until import until
@@ -73,6 +74,20 @@ def test_directory_of_an_earlier_demo_is_emptied(tmp_path: Path) -> None:
     (tmp_path / "demo/report.html").write_text("old")
     prepare(tmp_path / "demo")
     assert [path.name for path in (tmp_path / "demo").iterdir()] == [MARK]
+
+
+def test_directory_that_cannot_be_made_is_a_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InvalidOption, match=r"the demo cannot have the directory .*file/demo"):
+        prepare(tmp_path / "file/demo")
+
+
+def test_server_whose_port_is_taken_says_so_once() -> None:
+    with scratch_directory() as directory, socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        said = rf"^the server did not start: the server cannot listen on 127.0.0.1 port {port}: [\w ]+$"
+        with pytest.raises(Unavailable, match=said), running_server(directory, port=port):
+            pass
 
 
 SERVE = """

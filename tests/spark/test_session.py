@@ -45,7 +45,7 @@ def test_java_that_is_missing_too_old_or_broken_is_a_clear_error(
     with pytest.raises(SparkUnavailable, match=r"there is none: install Java 17 or newer \(Debian: openjdk-17"):
         check_java()
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(SparkUnavailable, match="there is none"):
+    with pytest.raises(SparkUnavailable, match=f"and JAVA_HOME, which is {tmp_path}, has none: install Java 17"):
         check_java()
     java = fake_java(tmp_path, 'openjdk version "11.0.2"')
     assert find_java() == java

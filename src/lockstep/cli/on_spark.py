@@ -18,6 +18,7 @@ from lockstep.spark.session import LOCAL, check_spark, spark_session
 from lockstep.storage.postgres.embedded import running_dsn
 
 if TYPE_CHECKING:
+    import psycopg
     from pyspark.sql import SparkSession
 
     from lockstep.spark.database import Access
@@ -57,18 +58,30 @@ class RunningSpark:
 
 
 @contextmanager
-def running(session: Session, name: str, master: str | None, conf: Sequence[tuple[str, str]]) -> Iterator[RunningSpark]:
-    """Spark, for as long as the command lasts."""
+def running(
+    session: Session,
+    name: str,
+    master: str | None,
+    conf: Sequence[tuple[str, str]],
+    *,
+    first: Callable[[psycopg.Connection[Any]], object] | None = None,
+) -> Iterator[RunningSpark]:
+    """Spark, for as long as the command lasts. It takes long to start: that the database is away, or what `first` finds
+    wrong there, is said before."""
     check_spark()
     from lockstep.spark.database import Access
 
     with database_of(session) as dsn:
+        access = Access(dsn=dsn)
+        with access.connect() as connection:
+            if first is not None:
+                first(connection)
         if sys.stderr.isatty():
             note("starting Spark …")
         environment = {name: os.environ[name] for name in _EXECUTORS_NEED if os.environ.get(name)}
         made = spark_session(f"lockstep {name}", master=master, conf=dict(conf), environment=environment)
         with made as spark:
-            yield RunningSpark(spark, Access(dsn=dsn))
+            yield RunningSpark(spark, access)
 
 
 @contextmanager

@@ -122,7 +122,9 @@ def check_java() -> None:
     """Raises SparkUnavailable if there is no Java, or one that is too old."""
     java = find_java()
     if java is None:
-        raise SparkUnavailable(f"Spark needs Java, and there is none: {_INSTALL_JAVA}")
+        home = os.environ.get("JAVA_HOME")
+        none = f"JAVA_HOME, which is {home}, has none" if home else "there is none"
+        raise SparkUnavailable(f"Spark needs Java, and {none}: {_INSTALL_JAVA}")
     version = java_version(java)
     if version < JAVA_VERSION_MIN:
         raise SparkUnavailable(f"{java} is Java {version}, which is too old for Spark: {_INSTALL_JAVA}")

@@ -103,6 +103,43 @@ def test_bad_input_is_a_clear_error(run: Run, tmp_path: Path) -> None:
     assert "the report cannot be written" in run("stats", "--report", nowhere, code=2).stderr
 
 
+IN_ONE_PROCESS = """
+import json, sys
+from click.testing import CliRunner
+from lockstep.cli.main import cli
+print(json.dumps([CliRunner().invoke(cli, line).stderr for line in json.load(sys.stdin)]))
+"""
+
+
+def test_bad_input_is_told_before_spark_starts(database_dsn: str, tmp_path: Path) -> None:
+    archive, missing = str(tmp_path), "there is no queue 'q' (queue_not_found)"
+    (tmp_path / "p.py").write_text(
+        "from lockstep.spark import Pipeline\np = Pipeline('p')\n@p.step(source='q', sink='r')\ndef s(df): return df\n"
+    )
+    lines = {
+        missing: ["job", "archive", "q", "--to", archive],
+        "ends before it begins": ["job", "replay", archive, "--from", "1h", "--to", "2h"],
+        f"there is no folder {tmp_path / 'no'}": ["job", "stats", "--report", str(tmp_path / "no" / "report.html")],
+        "trace id is not a UUID": ["job", "traces", "x"],
+        "say --yes": ["job", "dead-letters", "--redrive", "3f2a9c01b7de"],
+        "neither partition nor a JSON path": ["job", "compact", archive, "x", "--key", "id"],
+        f"Error: {missing}": ["pipeline", "run", str(tmp_path / "p.py")],
+        "needs Java": ["job", "stats"],
+    }
+    # In a process of its own, which has no Spark, and no Java to start one.
+    ended = subprocess.run(
+        [sys.executable, "-c", IN_ONE_PROCESS],
+        input=json.dumps([[*line, "--dsn", database_dsn] for line in lines.values()]),
+        env={**os.environ, "JAVA_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    for expected, told in zip(lines, json.loads(ended.stdout), strict=True):
+        assert expected in told
+
+
 def test_job_without_a_database_says_how_to_name_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCKSTEP_DATA_DIR", str(tmp_path))
     monkeypatch.delenv("LOCKSTEP_DSN", raising=False)

@@ -178,6 +178,7 @@ class Page(HTMLParser):
         super().__init__()
         self.open: list[str] = []
         self.count: dict[str, int] = {}
+        self.ids: list[str] = []
         self.fetched: list[str] = []
         self.texts: dict[str, list[str]] = {}
         """By the innermost tag that they are in."""
@@ -187,6 +188,7 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.count[tag] = self.count.get(tag, 0) + 1
+        self.ids += [value or "" for name, value in attrs if name == "id"]
         self.fetched += [
             value or "" for name, value in attrs if name in ADDRESSES and not (value or "").startswith("#")
         ]
@@ -220,6 +222,8 @@ def check_page(html: str) -> Page:
     page.feed(html)
     assert page.open == []
     assert page.fetched == []
+    assert len(set(page.ids)) == len(page.ids)
+    assert set(re.findall(r"""(?:url\(|href=")#([^")]+)""", html)) <= set(page.ids)
     assert not {"script", "link", "iframe", "object", "embed", "base"} & set(page.count)
     assert "@import" not in html
     assert set(re.findall(r"url\((.)", html)) <= {"#"}

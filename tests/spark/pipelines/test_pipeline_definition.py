@@ -57,6 +57,9 @@ def test_second_step_of_a_name_is_refused() -> None:
     [
         ({"source": []}, "the source of a step is a queue, or several; none is named"),
         ({"source": ["q", "q"]}, "names a queue twice"),
+        ({"source": 5}, "the source of a step is a queue, or several, not 5"),
+        ({"payload_schema": 5}, "step 'a': payload_schema must be text, not 5"),
+        ({"group": 3}, "step 'a': group must be text, not 3"),
         ({"sink": []}, "the sink of a step is a queue, or several; none is named"),
         ({"options": {"maxMessages": 1}}, "unknown option maxMessages; known are .*maxMessagesPerTrigger"),
         ({"options": {"streamName": "s"}}, "unknown option streamName"),
@@ -71,6 +74,11 @@ def test_second_step_of_a_name_is_refused() -> None:
 def test_wrong_options_are_named(given: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidOption, match=said):
         defined({"source": "q", "sink": "r", **given})
+
+
+def test_step_is_a_function() -> None:
+    with pytest.raises(InvalidOption, match="a step is a function from DataFrame to DataFrame, not 'no function'"):
+        Pipeline("p").step(source="q", sink="r", name="a")("no function")  # type: ignore[type-var]
 
 
 def test_wrong_names_of_queues_are_refused() -> None:
@@ -228,13 +236,29 @@ def test_file_without_a_pipeline_or_with_two(tmp_path: Path) -> None:
 
 
 def test_file_that_fails_says_how(tmp_path: Path) -> None:
-    with pytest.raises(InvalidRequest, match="cannot be loaded: ZeroDivisionError: division by zero"):
-        load(written(tmp_path / "broken.py", "1 / 0"))
+    with pytest.raises(InvalidRequest, match="cannot be loaded, line 2: ZeroDivisionError: division by zero"):
+        load(written(tmp_path / "broken.py", "x = 0\n1 / x"))
     with pytest.raises(InvalidRequest, match="cannot be loaded: SyntaxError"):
         load(written(tmp_path / "wrong.py", "def"))
     refused = "from lockstep.spark import Pipeline\nPipeline('a/b')\n"
     with pytest.raises(InvalidName):
         load(written(tmp_path / "refused.py", refused))
+
+
+def test_file_that_runs_its_pipeline_while_it_is_loaded_is_told_what_to_do(tmp_path: Path) -> None:
+    text = "from lockstep.spark import Pipeline\np = Pipeline('p')\np.main(['--help'])\n"
+    with pytest.raises(
+        InvalidRequest, match=r'cannot be loaded, line 3: it ends the program .* __name__ == "__main__"'
+    ):
+        load(written(tmp_path / "runs.py", text))
+
+
+def test_two_pipelines_of_a_file_have_two_names(tmp_path: Path) -> None:
+    text = "from lockstep.spark import Pipeline\na = Pipeline('p')\nb = Pipeline('p')\n"
+    file = written(tmp_path / "same.py", text)
+    with pytest.raises(InvalidRequest, match="defines two pipelines with the name 'p'"):
+        load(file)
+    assert load(written(tmp_path / "once.py", text.replace("b = Pipeline('p')", "b = a"))).name == "p"
 
 
 def test_package_and_definition_import_no_spark() -> None:
@@ -245,8 +269,9 @@ def test_package_and_definition_import_no_spark() -> None:
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
-def test_file_that_uses_spark_too_early_is_told_what_to_do(tmp_path: Path) -> None:
-    file = written(tmp_path / "early.py", "from pyspark.sql import functions as F\nF.udf('string')(str)\n")
+@pytest.mark.parametrize("early", ["F.udf('string')(str)", "F.col('total')"])
+def test_file_that_uses_spark_too_early_is_told_what_to_do(tmp_path: Path, early: str) -> None:
+    file = written(tmp_path / "early.py", f"from pyspark.sql import functions as F\n{early}\n")
     # In a process of its own: in this one another test may have started Spark.
     program = [sys.executable, "-m", "lockstep", "pipeline", "plan", file]
     ended = subprocess.run(program, capture_output=True, text=True, timeout=60, check=False)

@@ -428,7 +428,7 @@ def test_running_pipeline_is_stopped_after_its_batch(run: Runner, producer: Prod
     pipeline.step(source="out", sink="end", name="last")(lambda df: df)
     threading.Thread(target=lambda: entered.wait(60) and stop.set()).start()
     done = pipeline.run(run.spark, dsn=database_dsn, checkpoints=run.checkpoints, trigger="100ms", stop=stop)
-    assert {one.step: one.pushed for one in done}["pass"] == 2
+    assert {one.step: (one.batches, one.rows_in, one.pushed) for one in done}["pass"] == (1, 2, 2)
     assert numbers(database_dsn, "out") == {"Default": [1, 2]}
     assert {one.state for one in run.status("copy").values()} == {"stopped"}
     run(pipeline, "last")

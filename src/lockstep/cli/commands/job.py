@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -23,11 +24,14 @@ from lockstep.cli.on_spark import running, spark_options
 from lockstep.cli.output import Column, note
 from lockstep.cli.signals import handling
 from lockstep.errors import InvalidOption
+from lockstep.spark.session import check_spark
 
 if TYPE_CHECKING:
+    import psycopg
+
     from lockstep.spark.database import Access
     from lockstep.spark.jobs.archive import QueueArchived
-    from lockstep.spark.jobs.traces import Trace
+    from lockstep.spark.jobs.traces import Order, Trace
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -82,6 +86,13 @@ _queues_option = click.option("--queue", "-q", "queues", multiple=True, help="On
 _files_option = click.option(
     "--files", "files_only", is_flag=True, help="Read all files that lie there, for a database that lost the manifest."
 )
+
+
+def _knows(queues: Sequence[str]) -> Callable[[psycopg.Connection[Any]], object]:
+    """Asks the database for queues that are named. Raises QueueNotFound."""
+    from lockstep.spark.positions import find_queues
+
+    return lambda connection: find_queues(connection, queues)
 
 
 @contextmanager
@@ -163,17 +174,18 @@ def archive(
     Of each QUEUE what was pushed since the last run, by queue and day; every message exactly once. Retention leaves
     what is not archived yet.
     """
-    with running(session, "archive", master, conf) as spark:
-        from lockstep.spark.jobs import archive as archiving
+    check_spark()
+    from lockstep.spark.jobs import archive as archiving
 
-        options = archiving.ArchiveOptions(
-            location=location,
-            queues=queues,
-            access=spark.access,
-            follow=follow,
-            interval_seconds=interval,
-            batch_messages_max=batch_messages,
-        )
+    options = archiving.ArchiveOptions(
+        location=location,
+        queues=queues,
+        follow=follow,
+        interval_seconds=interval,
+        batch_messages_max=batch_messages,
+    )
+    with running(session, "archive", master, conf, first=_knows(queues)) as spark:
+        options = replace(options, access=spark.access)
         line = _Line()
         with _stopping(spark.stop):
             done = archiving.job(spark.session, options, progress=lambda one: _tell(line, one), stop=spark.stop)
@@ -208,12 +220,13 @@ def replay(session: Session, location: str, master: str | None, conf: Sequence[t
     Those at LOCATION keep their ids, and come in their order after what is in the queue. What is stored already is left
     out, so that a replay can be repeated.
     """
-    with running(session, "replay", master, conf) as spark:
-        from lockstep.spark.jobs import replay as replaying
+    check_spark()
+    from lockstep.spark.jobs import replay as replaying
 
-        selected = {name: given[name] or None for name in ("queues", "partitions", "trace_ids")}
-        options = replaying.ReplayOptions(location=location, access=spark.access, **{**given, **selected})
-        done = replaying.job(spark.session, options)
+    selected = {name: given[name] or None for name in ("queues", "partitions", "trace_ids")}
+    options = replaying.ReplayOptions(location=location, **{**given, **selected})
+    with running(session, "replay", master, conf) as spark:
+        done = replaying.job(spark.session, replace(options, access=spark.access))
     if done.dry_run:
         text = f"{done.messages:,} messages would be replayed, as far as they are not stored"
     else:
@@ -254,11 +267,14 @@ def stats(
     Throughput, latency, attempts, lag and dead letters of the last day, or of the time that is given. They go to the
     table lockstep.stat_window, where a window never loses what it knew.
     """
-    with running(session, "stats", master, conf) as spark:
-        from lockstep.spark.jobs import stats as computing
+    check_spark()
+    from lockstep.spark.jobs import stats as computing
 
-        options = computing.StatsOptions(access=spark.access, queues=queues or None, **given)
-        done = computing.job(spark.session, options)
+    options = computing.StatsOptions(queues=queues or None, **given)
+    if report is not None and not report.parent.is_dir():
+        raise InvalidOption(f"the report cannot be written: there is no folder {report.parent}")
+    with running(session, "stats", master, conf, first=_knows(queues)) as spark:
+        done = computing.job(spark.session, replace(options, access=spark.access))
         if report is not None:
             span = (done.from_at, done.to_at, done.window_seconds)
             _write_report(report, spark.access, span, options.queues)
@@ -304,17 +320,13 @@ def traces(
     The messages of TRACE_ID as a timeline: when each came, the gap before it, what became of it. Without one, all
     traces of a time: how long they took, and where they stopped.
     """
-    with running(session, "traces", master, conf) as spark:
-        from lockstep.spark.jobs import traces as stitching
+    check_spark()
+    from lockstep.spark.jobs import traces as stitching
 
-        options = stitching.TraceOptions(
-            access=spark.access,
-            trace_id=trace_id,
-            queues=queues or None,
-            order="slowest" if slowest else "newest",
-            **given,
-        )
-        found = stitching.job(spark.session, options)
+    order: Order = "slowest" if slowest else "newest"
+    options = stitching.TraceOptions(trace_id=trace_id, queues=queues or None, order=order, **given)
+    with running(session, "traces", master, conf, first=_knows(queues)) as spark:
+        found = stitching.job(spark.session, replace(options, access=spark.access))
     _show_traces(session, found, alone=trace_id is not None)
 
 
@@ -355,16 +367,19 @@ def dead_letters(
     Errors that differ only in numbers, ids and quoted words are of one class, which has a fingerprint. The examples are
     in the JSON. With --redrive the messages of a class are pushed again, to the end of their partitions.
     """
-    with running(session, "dead-letters", master, conf) as spark:
-        from lockstep.spark.jobs import dead_letters as sorting
+    check_spark()
+    from lockstep.spark.jobs import dead_letters as sorting
 
-        options = sorting.DeadLetterOptions(access=spark.access, **given)
+    options = sorting.DeadLetterOptions(**given)
+    if fingerprint is not None:
+        sorting.check_fingerprint(fingerprint)
+        confirm(f"Push the messages of all dead letters with the fingerprint {fingerprint} again?", yes=yes)
+    with running(session, "dead-letters", master, conf) as spark:
+        options = replace(options, access=spark.access)
         if fingerprint is None:
             found = sorting.job(spark.session, options)
             session.output.rows(found, _CLASSES, empty="there is no dead letter")
             return
-        sorting.check_fingerprint(fingerprint)
-        confirm(f"Push the messages of all dead letters with the fingerprint {fingerprint} again?", yes=yes)
         line = _Line()
         moved = sorting.redrive(
             spark.session,
@@ -399,17 +414,13 @@ def compact(
     From the archive at LOCATION to one at TO_LOCATION, where it replaces what an earlier run wrote. The result is an
     archive, too, and can be replayed.
     """
-    with running(session, "compact", master, conf) as spark:
-        from lockstep.spark.jobs import compact as compacting
+    check_spark()
+    from lockstep.spark.jobs import compact as compacting
 
-        options = compacting.CompactOptions(
-            location=location,
-            to_location=to_location,
-            access=spark.access,
-            key=key,
-            queues=queues or None,
-            files_only=files_only,
-        )
-        done = compacting.job(spark.session, options)
+    options = compacting.CompactOptions(
+        location=location, to_location=to_location, key=key, queues=queues or None, files_only=files_only
+    )
+    with running(session, "compact", master, conf) as spark:
+        done = compacting.job(spark.session, replace(options, access=spark.access))
     missing = f"; {done.without_key:,} have no key and are left out" if done.without_key else ""
     session.output.done(f"{done.kept:,} of {done.messages:,} messages kept{missing}", compacted=done)

@@ -94,7 +94,13 @@ def run(
     chosen = found.chosen(steps)
     options = steps_running.RunOptions(once=once, checkpoints=checkpoints, trigger=trigger)
     stop = threading.Event()
-    with running(session, f"pipeline {found.name}", master, conf) as spark:
+    with running(
+        session,
+        f"pipeline {found.name}",
+        master,
+        conf,
+        first=lambda connection: steps_running.prepare(found, chosen, connection),
+    ) as spark:
         options = replace(options, access=spark.access)
         if not once:
             note(f"pipeline {found.name} runs: {', '.join(step.name for step in chosen)}; Ctrl-C ends it")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -19,6 +20,8 @@ from lockstep.storage.postgres.embedded.children import launch_command
 
 MARK = "made-by-lockstep-demo"
 _LISTENS = "listens on "
+_ERROR = re.compile(r"^Error: (.+) \(\w+\)$", re.MULTILINE)
+"""How a program of ours says why it ends."""
 _STOP_SECONDS = 60
 
 
@@ -29,7 +32,15 @@ class DemoServer:
 
 
 def prepare(directory: Path) -> None:
-    """An empty directory. What an earlier demo left there goes; what is somebody else's is left alone."""
+    """An empty directory. What an earlier demo left there goes; what is somebody else's is left alone. Raises
+    InvalidOption."""
+    try:
+        _emptied(directory)
+    except OSError as error:
+        raise InvalidOption(f"the demo cannot have the directory {directory}: {error}") from error
+
+
+def _emptied(directory: Path) -> None:
     if directory.exists() and any(directory.iterdir()):
         if not (directory / MARK).exists():
             raise InvalidOption(f"{directory} is not empty, and no demo made it: name another directory with --dir")
@@ -60,7 +71,9 @@ def _url(process: subprocess.Popen[str], log: Path) -> str:
     for line in process.stdout:
         if _LISTENS in line:
             return line.partition(_LISTENS)[2].strip()
-    raise Unavailable(f"the server did not start: {log.read_text()[-500:].strip() or 'it said nothing'}")
+    said = log.read_text()[-500:].strip()
+    error = _ERROR.search(said)
+    raise Unavailable(f"the server did not start: {(error[1] if error else said) or 'it said nothing'}")
 
 
 def _stop(process: subprocess.Popen[str]) -> None:

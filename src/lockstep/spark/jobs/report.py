@@ -114,7 +114,7 @@ def render(windows: Sequence[StatWindow], span: Span, *, title: str = "Lockstep 
         parts.append("<p>Nothing is known of this time.</p>")
     else:
         parts.append(_table([queues[name] for name in busiest], span))
-        parts += [_drawn(queues[name], span) for name in busiest[:QUEUES_DRAWN_MAX]]
+        parts += [_drawn(queues[name], span, place) for place, name in enumerate(busiest[:QUEUES_DRAWN_MAX])]
         if len(busiest) > QUEUES_DRAWN_MAX:
             parts.append(f"<p>Plots of the {QUEUES_DRAWN_MAX} busiest of {len(busiest)} queues.</p>")
     return page.substitute(title=escape(title), body="\n".join(parts))
@@ -193,8 +193,9 @@ def _table(queues: Sequence[_Queue], span: Span) -> str:
     return f'<h2>Queues</h2><div class="wide"><table><tr>{headings}</tr>{"".join(lines)}</table></div>'
 
 
-def _drawn(queue: _Queue, span: Span) -> str:
-    figures = "".join(f"<figure>{_svg(draw, queue, span)}</figure>" for draw in _PLOTS)
+def _drawn(queue: _Queue, span: Span, place: int) -> str:
+    pictures = [_own_ids(_svg(draw, queue, span), f"p{place}-{number}-") for number, draw in enumerate(_PLOTS)]
+    figures = "".join(f"<figure>{picture}</figure>" for picture in pictures)
     return f'<h2>{escape(queue.name)}</h2><div class="plots">{figures}</div>'
 
 
@@ -223,6 +224,12 @@ def _themed(svg: str) -> str:
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     return re.sub("|".join(_COLOURS), lambda found: _COLOURS[found[0]], svg)
+
+
+def _own_ids(svg: str, prefix: str) -> str:
+    """Every picture names its parts alike: in one page each needs names of its own."""
+    named = re.compile(r"""(\bid="|\bhref="#|url\(#)""")
+    return re.sub(r"<[^>]+>", lambda tag: named.sub(rf"\g<1>{prefix}", tag[0]), svg)
 
 
 def _draw_throughput(axes: Axes, queue: _Queue, span: Span) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import traceback
 from pathlib import Path
 from types import ModuleType
 
@@ -14,6 +15,7 @@ _NO_SPARK_YET = (
     " While the file is loaded there is no Spark yet: give the types of UDFs as objects, as in udf(StringType()), and "
     "use columns within the steps."
 )
+_ENDS_ITSELF = 'it ends the program while it is loaded: what runs the pipeline belongs under if __name__ == "__main__"'
 
 
 def load(place: str) -> Pipeline:
@@ -22,7 +24,7 @@ def load(place: str) -> Pipeline:
     path = Path(file)
     if not path.is_file():
         raise NotFound(f"there is no file {file}", file=file)
-    found = {one.name: one for one in vars(_executed(path)).values() if isinstance(one, Pipeline)}
+    found = _pipelines(path)
     if name and name not in found:
         raise NotFound(f"{file} defines no pipeline {name!r}; it has {', '.join(found) or 'none'}", pipeline=name)
     if not found:
@@ -30,6 +32,15 @@ def load(place: str) -> Pipeline:
     if not name and len(found) > 1:
         raise InvalidRequest(f"{file} defines several pipelines: say {file}:NAME, of {', '.join(found)}")
     return found[name] if name else next(iter(found.values()))
+
+
+def _pipelines(path: Path) -> dict[str, Pipeline]:
+    """By name. Raises InvalidRequest if two have the same one: their checkpoints and positions would be the same."""
+    found: dict[str, Pipeline] = {}
+    for one in vars(_executed(path)).values():
+        if isinstance(one, Pipeline) and found.setdefault(one.name, one) is not one:
+            raise InvalidRequest(f"{path} defines two pipelines with the name {one.name!r}")
+    return found
 
 
 def _executed(path: Path) -> ModuleType:
@@ -44,13 +55,29 @@ def _executed(path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except LockstepError:
         raise
+    except SystemExit as error:
+        raise InvalidRequest(f"{path} cannot be loaded{_line(error, path)}: {_ENDS_ITSELF}") from error
     except Exception as error:
-        hint = _NO_SPARK_YET if "SESSION_OR_CONTEXT_NOT_EXISTS" in str(error) else ""
-        raise InvalidRequest(f"{path} cannot be loaded: {type(error).__name__}: {error}{hint}") from error
+        said = type(error).__name__ + (f": {error}" if str(error) else "")
+        hint = f".{_NO_SPARK_YET}" if _misses_spark(error) else ""
+        raise InvalidRequest(f"{path} cannot be loaded{_line(error, path)}: {said}{hint}") from error
     finally:
         sys.path.pop(0)
     _travels_by_value(module)
     return module
+
+
+def _line(error: BaseException, path: Path) -> str:
+    """Where in the file it went wrong, as far as that is known."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    return f", line {lines[-1]}" if lines else ""
+
+
+def _misses_spark(error: Exception) -> bool:
+    """Whether PySpark asked for a session. Where a column is made, it only asserts that there is one."""
+    if not isinstance(error, AssertionError):
+        return "SESSION_OR_CONTEXT_NOT_EXISTS" in str(error)
+    return any("pyspark" in Path(frame.filename).parts for frame in traceback.extract_tb(error.__traceback__))
 
 
 def _travels_by_value(module: ModuleType) -> None:

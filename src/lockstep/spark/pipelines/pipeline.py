@@ -129,7 +129,7 @@ class Pipeline:
                 Step(
                     pipeline=self.name,
                     name=_checked_name(name or str(getattr(function, "__name__", "")), "the name of a step"),
-                    function=function,
+                    function=_checked_function(function),
                     sources=_queues(source, "source"),
                     sinks=() if sink is None else _queues(sink, "sink"),
                     routed=sink is not None and not isinstance(sink, str),
@@ -220,7 +220,15 @@ def _checked_name(name: str, what: str) -> str:
     return name
 
 
+def _checked_function(function: Any) -> Any:
+    if not callable(function):
+        raise InvalidOption(f"a step is a function from DataFrame to DataFrame, not {function!r}")
+    return function
+
+
 def _queues(given: str | Sequence[str], what: str) -> tuple[str, ...]:
+    if not isinstance(given, str | Sequence):
+        raise InvalidOption(f"the {what} of a step is a queue, or several, not {given!r}")
     queues = (given,) if isinstance(given, str) else tuple(given)
     if not queues:
         raise InvalidOption(f"the {what} of a step is a queue, or several; none is named")
@@ -236,6 +244,10 @@ def _text(value: Any) -> str:
 
 
 def _check_options(step: Step) -> None:
+    for name in ("payload_schema", "group", "sink_dsn_env"):
+        value = getattr(step, name)
+        if value is not None and not isinstance(value, str):
+            raise InvalidOption(f"step {step.name!r}: {name} must be text, not {value!r}")
     known = {name.lower() for name in STEP_OPTIONS}
     unknown = [name for name in step.options if name.lower() not in known]
     if unknown:

@@ -34,10 +34,13 @@ from lockstep.spark.session import check_spark, spark_session
 from lockstep.spark.transactions import cursor_of
 
 if TYPE_CHECKING:
+    import psycopg
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 POLL_SECONDS = 0.2
+LOGGED_SECONDS = 10.0
+"""How long Spark may take to note a batch that is done, when its query is stopped."""
 TRIGGER = "1s"
 _CREATE = "select 1 from lockstep.resolve($1, '{}'::text[], null)"
 # Spark's own name for "the program was started by spark-submit".
@@ -102,7 +105,8 @@ def run(
     """Run steps of a pipeline; see `Pipeline.run`."""
     chosen = pipeline.chosen(steps)
     stop = stop or threading.Event()
-    _prepare(pipeline, chosen, options.access)
+    with options.access.connect() as connection:
+        prepare(pipeline, chosen, connection)
     with _session(pipeline, spark) as session, stopped_by_signals(stop), explained_by_spark(), _told_once():
         runs = [StepRun(session, step, options, progress) for step in chosen]
         for together in [[one] for one in runs] if options.once else [runs]:
@@ -155,14 +159,12 @@ def _told_once() -> Iterator[None]:
         bridge.disabled = before
 
 
-def _prepare(pipeline: Pipeline, chosen: Sequence[Step], access: Access) -> None:
+def prepare(pipeline: Pipeline, chosen: Sequence[Step], connection: psycopg.Connection[Any]) -> None:
     """Create the queues between the steps. Raises QueueNotFound for those that somebody else must fill."""
     written = {queue for step in pipeline.steps if step.sink_dsn_env is None for queue in step.sinks}
-    with access.connect() as connection:
-        for queue in sorted(written):
-            cursor_of(connection).execute(_CREATE, [queue])
-        for step in chosen:
-            find_queues(connection, step.sources)
+    find_queues(connection, [queue for step in chosen for queue in step.sources if queue not in written])
+    for queue in sorted(written):
+        cursor_of(connection).execute(_CREATE, [queue])
 
 
 def _run(runs: Sequence[StepRun], stop: threading.Event, options: RunOptions) -> None:
@@ -307,8 +309,11 @@ class StepRun:
         """Stop the query, after its batch if that ends in time."""
         if self._query is None:
             return
+        until = time.monotonic() + seconds
         held = self._gate.acquire(timeout=seconds)
         try:
+            if held:
+                self._let_spark_log(min(until, time.monotonic() + LOGGED_SECONDS))
             # A failure to stop leaves a query that cannot get through the gate.
             with suppress(Exception):
                 self._query.stop()
@@ -317,6 +322,13 @@ class StepRun:
         finally:
             if held:
                 self._gate.release()
+
+    def _let_spark_log(self, until: float) -> None:
+        """Wait until Spark has told of what is done: a moment after a batch it has also noted that it need not run it
+        again."""
+        with suppress(Exception):
+            while self.look() and self._outcomes and time.monotonic() < until:
+                time.sleep(POLL_SECONDS)
 
     def check(self) -> None:
         """Raises what the query failed with, if it did."""
