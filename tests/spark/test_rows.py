@@ -136,6 +136,8 @@ def test_schema_is_checked_before_anything_runs() -> None:
     check(("payload", "string"), ("data", "struct<a:int>"), ignore_unknown=True)
     with pytest.raises(InvalidRequest, match="needs a column 'payload'; the DataFrame has value"):
         check(("value", "string"))
+    with pytest.raises(InvalidRequest, match="the DataFrame has 'payload' more than once"):
+        check(("payload", "string"), ("PAYLOAD", "string"))
     with pytest.raises(InvalidRequest, match="needs the option 'queue', or a column 'queue'"):
         check(("payload", "string"), queue=None)
     with pytest.raises(InvalidRequest, match="no column 'data', 'x': drop"):
