@@ -44,7 +44,7 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
 def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> StreamWriter:
     """The writer of `df.writeStream.format("lockstep")`."""
     if overwrite:
-        raise InvalidOption("a queue takes messages in output mode append or update, and not complete")
+        raise InvalidOption("a queue takes messages in output mode append: complete would write what it has again")
     parsed = _checked(options, schema)
     if parsed.batch_id is not None:
         raise InvalidOption("the option batchId is for batch writes; a stream numbers its batches itself")
