@@ -217,7 +217,7 @@ def test_encrypted_needs_its_key() -> None:
     stored = segment(Columns([b"secret"]), codec=Codec(3))
     assert rows_of(stored).column("payload").to_pylist() == [b"secret"]
     for key in (None, bytes(32)):
-        with pytest.raises(EncryptionUnavailable):
+        with pytest.raises(EncryptionUnavailable, match=r"queue 'orders'.* the option encryptionKeyEnv"):
             rows_of(stored, key=key).column("payload")
 
 

@@ -14,6 +14,7 @@ from psycopg.rows import tuple_row
 from lockstep.config import Config
 from lockstep.core.messages import Batch
 from lockstep.errors import CheckpointMismatch, Conflict, InvalidOption, LeaseLost, QueueNotFound, SparkStreamNotFound
+from lockstep.spark import leasing
 from lockstep.spark.leases import LeasedReader, LeaseStream
 from lockstep.spark.leasing import Leases
 from lockstep.spark.options import ReadOptions
@@ -39,12 +40,18 @@ class Streams:
         return ReadOptions.of(told)
 
     def start(self, **given: str) -> LeaseStream:
+        """Another process; those before it were killed."""
+        query(
+            self.dsn,
+            "select pg_terminate_backend(a.pid, 10000) from pg_stat_activity a "
+            "where a.application_name = 'lockstep-spark' and a.datname = current_database()",
+        )
         stream = LeaseStream(self.options(**given), clock=self.clock)
         self._made.append(stream)
         return stream
 
     def close(self) -> None:
-        for stream in self._made:
+        for stream in reversed(self._made):
             stream.close()
 
     def push(self, count: int, *, start: int = 1, partition: str = "p0", queue: str = "orders") -> None:
@@ -469,6 +476,21 @@ def test_sink_that_names_a_stream_of_another_database(database_dsn: str) -> None
     part = staged(database_dsn, numbered(1), commitStream="none")
     with pytest.raises(SparkStreamNotFound, match="commitStream names 'none', of which this database knows nothing"):
         committed(database_dsn, part, commitStream="none")
+
+
+def test_second_query_is_refused_while_the_first_runs(streams: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leasing, "_PATIENCE", "set local lock_timeout = '1ms'")
+    streams.push(1)
+    first = streams.start()
+    start = first.initial().as_json()
+    second = LeaseStream(streams.options(), clock=streams.clock)
+    with pytest.raises(Conflict, match="the option streamName is 's', which another query that runs now has, too"):
+        second.initial()
+    second.close()
+    assert streams.read(first, start, _latest(first, start)) == {"p0": [1]}
+    first.close()
+    assert second.initial().ordinal == 0, "what the first has begun is taken up"
+    second.close()
 
 
 def test_two_queries_cannot_have_one_stream(streams: Streams) -> None:

@@ -91,6 +91,7 @@ def test_offset_does_not_grow_with_the_partitions() -> None:
         {"partition-1": 5},
         {"base": "1:1:", "to": "1:1:", "segment": "7", "system": "s", "stream": "x", "queues": {}},
         {"base": "1:1:", "to": "1:1:", "segment": -1, "system": "s", "stream": "x", "queues": {}},
+        {"base": "2:2:", "to": "1:1:", "segment": 0, "system": "s", "stream": "x", "queues": {}},
         {"base": "1:1:", "to": "nonsense", "segment": 0, "system": "s", "stream": "x", "queues": {}},
         {"base": "1:1:", "to": "1:1:", "segment": 0, "system": "s", "stream": "x", "queues": 5},
     ],

@@ -10,6 +10,7 @@ from lockstep.errors import InvalidOption, Unavailable
 from lockstep.spark.database import Access
 from lockstep.spark.offsets import EARLIEST
 from lockstep.spark.options import Position, ReadOptions
+from lockstep.spark.schema import ddl
 
 
 def test_names_are_in_any_case() -> None:
@@ -63,12 +64,14 @@ def test_unknown_option_is_named_and_the_known_ones_are_listed() -> None:
         ("partitions", "\x00"),
         ("traceId", "not-a-uuid"),
         ("columns", "seq,colour"),
+        ("columns", ""),
         ("payloadType", "json"),
         ("payloadMode", "maybe"),
         ("startingPosition", "yesterday"),
         ("startingPosition", "-10 parsecs"),
         ("startingPosition", '{"base":"1:1:"}'),
         ("startingPosition", "{"),
+        ("startingPosition", '{"base":"9:9:","to":"8:8:","segment":0}'),
         ("endingPosition", "2026-13-01"),
         ("maxMessagesPerTrigger", "0"),
         ("maxMessagesPerTrigger", "many"),
@@ -97,12 +100,19 @@ def test_bad_value_is_an_error_that_names_the_option(name: str, value: str) -> N
         ({"queue": "a", "mode": "lease"}, "needs the option group"),
         ({"queue": "a", "group": "g"}, "mode lease"),
         ({"queue": "a", "columns": "data"}, "needs the option payloadSchema"),
+        ({"provider": "lockstep", "option.queue": "a", "queue": "a"}, "Use create temporary view"),
         ({"queue": "a", "minMessagesPerTrigger": "9", "maxMessagesPerTrigger": "8"}, "is more than"),
     ],
 )
 def test_options_that_do_not_go_together(given: dict[str, str], text: str) -> None:
     with pytest.raises(InvalidOption, match=text):
         ReadOptions.of(given)
+
+
+def test_columns_are_in_any_case_and_in_the_order_that_is_asked_for() -> None:
+    columns = ReadOptions.of({"queue": "q", "columns": "Data,SEQ,seq", "payloadSchema": "n int"}).columns
+    assert columns == ("data", "seq")
+    assert ddl(columns, payload_schema="n int").endswith("struct<n int>, `seq` bigint")
 
 
 @pytest.mark.parametrize(("text", "size"), [("1000", 1000), ("64k", 65536), ("2MB", 2 * 1024**2), ("1g", 1024**3)])

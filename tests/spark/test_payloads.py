@@ -8,11 +8,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType, VariantType
 
 from lockstep.core.codec import Codec
 from lockstep.errors import InvalidOption, InvalidPayload
 from lockstep.spark.columns import Rows, StoredSegment
-from lockstep.spark.payloads import PayloadMode, parse_payloads
+from lockstep.spark.payloads import PayloadMode, check_type, parse_payloads
 
 
 def rows(*payloads: bytes) -> Rows:
@@ -99,4 +101,7 @@ def test_field_that_must_be_there() -> None:
 
 def test_type_that_json_has_not_is_an_error_that_names_the_field() -> None:
     with pytest.raises(InvalidOption, match=r"payloadSchema has data\.v of a type"):
-        parse(pa.map_(pa.int64(), pa.int64()), b"{}")
+        check_type(pa.struct([("v", pa.map_(pa.int64(), pa.int64()))]))
+    variant = to_arrow_schema(StructType().add("v", VariantType()), timezone="UTC").field("v").type
+    with pytest.raises(InvalidOption, match=r"payloadSchema has data\.v of a type"):
+        check_type(pa.struct([("v", variant)]))

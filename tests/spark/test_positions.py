@@ -14,6 +14,7 @@ import pytest_asyncio
 from lockstep.core.maintenance import PruneKind
 from lockstep.errors import DataLost, SparkStreamNotFound
 from lockstep.spark.offsets import Offset
+from lockstep.spark.stream import PUBLISH_SECONDS
 from lockstep.storage.postgres.store import PostgresStore
 from support.builders import batch, configure, pop, push_n
 from support.spark_reads import Query, numbers_of, read_tasks
@@ -116,6 +117,63 @@ async def test_retention_waits_for_the_slowest_stream(
     assert await prune(store) == 1
     assert await step(slow) == [2]
     assert await prune(store) == 1
+
+
+async def test_stream_that_began_on_an_empty_queue_holds_what_comes(
+    store: PostgresStore, database_dsn: str, queries: Queries
+) -> None:
+    await configure(store, "orders", retention_enabled=True, retention_seconds=60)
+    query = queries()
+    assert await step(query) == []
+    execute(database_dsn, "update lockstep.spark_position set held_until = clock_timestamp()")
+    query.restart()
+    query.now += 60
+    assert await step(query) is None  # it says that it is still there
+    await push_n(store, "orders", 2)
+    age(database_dsn)
+    assert await prune(store) == 0
+    assert await step(query) == [1, 2]
+
+
+async def test_stream_that_began_on_an_empty_queue_learns_of_losses(store: PostgresStore, queries: Queries) -> None:
+    await configure(store, "orders")
+    query = queries()
+    assert await step(query) == []
+    await push_n(store, "orders", 2)
+    await store.clear("orders")
+    query.restart()
+    with pytest.raises(DataLost, match="2 messages of orders were removed"):
+        await step(query)
+
+
+@pytest.mark.parametrize(
+    "narrowed",
+    [{"partitions": "mine"}, {"traceId": "0192f5a4-0000-7000-8000-000000000001"}],
+    ids=["partition", "trace"],
+)
+async def test_messages_of_others_are_no_lag_and_not_held(
+    store: PostgresStore, database_dsn: str, queries: Queries, narrowed: dict[str, str]
+) -> None:
+    await configure(store, "orders", retention_enabled=True, retention_seconds=60)
+    query = queries(**narrowed)
+    assert await step(query) == []
+    await push_n(store, "orders", 3)
+    age(database_dsn)
+    assert await step(query) is None
+    assert await prune(store) == 0
+    query.now += PUBLISH_SECONDS
+    assert await step(query) == []
+    assert [stream.lag for stream in await store.spark_streams()] == [0]
+    assert await prune(store) == 3
+    assert await step(query) is None
+
+
+async def test_run_that_ends_by_itself_passes_messages_of_others(store: PostgresStore, queries: Queries) -> None:
+    await push_n(store, "orders", 3)
+    query = queries(partitions="mine")
+    query.stream.stop_at_now()
+    assert await asyncio.to_thread(query.drain) == []
+    assert len(query.checkpoint) == 1
 
 
 async def test_stream_that_has_read_nothing_holds_nothing(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import StringType, StructType
 
 from lockstep.config import Config
 from lockstep.errors import InvalidName, InvalidOption, InvalidPayload, InvalidRequest, LockstepError, TooLarge
 from lockstep.spark.rows import Incoming
+from lockstep.spark.sink import stream_writer
 from lockstep.spark.sink_schema import check_schema
 from lockstep.spark.writer_options import WRITE_OPTIONS, WriteOptions
 from support.spark_writes import rows
@@ -136,6 +138,8 @@ def test_schema_is_checked_before_anything_runs() -> None:
     check(("payload", "string"), ("data", "struct<a:int>"), ignore_unknown=True)
     with pytest.raises(InvalidRequest, match="needs a column 'payload'; the DataFrame has value"):
         check(("value", "string"))
+    with pytest.raises(InvalidRequest, match="the DataFrame has 'payload' more than once"):
+        check(("payload", "string"), ("PAYLOAD", "string"))
     with pytest.raises(InvalidRequest, match="needs the option 'queue', or a column 'queue'"):
         check(("payload", "string"), queue=None)
     with pytest.raises(InvalidRequest, match="no column 'data', 'x': drop"):
@@ -174,3 +178,9 @@ def test_bad_options_are_named(given: dict[str, str], text: str) -> None:
 
 def test_dsn_is_in_no_repr() -> None:
     assert "secret" not in repr(WriteOptions.of({"dsn": "postgresql://me:secret@host/db"}))
+
+
+def test_stream_only_appends() -> None:
+    schema = StructType().add("payload", StringType())
+    with pytest.raises(InvalidOption, match="output mode append"):
+        stream_writer({"queue": "orders"}, schema, overwrite=True)

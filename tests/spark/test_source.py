@@ -106,8 +106,11 @@ def test_parsed_payloads(spark: SparkSession, database_dsn: str, producer: Produ
         ("data", "struct<n:int,missing:array<string>,at:timestamp>"),
     ]
     assert [(row.seq, row.data.n) for row in frame.orderBy("seq").collect()] == [(1, 1), (2, 2), (3, 3)]
-    with pytest.raises(Exception, match=r"partition 'Default', seq 1 does not fit payloadSchema"):
+    with pytest.raises(Exception, match=r"partition 'Default', seq 1 does not fit payloadSchema") as raised:
         reading(spark, database_dsn, payloadSchema="n STRING").collect()
+    assert len(str(raised.value).splitlines()) < 8  # and no way through our modules
+    with pytest.raises(Exception, match=r"(?s)INTX.*the option payloadSchema: \*/ struct<n intx>"):
+        reading(spark, database_dsn, payloadSchema="n intx")
     permissive = reading(spark, database_dsn, payloadSchema="struct<n: string>", payloadMode="permissive")
     assert [row.data for row in permissive.collect()] == [None] * 3
 
@@ -126,6 +129,8 @@ def test_from_sql(spark: SparkSession, database_dsn: str, producer: Producer) ->
     finally:
         spark.catalog.dropTempView("messages")
     assert [tuple(row) for row in rows] == [("orders", 4), ("returns", 1)]
+    with pytest.raises(Exception, match="Use create temporary view"):
+        spark.sql("create table messages using lockstep options (queue 'orders')")
 
 
 def test_schema_of_the_callers_own(spark: SparkSession, database_dsn: str, producer: Producer) -> None:

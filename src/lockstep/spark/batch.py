@@ -34,14 +34,14 @@ def plan_batch(options: ReadOptions) -> list[Task]:
 def _bounds(options: ReadOptions, scope: Scope, found: Look) -> tuple[Scope, Place, Place]:
     """Times are what the segments say; everything else is a place."""
     starting, ending = options.starting or EVERYTHING, options.ending or _LATEST
-    start = _place(starting, found, otherwise=EARLIEST)
-    end = _place(ending, found, otherwise=Place.at(found.snapshot))
+    start = _place(starting, found, otherwise=EARLIEST, option="startingPosition")
+    end = _place(ending, found, otherwise=Place.at(found.snapshot), option="endingPosition")
     from_at = starting.time(found.now) if starting.kind in ("time", "ago") else None
     to_at = ending.time(found.now) if ending.kind in ("time", "ago") else None
     return replace(scope, from_at=from_at, to_at=to_at), start, end
 
 
-def _place(position: Position, found: Look, *, otherwise: Place) -> Place:
+def _place(position: Position, found: Look, *, otherwise: Place, option: str) -> Place:
     match position.kind:
         case "earliest":
             return EARLIEST
@@ -49,7 +49,5 @@ def _place(position: Position, found: Look, *, otherwise: Place) -> Place:
             return Place.at(found.snapshot)
         case "offset":
             assert position.place is not None
-            positions.check_system(position.system or found.system, found.system)
-            positions.check_reached(position.place, found.snapshot)
-            return position.place
+            return positions.place_given(position.place, position.system, found, option=option)
     return otherwise

@@ -1,10 +1,16 @@
-"""What Spark raises, as errors of ours: a failure in a task or in a callback arrives as the text of a traceback."""
+"""Errors on their way through Spark: a failure in a task or in a callback arrives as the text of a traceback.
+
+Ours are told without the way to them, and what Spark raises becomes ours again.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
+from inspect import isgeneratorfunction
+from typing import Any, TypeVar
 
 from lockstep import errors
 from lockstep.errors import JobFailed, LockstepError
@@ -13,6 +19,28 @@ _OURS = re.compile(r"^(?:.*?\b)?lockstep\.errors\.(\w+): (.*)$", re.MULTILINE)
 _CAUSE = re.compile(r"^(?:: |Caused by: )?[\w.$]*(?:Exception|Error): (.*)$", re.MULTILINE)
 _TRACEBACK = "Traceback (most recent call last):\n"
 _TEXT_LENGTH_MAX = 500
+
+M = TypeVar("M", bound=Callable[..., Any])
+
+
+def told(method: M) -> M:
+    """A method that Spark calls, whose errors of ours have no traceback: users read it, and look for the last line."""
+
+    @wraps(method)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return method(*args, **kwargs)
+        except LockstepError as error:
+            raise error.with_traceback(None) from None
+
+    @wraps(method)
+    def generate(*args: Any, **kwargs: Any) -> Iterator[Any]:
+        try:
+            yield from method(*args, **kwargs)
+        except LockstepError as error:
+            raise error.with_traceback(None) from None
+
+    return generate if isgeneratorfunction(method) else call  # type: ignore[return-value]
 
 
 @contextmanager

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
+from lockstep.spark.failures import told
 from lockstep.spark.leases import MESSAGES_MAX, LeasedReader, LeaseStream, LeaseTask
 from lockstep.spark.options import ReadOptions
-from lockstep.spark.schema import arrow_schema, check_schema
+from lockstep.spark.schema import DATA, arrow_schema, check_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,6 +35,10 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         check_schema(schema, payload_type=options.payload_type)
         self._options = options
         self._schema: pa.Schema = arrow_schema(schema)
+        if DATA in self._schema.names:
+            from lockstep.spark.payloads import check_type
+
+            check_type(self._schema.field(DATA).type)
         self._made: LeaseStream | None = None
 
     @property
@@ -43,28 +48,34 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._made = LeaseStream(self._options)
         return self._made
 
+    @told
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         return self._stream.initial().as_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return ReadMaxRows(self._options.messages_max or MESSAGES_MAX)
 
+    @told
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         messages_max = None if isinstance(limit, ReadAllAvailable) else getattr(limit, "max_rows", None)
         return self._stream.latest(start, messages_max=messages_max).as_json()
 
+    @told
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._stream.stop_at_now()
 
+    @told
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         if start == end:
             return []
         return [Leased(task) for task in self._stream.plan(start, end)]
 
+    @told
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
         task: LeaseTask = partition.task
-        return LeasedReader.of(self._options, self._schema, task).read(task.segments)
+        yield from LeasedReader.of(self._options, self._schema, task).read(task.segments)
 
+    @told
     def commit(self, end: dict[str, Any]) -> None:
         self._stream.commit(end)
 

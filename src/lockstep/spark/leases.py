@@ -22,7 +22,7 @@ import numpy as np
 from lockstep.errors import CheckpointMismatch, InvalidOption, LockstepError
 from lockstep.spark import positions
 from lockstep.spark.columns import StoredSegment
-from lockstep.spark.leasing import Group, LeasedRun, Leases
+from lockstep.spark.leasing import Group, LeasedRun, Leases, claim
 from lockstep.spark.options import Position, ReadOptions
 from lockstep.spark.positions import Desk
 from lockstep.spark.reader import SegmentReader
@@ -94,7 +94,7 @@ class LeaseStream:
         self._name = options.stream_name
         self._clock = clock
         self._config = options.access.config()
-        self._desk = Desk(options.access)
+        self._desk = Desk(options.access, opened=lambda connection: claim(connection, self._name))
         self._renewing: Renewing | None = None
         self._groups: list[Group] = []
         self._system: str | None = None

@@ -19,7 +19,7 @@ from psycopg import RawCursor
 
 from lockstep.config import Config
 from lockstep.core.ids import shared_lease, uuid7
-from lockstep.errors import LeaseLost, QueueNotFound, SparkStreamNotFound
+from lockstep.errors import Conflict, LeaseLost, QueueNotFound, SparkStreamNotFound
 from lockstep.spark.transactions import cursor_of, prepare, repeated, row_of
 from lockstep.storage.postgres.cache import NameCache
 from lockstep.storage.postgres.failures import Dying
@@ -92,6 +92,9 @@ _PENDING = (
     "join lockstep.cursor c on c.partition_id = p.id and c.group_id = g.id where g.id = any ($1::int[])"
 )
 
+_PATIENCE = "set local lock_timeout = '5s'"
+_CLAIM = "select pg_advisory_lock(hashtextextended($1, 7017281906))"
+
 _LAST_ORDINAL = 2**62
 
 
@@ -124,6 +127,21 @@ class Acked:
     messages: int
     lost: Sequence[str] = ()
     """Queues and partitions in which some of the messages were under another lease by then, or under none."""
+
+
+def claim(connection: psycopg.Connection[Any], stream: str) -> None:
+    """Have a stream for as long as the connection lasts. Two queries that have one would take each other's leases, and
+    ack them. Raises Conflict; a driver that was killed has the stream until PostgreSQL notices, which is waited for."""
+    cursor = cursor_of(connection)
+    try:
+        with connection.transaction():
+            cursor.execute(_PATIENCE)
+            cursor.execute(_CLAIM, [stream])
+    except psycopg.errors.LockNotAvailable:
+        raise Conflict(
+            f"the option streamName is {stream!r}, which another query that runs now has, too: each needs its own",
+            stream=stream,
+        ) from None
 
 
 class Leases:

@@ -80,7 +80,10 @@ class Place:
         segment = given["segment"]
         if not isinstance(segment, int) or isinstance(segment, bool) or segment < 0:
             raise InvalidOption(f"not an offset of Lockstep: its segment is {segment!r}")
-        return cls(Snapshot.parse(given["base"]), Snapshot.parse(given["to"]), segment)
+        base, to = Snapshot.parse(given["base"]), Snapshot.parse(given["to"])
+        if base.xmax > to.xmax:
+            raise InvalidOption("not an offset of Lockstep: its base comes after its to")
+        return cls(base, to, segment)
 
 
 EARLIEST = Place.at(NOTHING)

@@ -46,6 +46,8 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 _SIZE = re.compile(r"(\d+)\s*([kmg]?)b?", re.IGNORECASE)
 _FACTORS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
+_PROVIDER = "provider"
+"""What Spark says of a table that is created in its catalog, among the options."""
 _SECONDS_MAX = 100 * 366 * 86_400
 _NUMBER_MAX = 2**62
 
@@ -110,6 +112,11 @@ class Given:
 
     def __init__(self, options: Mapping[str, str], known: set[str]) -> None:
         self._values = {name.lower(): value for name, value in options.items()}
+        if _PROVIDER in self._values:
+            raise InvalidOption(
+                "a table of Spark's catalog cannot be on lockstep: Spark does not give its options to a source in "
+                "Python when it is read. Use create temporary view … using lockstep options (…)"
+            )
         unknown = sorted(self._values.keys() - {name.lower() for name in known})
         if unknown:
             raise InvalidOption(
@@ -200,10 +207,13 @@ def parse_list(text: str) -> list[str]:
 
 
 def _columns(text: str) -> tuple[str, ...]:
-    columns = tuple(dict.fromkeys(parse_list(text)))
+    # As everywhere in Spark, names of columns are in any case.
+    columns = tuple(dict.fromkeys(name.lower() for name in parse_list(text)))
     unknown = [name for name in columns if name not in COLUMNS and name != DATA]
     if unknown:
-        raise ValueError(f"there is no column {', '.join(unknown)}; a message has {', '.join([*COLUMNS, DATA])}")
+        raise ValueError(
+            f"there is no column {', '.join(map(repr, unknown))}; a message has {', '.join([*COLUMNS, DATA])}"
+        )
     return columns
 
 

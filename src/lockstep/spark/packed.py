@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from lockstep.core.codec import HEADER_BYTES, STORED_COLUMNS, Codec, decrypted, header, layout_bytes, unseal
-from lockstep.errors import CorruptSegment
+from lockstep.errors import CorruptSegment, EncryptionUnavailable
 from lockstep.spark.segments import Ints
 
 UUID_BYTES = 16
@@ -38,6 +38,7 @@ class Stored(Protocol):
     """What is needed of a segment."""
 
     id: int
+    queue: str
     codec: int
     message_count: int
     body: bytes | None
@@ -53,7 +54,7 @@ class Packed:
         """Of each segment: the columns beside the payloads, by number."""
         self.is_ascii = True
         """Whether all payloads are known to be."""
-        bodies = [decrypted(segment.codec, segment.body or b"", key=key) for segment in segments]
+        bodies = [_decrypted(segment, key) for segment in segments]
         room = _room(bodies)
         end = 0
         for segment, body in zip(segments, bodies, strict=True):
@@ -113,6 +114,16 @@ class Packed:
             for count, column in zip(self._counts, found, strict=True)
         ]
         return np.concatenate(lengths), pa.py_buffer(b"".join([column[1] for column in found if column is not None]))
+
+
+def _decrypted(segment: Stored, key: bytes | None) -> bytes:
+    try:
+        return decrypted(segment.codec, segment.body or b"", key=key)
+    except EncryptionUnavailable as error:
+        raise EncryptionUnavailable(
+            f"queue {segment.queue!r} is encrypted: {error.message}. The key is LOCKSTEP_ENCRYPTION_KEY on every node, "
+            "or the variable that the option encryptionKeyEnv names"
+        ) from error
 
 
 def _room(bodies: Sequence[bytes]) -> Ints:

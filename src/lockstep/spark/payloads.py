@@ -71,6 +71,11 @@ def _refuse(rows: Rows, place: int, error: Exception, mode: PayloadMode) -> None
     )
 
 
+def check_type(kind: pa.StructType) -> None:
+    """Refuse a schema that JSON is not parsed into. Raises InvalidOption, which names the field."""
+    _decoder(kind)
+
+
 @lru_cache(maxsize=16)
 def _decoder(kind: pa.StructType) -> Callable[[bytes], Any]:
     return msgspec.json.Decoder(_type(kind, DATA) | None).decode
@@ -88,10 +93,15 @@ def _type(kind: pa.DataType, path: str) -> Any:
         return list[_field_type(kind.value_field, path)]  # type: ignore[misc]
     if pa.types.is_map(kind) and pa.types.is_string(kind.key_type):
         return dict[str, _field_type(kind.item_field, path)]  # type: ignore[misc]
-    if pa.types.is_struct(kind):
+    if pa.types.is_struct(kind) and not _is_variant(kind):
         fields = {field.name: _required(field, f"{path}.{field.name}") for field in kind}
         return TypedDict(path, fields, total=False)  # type: ignore[operator]
     raise InvalidOption(f"the option payloadSchema has {path} of a type that JSON is not parsed into: {kind}")
+
+
+def _is_variant(kind: pa.StructType) -> bool:
+    # Spark's variant is a struct to Arrow, and is known by this alone.
+    return any(b"variant" in (field.metadata or {}) for field in kind)
 
 
 def _field_type(field: pa.Field, path: str) -> Any:

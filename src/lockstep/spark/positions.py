@@ -74,8 +74,10 @@ class Look:
 class Desk:
     """One connection of the driver for all that it asks; opened anew when it was lost in between."""
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: Access, *, opened: Callable[[psycopg.Connection[Any]], None] | None = None) -> None:
+        """`opened` is called with each connection before anything is asked."""
         self._access = access
+        self._opened = opened
         self._open: ExitStack | None = None
         self._connection: psycopg.Connection[Any] | None = None
 
@@ -95,8 +97,15 @@ class Desk:
 
     def _connect(self) -> psycopg.Connection[Any]:
         self._open = ExitStack()
-        self._connection = self._open.enter_context(self._access.connect())
-        return self._connection
+        connection = self._open.enter_context(self._access.connect())
+        if self._opened is not None:
+            try:
+                self._opened(connection)
+            except BaseException:
+                self.close()
+                raise
+        self._connection = connection
+        return connection
 
     def close(self) -> None:
         if self._open is not None:
@@ -156,6 +165,16 @@ def check_system(system: str, found: str) -> None:
             f"the checkpoint belongs to another database: it was made on {system}, and this is {found}. A stream on "
             "another database, or on a restored one, needs a new checkpoint"
         )
+
+
+def place_given(place: Place, system: str | None, found: Look, *, option: str) -> Place:
+    """A place that an option gives as an offset. Raises CheckpointMismatch if it is none of this database."""
+    try:
+        check_system(system or found.system, found.system)
+        check_reached(place, found.snapshot)
+    except CheckpointMismatch as error:
+        raise CheckpointMismatch(f"the option {option} is an offset that does not fit: {error.message}") from error
+    return place
 
 
 def check_reached(place: Place, snapshot: Snapshot) -> None:

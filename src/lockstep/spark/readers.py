@@ -16,9 +16,10 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from lockstep.spark.batch import plan_batch
+from lockstep.spark.failures import told
 from lockstep.spark.offsets import Offset
 from lockstep.spark.options import ReadOptions
-from lockstep.spark.schema import arrow_schema, check_schema
+from lockstep.spark.schema import DATA, arrow_schema, check_schema
 from lockstep.spark.stream import SnapshotStream, Task
 
 if TYPE_CHECKING:
@@ -43,20 +44,26 @@ class _Reading:
         check_schema(schema, payload_type=options.payload_type)
         self._options = options
         self._schema: pa.Schema = arrow_schema(schema)
+        if DATA in self._schema.names:
+            from lockstep.spark.payloads import check_type
 
+            check_type(self._schema.field(DATA).type)
+
+    @told
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
         task: Task | None = partition.task
         if task is None:
-            return iter(())
+            return
         # The driver, which plans, imports this module, too.
         from lockstep.spark.reader import SegmentReader
 
         options = self._options
         reader = SegmentReader(options.access, task.scope, self._schema, options.payload_mode, task.watch)
-        return reader.read(task.segments)
+        yield from reader.read(task.segments)
 
 
 class BatchReader(_Reading, DataSourceReader):
+    @told
     def partitions(self) -> Sequence[InputPartition]:
         # Spark takes no partitions for one that nothing was said about.
         return [Range(task) for task in plan_batch(self._options)] or [Range(None)]
@@ -76,6 +83,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
             self._made = SnapshotStream(self._options)
         return self._made
 
+    @told
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         return self._stream.initial().as_json()
 
@@ -89,12 +97,14 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
             return ReadMinRows(self._options.messages_min)
         return ReadAllAvailable()
 
+    @told
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         begin = Offset.of(start)
         end = self._stream.latest(begin, limited=not isinstance(limit, ReadAllAvailable))
         # The very same, or else Spark runs an empty batch.
         return start if end is begin else end.as_json()
 
+    @told
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._stream.stop_at_now()
 
@@ -102,11 +112,13 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         latest = self._stream.report()
         return None if latest is None else latest.as_json()
 
+    @told
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         if start == end:
             return []
         return [Range(task) for task in self._stream.plan(Offset.of(start), Offset.of(end))]
 
+    @told
     def commit(self, end: dict[str, Any]) -> None:
         self._stream.commit(Offset.of(end))
 

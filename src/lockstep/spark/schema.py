@@ -42,10 +42,16 @@ def ddl(
     columns: Sequence[str] | None = None, *, payload_type: PayloadType = "string", payload_schema: str | None = None
 ) -> str:
     """The schema of a read. Spark parses it, and with it the payload's own schema."""
-    fields = [(name, _type(name, payload_type)) for name in columns or COLUMNS if name != DATA]
-    if payload_schema is not None:
-        fields.append((DATA, _struct(payload_schema)))
+    names = [name for name in columns or COLUMNS if name != DATA or payload_schema is not None]
+    if payload_schema is not None and DATA not in names:
+        names.append(DATA)
+    fields = [(name, _type(name, payload_type) if name != DATA else _data(payload_schema)) for name in names]
     return ", ".join(f"`{name}` {kind}" for name, kind in fields)
+
+
+def _data(payload_schema: str | None) -> str:
+    # The remark is what an error of Spark's parser shows.
+    return f"/* the option payloadSchema: */ {_struct(payload_schema or '')}"
 
 
 def _type(name: str, payload_type: PayloadType) -> str:
@@ -65,7 +71,11 @@ def _struct_of_json(payload_schema: str) -> str:
 
     try:
         return StructType.fromJson(json.loads(payload_schema)).simpleString()
-    except (ValueError, KeyError, TypeError) as error:
+    except KeyError as error:
+        raise InvalidOption(
+            f"the option payloadSchema is neither DDL nor the JSON of a schema: it has no {error}"
+        ) from error
+    except (ValueError, TypeError) as error:
         raise InvalidOption(f"the option payloadSchema is neither DDL nor the JSON of a schema: {error}") from error
 
 

@@ -16,6 +16,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from lockstep.errors import Conflict, InvalidOption, InvalidRequest
 from lockstep.spark import writer
+from lockstep.spark.failures import told
 from lockstep.spark.sink_schema import check_schema
 from lockstep.spark.writer_options import WriteOptions
 
@@ -43,7 +44,7 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
 def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> StreamWriter:
     """The writer of `df.writeStream.format("lockstep")`."""
     if overwrite:
-        raise InvalidOption("a queue takes messages in output mode append or update, and not complete")
+        raise InvalidOption("a queue takes messages in output mode append: complete would write what it has again")
     parsed = _checked(options, schema)
     if parsed.batch_id is not None:
         raise InvalidOption("the option batchId is for batch writes; a stream numbers its batches itself")
@@ -73,6 +74,7 @@ class BatchWriter(DataSourceArrowWriter):
         self._options = options
         self._own = f"batch/{uuid4()}"
 
+    @told
     def write(self, iterator: Iterator[RecordBatch]) -> StagedMessage:
         task, query_id, batch_id = _task()
         once = None
@@ -84,6 +86,7 @@ class BatchWriter(DataSourceArrowWriter):
         sink, number = once or (self._own, 0)
         return StagedMessage(writer.stage(self._options, iterator, sink=sink, batch_id=number, task=task), once)
 
+    @told
     def commit(self, messages: list[Any]) -> None:
         staged, once = _gathered(_complete(messages))
         writer.commit(self._options, staged, batch=once)
@@ -98,6 +101,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
 
+    @told
     def write(self, iterator: Iterator[RecordBatch]) -> StagedMessage:
         task, query_id, batch_id = _task()
         if query_id is None and self._options.sink_id is None:
@@ -111,6 +115,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
             writer.stage(self._options, iterator, sink=sink, batch_id=number, task=task), (sink, number)
         )
 
+    @told
     def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803
         staged, once = _gathered(_complete(messages))
         if once is not None:  # else the batch has no tasks, and nothing to write

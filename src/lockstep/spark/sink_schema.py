@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from lockstep.errors import InvalidRequest
@@ -31,6 +32,11 @@ def check_schema(fields: Sequence[tuple[str, str]], *, queue: str | None, ignore
         raise InvalidRequest(f"the sink needs a column 'payload'; the DataFrame has {', '.join(names) or 'none'}")
     if queue is None and "queue" not in names:
         raise InvalidRequest("the sink needs the option 'queue', or a column 'queue'")
+    twice = [
+        name for name, count in Counter(name.lower() for name, _ in fields).items() if count > 1 and name in COLUMNS
+    ]
+    if twice:
+        raise InvalidRequest(f"the DataFrame has {', '.join(map(repr, twice))} more than once: which is to be written?")
     unknown = [name for name in names if name not in COLUMNS and name not in GIVEN_ANEW]
     if unknown and not ignore_unknown:
         raise InvalidRequest(

@@ -20,6 +20,7 @@ from pyspark.sql.datasource import (
 )
 
 from lockstep.errors import InvalidOption
+from lockstep.spark.failures import told
 from lockstep.spark.options import ReadOptions
 from lockstep.spark.schema import ddl
 
@@ -36,10 +37,14 @@ class LockstepSource(DataSource):
     def name(cls) -> str:
         return NAME
 
+    @told
     def schema(self) -> str:
         options = self._read_options()
-        return ddl(options.columns, payload_type=options.payload_type, payload_schema=options.payload_schema)
+        columns = ddl(options.columns, payload_type=options.payload_type, payload_schema=options.payload_schema)
+        # Of a list of columns that it cannot parse, Spark shows the wrong place.
+        return f"struct<{columns}>"
 
+    @told
     def reader(self, schema: StructType) -> DataSourceReader:
         options = self._read_options()
         if options.mode == "lease":
@@ -48,6 +53,7 @@ class LockstepSource(DataSource):
 
         return BatchReader(options, schema)
 
+    @told
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         options = self._read_options()
         if options.mode == "lease":
@@ -58,11 +64,13 @@ class LockstepSource(DataSource):
 
         return StreamReader(options, schema)
 
+    @told
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from lockstep.spark.sink import batch_writer
 
         return batch_writer(self.options, schema, overwrite)
 
+    @told
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         from lockstep.spark.sink import stream_writer
 

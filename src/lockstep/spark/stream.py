@@ -10,7 +10,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from uuid import uuid4
 
@@ -63,7 +63,7 @@ class SnapshotStream:
         self._target: Snapshot | None = None
         self._listed: _Listed | None = None
         self._quiet_until = 0.0
-        self._last_batch_at = clock()
+        self._last_batch_at = self._passed_at = clock()
         self._published: tuple[str, Place] | None = None
         self._published_at = 0.0
         self._begun_at: datetime | None = None
@@ -84,9 +84,7 @@ class SnapshotStream:
                 return Place.at(found.snapshot)
             case "offset":
                 assert position.place is not None
-                positions.check_system(position.system or found.system, found.system)
-                positions.check_reached(position.place, found.snapshot)
-                return position.place
+                return positions.place_given(position.place, position.system, found, option="startingPosition")
         at = position.time(found.now)
         first = self._desk.ask(positions.first_since, list(queues.values()), at)
         return Place.at(found.snapshot) if first is None else Place(NOTHING, found.snapshot, first - 1)
@@ -108,9 +106,14 @@ class SnapshotStream:
         scope = self._scope(queues)
         self._look_for_losses(start, scope, upto)
         end, messages = self._end(start.place, scope, upto, limited=limited)
-        if end is None or (limited and self._waits(messages, now)):
+        if end is None:
+            end = self._passed(start.place, scope, upto, now)
+        elif limited and self._waits(messages, now):
+            end = None
+        if end is None:
             self._quiet_until = now + QUIET_SECONDS
-            return start
+            # Spark always runs a first batch, be it empty: from then on there is a checkpoint, and it has begun.
+            return start.moved_to(start.place, queues) if start.initial else start
         self._last_batch_at = now
         return start.moved_to(end, queues)
 
@@ -121,6 +124,18 @@ class SnapshotStream:
             if len(rest):
                 return _cut(rest, base, to, self._options if limited else None), int(rest.messages.sum())
         return None, 0
+
+    def _passed(self, start: Place, scope: Scope, upto: Snapshot, now: float) -> Place | None:
+        """Where an empty batch ends that passes messages of other partitions, or of other traces, so that they neither
+        count as lag nor are held. It comes from time to time, and before a run ends by itself."""
+        if scope.partition_ids is None and scope.trace_id is None:
+            return None
+        if self._target is None and now - self._passed_at < PUBLISH_SECONDS:
+            return None
+        self._passed_at = now
+        whole = replace(scope, partition_ids=None, trace_id=None)
+        others = self._desk.ask(list_segments, whole, start.base, upto).between(start, Place.at(upto))
+        return Place.at(upto) if len(others) else None
 
     def _waits(self, messages: int, now: float) -> bool:
         """Whether the next batch is still too small."""
