@@ -86,7 +86,15 @@ def decode_payload(raw: bytes, encoding: str | None = None, as_type: Any = None)
         return _decoder(Any if as_type is None else as_type).decode(raw)
     # A pydantic ValidationError is a ValueError, as those of msgspec and of the UTF-8 decoder are.
     except (ValueError, RecursionError) as error:
-        raise InvalidPayload(f"the payload is no {_name(as_type)}: {error}") from error
+        raise InvalidPayload(f"the payload is no {_name(as_type)}: {_reason(error)}") from error
+
+
+def _reason(error: Any) -> str:
+    """What does not fit, and where; without the payload, which pydantic would quote."""
+    if not _is_from_pydantic(error):
+        return str(error)
+    found = error.errors(include_url=False, include_input=False)
+    return "; ".join([f"{one['msg']} - at `{'.'.join(['$', *map(str, one['loc'])])}`" for one in found])
 
 
 def check_type(as_type: Any) -> None:
@@ -122,6 +130,11 @@ def _decoder(as_type: Any) -> msgspec.json.Decoder[Any]:
 def _is_model(value: Any) -> bool:
     pydantic: Any = sys.modules.get("pydantic")
     return pydantic is not None and isinstance(value, pydantic.BaseModel)
+
+
+def _is_from_pydantic(error: Any) -> bool:
+    pydantic: Any = sys.modules.get("pydantic")
+    return pydantic is not None and isinstance(error, pydantic.ValidationError)
 
 
 def _is_model_type(as_type: Any) -> bool:

@@ -144,6 +144,17 @@ async def test_payload_of_another_type_is_told_when_it_is_looked_at(client: Asyn
     assert message.raw == b'{"name":"x"}'
 
 
+@pytest.mark.parametrize("kind", [Order, Parcel, Row, Invoice])
+async def test_payload_that_does_not_fit_is_not_part_of_the_error(client: AsyncClient, kind: type) -> None:
+    """Errors of consumers are logged, and payloads must not be."""
+    await client.push("orders", {"id": "secret"})
+    [message] = await client.pop("orders", as_type=kind)
+    with pytest.raises(InvalidPayload, match=r"the payload is no .*id") as caught:
+        message.payload  # noqa: B018
+    assert "secret" not in caught.value.message
+    assert "\n" not in caught.value.message
+
+
 async def test_opaque_payload_has_no_type(client: AsyncClient) -> None:
     await client.push("images", b"\x01", encoding="image/png")
     [message] = await client.pop("images", as_type=Order)

@@ -145,6 +145,17 @@ def test_payload_of_another_type_is_told_when_it_is_looked_at(client: Client, ki
     assert message.raw == b'{"name":"x"}'
 
 
+@pytest.mark.parametrize("kind", [Order, Parcel, Row, Invoice])
+def test_payload_that_does_not_fit_is_not_part_of_the_error(client: Client, kind: type) -> None:
+    """Errors of consumers are logged, and payloads must not be."""
+    client.push("orders", {"id": "secret"})
+    [message] = client.pop("orders", as_type=kind)
+    with pytest.raises(InvalidPayload, match=r"the payload is no .*id") as caught:
+        message.payload  # noqa: B018
+    assert "secret" not in caught.value.message
+    assert "\n" not in caught.value.message
+
+
 def test_opaque_payload_has_no_type(client: Client) -> None:
     client.push("images", b"\x01", encoding="image/png")
     [message] = client.pop("images", as_type=Order)
