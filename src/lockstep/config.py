@@ -83,7 +83,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         _Seconds, _help("Calls in flight that take longer than this no longer hold up the next.")
     ] = 0.05
     call_lock_seconds: Annotated[
-        _Seconds, _help("Longest wait of a joined push for a lock; then each of its requests is tried alone.")
+        _Seconds, _help("Longest wait of joined pushes or acks for a lock; then each request is tried alone.")
     ] = 0.25
     pop_precheck: Annotated[bool, _help("Ask whether a waiting pop would find something before it is tried.")] = True
     pop_check_seconds_min: Annotated[_Seconds, _help("First wait between two such checks; it doubles.")] = 0.05

@@ -388,3 +388,26 @@ async def test_a_partition_that_somebody_holds_holds_up_no_other(database_dsn: s
             assert not any([task.done() for task in waiting])
         assert sorted(result[0].seq for result in await asyncio.gather(*waiting)) == [2, 3, 4]
         assert engine.counts.calls["push"].retried_alone > 0
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["lease", "seq"])
+async def test_a_partition_that_somebody_holds_holds_up_no_ack_of_another(database_dsn: str, whole: bool) -> None:
+    """An ack that leaves nothing ahead waits for who pushes to its partition."""
+    config = one_call_at_a_time(call_patience_seconds=0.01, call_lock_seconds=0.05)
+    async with Engine(PostgresStore(database_dsn, config=config), config) as engine:
+
+        async def leased(queue: str, partition: str) -> Ack:
+            await engine.push([Batch.of(queue, [b"1"], partition=partition)])
+            [popped] = await engine.pop([PopRequest(queue=queue, partition=partition)])
+            place = {} if whole else {"partition_id": popped.partition_ids[0], "seq": 1}
+            return Ack(lease_id=popped.lease_id, **place)  # type: ignore[arg-type]
+
+        held = [await leased(queue, "held") for queue in "abc"]
+        free = [await leased(queue, "free") for queue in "abc"]
+        async with held_partition(database_dsn, "held"):
+            waiting = [asyncio.create_task(engine.ack([ack])) for ack in held]
+            passing = [asyncio.create_task(engine.ack([ack])) for ack in free]
+            assert [outcome.success for [outcome] in await asyncio.gather(*passing)] == [True] * 3
+            assert not any([task.done() for task in waiting])
+        assert [outcome.messages for [outcome] in await asyncio.gather(*waiting)] == [1] * 3
+        assert engine.counts.calls["ack_leases" if whole else "ack"].retried_alone > 0

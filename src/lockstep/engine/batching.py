@@ -129,14 +129,14 @@ class Batching:
         )
         # Whole leases have a procedure of their own, which does not take other acks.
         self._ack_leases: Lane[Ack, list[AckOutcome]] = Lane(
-            _plainly(store.ack),
+            self._call_ack_leases,
             _part_of_outcomes,
             calls_max=ack_calls_max,
             limits=limits,
             crowded=partial(crowded, "ack"),
         )
         self._ack: Lane[Ack, list[AckOutcome]] = Lane(
-            _plainly(store.ack),
+            self._call_ack,
             _part_of_outcomes,
             calls_max=ack_calls_max,
             limits=limits,
@@ -154,10 +154,17 @@ class Batching:
         )
 
     async def _call_push(self, batches: list[Batch], *, joined: bool) -> PushResult:
-        if not joined:
-            return await self._store.push(batches, lock_seconds=None)
-        seconds = min(max(self._lock_seconds, self._push.long_seconds), self._lock_seconds_max)
-        return await self._store.push(batches, lock_seconds=seconds)
+        return await self._store.push(batches, lock_seconds=self._patience(self._push, joined))
+
+    async def _call_ack(self, acks: list[Ack], *, joined: bool) -> list[AckOutcome]:
+        return await self._store.ack(acks, lock_seconds=self._patience(self._ack, joined))
+
+    async def _call_ack_leases(self, acks: list[Ack], *, joined: bool) -> list[AckOutcome]:
+        return await self._store.ack(acks, lock_seconds=self._patience(self._ack_leases, joined))
+
+    def _patience(self, lane: Lane[Any, Any], joined: bool) -> float | None:
+        """How long a call waits for a lock: requests that were joined are not to wait for what one of them needs."""
+        return min(max(self._lock_seconds, lane.long_seconds), self._lock_seconds_max) if joined else None
 
     @property
     def counts(self) -> dict[str, CallCounts]:

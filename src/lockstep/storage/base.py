@@ -283,7 +283,7 @@ class Store(Protocol):
         May be true a little too often (a cursor that only the next pop will put right), never falsely false.
         """
 
-    async def ack(self, acks: Sequence[Ack]) -> list[AckOutcome]:
+    async def ack(self, acks: Sequence[Ack], *, lock_seconds: float | None = None) -> list[AckOutcome]:
         """End deliveries, each of `completed`, `failed`, `retry` or `dlq`; one outcome per ack, in order.
 
         The acks of one call for the same cursor are applied together, in seq order (`rules.settle`): commit of a
@@ -299,6 +299,9 @@ class Store(Protocol):
         In a shared group each message ends for itself, in no order, and nothing clamps (`shared.settle`). An ack by
         lease stands for all that the lease still holds, whatever its status; those of single messages come first. A
         message that another lease has, or no live one while a lease is named, or that was never handed out: lease_lost.
+
+        An ack that leaves nothing ahead waits for those who push to the partition: for as long as `lock_seconds`, or
+        the store's own limit, and then the call raises LockTimeout.
         """
 
     async def renew(self, renewals: Sequence[Renewal]) -> list[Renewed]:

@@ -330,6 +330,14 @@ async def test_repair_of_one_queue_leaves_the_other_alone(
     assert {problem.queue for problem in await store.verify()} == {"sound"}
 
 
+async def test_group_is_told_by_name(store: PostgresStore, session: asyncpg.Connection[Any]) -> None:
+    await fill(store)
+    await session.execute("update lockstep.cursor set due_at = null where lease_id is null")
+    problems = [problem for problem in await store.verify(queue="q") if problem.kind == "due_at_wrong"]
+    assert problems
+    assert all(problem.text.startswith(f"group '{QUEUE_MODE}' is due at no time") for problem in problems)
+
+
 async def test_missing_cursor_begins_at_the_start(store: PostgresStore, session: asyncpg.Connection[Any]) -> None:
     """Where it was nobody knows; delivering again is better than losing."""
     await fill(store)

@@ -249,7 +249,7 @@ class MemoryStore:
         now = self._now()
         return [pop.has_pending(self._state, request, now) for request in requests]
 
-    async def ack(self, acks: Sequence[Ack]) -> list[AckOutcome]:
+    async def ack(self, acks: Sequence[Ack], *, lock_seconds: float | None = None) -> list[AckOutcome]:  # noqa: ARG002
         with self._deaths() as now:
             return ack.ack(self._state, acks, now)
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
+from functools import cache, partial
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -275,22 +275,24 @@ class Delivery(Forwarding):
                 answers[i] = answer
         return answers
 
-    async def ack(self, acks: Sequence[Ack]) -> list[AckOutcome]:
+    async def ack(self, acks: Sequence[Ack], *, lock_seconds: float | None = None) -> list[AckOutcome]:
         try:
-            return await self._ack(acks, self.database.fetch)
+            return await self._ack(acks, self.database.fetch, lock_seconds)
         except Dying:
             return await self._forwarding(
-                lambda connection: self._ack(acks, partial(self.database.on, connection)),
+                lambda connection: self._ack(acks, partial(self.database.on, connection), lock_seconds),
                 partition_ids=[ack.partition_id for ack in acks if ack.partition_id is not None],
                 lease_ids=[lease_uuid(ack.lease_id) for ack in acks if ack.partition_id is None],
             )
 
-    async def _ack(self, acks: Sequence[Ack], fetch: Callable[..., Awaitable[list[Any]]]) -> list[AckOutcome]:
+    async def _ack(
+        self, acks: Sequence[Ack], fetch: Callable[..., Awaitable[list[Any]]], lock_seconds: float | None
+    ) -> list[AckOutcome]:
         whole = [i for i, ack in enumerate(acks) if _is_whole_lease(ack)]
         if len(whole) == len(acks):
-            rows = await fetch("ack_leases", *_ack_leases_call(acks, self.now()))
+            rows = await fetch("ack_leases", *_within(lock_seconds, *_ack_leases_call(acks, self.now())))
             return _lease_outcomes(acks, rows)
-        rows = await fetch("ack_items", *ack_items_call(acks, self.now()))
+        rows = await fetch("ack_items", *_within(lock_seconds, *ack_items_call(acks, self.now())))
         return item_outcomes(acks, rows)
 
     async def renew(self, renewals: Sequence[Renewal]) -> list[Renewed]:
@@ -414,6 +416,23 @@ def _is_whole_lease(ack: Ack) -> bool:
         and ack.seq is None
         and ack.transaction_id is None
     )
+
+
+def _within(lock_seconds: float | None, statement: str, *args: Any) -> tuple[Any, ...]:
+    """The call of a procedure with leases, in a statement that waits only so long for each lock."""
+    if lock_seconds is None:
+        return statement, *args
+    return _hurried(statement, len(args) + 1), *args, str(max(round(lock_seconds * 1000), 1))
+
+
+@cache
+def _hurried(statement: str, place: int) -> str:
+    """A trip less than a transaction takes. The procedure comes after the setting, because its argument needs that."""
+    setting = f"(select set_config('lock_timeout', ${place}, true) as lock_ms) s"
+    call = statement.removeprefix("select * from ").replace(
+        "$1::uuid[]", "case when s.lock_ms <> '' then $1::uuid[] end", 1
+    )
+    return f"select a.* from {setting} cross join lateral {call} a"
 
 
 def _ack_leases_call(acks: Sequence[Ack], at: Any) -> tuple[Any, ...]:

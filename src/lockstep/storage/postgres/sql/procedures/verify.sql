@@ -1,6 +1,12 @@
 -- Every invariant of the tables, one branch each; and repairs for what can be recomputed. The checks are made in slices, so that
 -- each is a short statement: over partitions, over segments, over trace entries.
 
+-- A group for people; 0 stands for the queue itself where pending messages are counted, and one that is gone has no name.
+create or replace function lockstep.group_label(_group_id int) returns text language sql stable as $$
+    select case _group_id when 0 then 'the queue'
+        else 'group ' || coalesce((select quote_literal(g.name) from lockstep.consumer_group g where g.id = _group_id), _group_id::text) end
+$$;
+
 -- Checks the partitions after _after up to _upto, or to the end, of one queue or all: all that is a partition's own.
 create or replace function lockstep.verify(_queue_id int, _after bigint, _upto bigint, _at timestamptz) returns table (kind text, problem text, queue_name text, partition_id bigint, repairable boolean)
 language sql stable as $$
@@ -31,20 +37,20 @@ language sql stable as $$
         where r.first_seq >= s.first_seqs[i] and r.last_seq < s.first_seqs[i] + s.counts[i]
     )
     union all
-    select 'cursor_missing', format('group %s has no cursor', g.name), l.queue, l.id, true
+    select 'cursor_missing', format('group %s has no cursor', quote_literal(g.name)), l.queue, l.id, true
     from lane l join lockstep.consumer_group g on g.queue_id = l.queue_id
     where not exists (select 1 from lockstep.cursor c where c.partition_id = l.id and c.group_id = g.id)
     union all
-    select 'cursor_out_of_range', format('group %s is at %s, outside of %s to %s', c.group_id, c.acked, c.start_seq, c.last_seq), c.queue, c.partition_id, true
+    select 'cursor_out_of_range', format('%s is at %s, outside of %s to %s', lockstep.group_label(c.group_id), c.acked, c.start_seq, c.last_seq), c.queue, c.partition_id, true
     from place c where c.acked > c.last_seq or (c.acked < c.start_seq and c.lease_id is null and c.due_at is null)
     union all
-    select 'lease_invalid', format('group %s has lease %s on seqs %s to %s of %s', c.group_id, c.lease_id, c.acked + 1, c.lease_to, c.last_seq),
+    select 'lease_invalid', format('%s has lease %s on seqs %s to %s of %s', lockstep.group_label(c.group_id), c.lease_id, c.acked + 1, c.lease_to, c.last_seq),
            c.queue, c.partition_id, true
     from place c
     where (c.lease_id is null) <> (c.lease_to is null) or (c.lease_id is null) <> (c.leased_at is null)
        or (c.lease_id is not null and (c.due_at is null or c.lease_to < c.acked or c.lease_to > c.last_seq))
     union all
-    select 'due_at_wrong', format('group %s is due at %s, with %s messages ahead', c.group_id, coalesce(c.due_at::text, 'no time'), lockstep.lag(c.partition_id, c.acked)),
+    select 'due_at_wrong', format('%s is due at %s, with %s messages ahead', lockstep.group_label(c.group_id), coalesce(c.due_at::text, 'no time'), lockstep.lag(c.partition_id, c.acked)),
            c.queue, c.partition_id, true
     from place c where c.lease_id is null
       and ((c.due_at is null and c.last_stored > c.acked)
@@ -52,7 +58,7 @@ language sql stable as $$
         or (coalesce(c.last_stored, 0) <= c.acked
             and (c.due_at < coalesce(_at, clock_timestamp()) - interval '1 minute' or c.due_at > coalesce(_at, clock_timestamp()))))
     union all
-    select 'delivery_wrong', format('group %s has seqs %s to %s in flight, but has handed out up to %s', d.group_id, d.from_seq, d.to_seq, coalesce(d.acked::text, 'nothing')),
+    select 'delivery_wrong', format('%s has seqs %s to %s in flight, but has handed out up to %s', lockstep.group_label(d.group_id), d.from_seq, d.to_seq, coalesce(d.acked::text, 'nothing')),
            d.queue, d.partition_id, true
     from (
         select d.*, l.queue, c.acked, g.mode, lag(d.to_seq) over (partition by d.partition_id, d.group_id order by d.from_seq) as previous_to
@@ -114,7 +120,7 @@ $$;
 -- Checks how full a queue is said to be.
 create or replace function lockstep.verify_depth(_queue_id int) returns table (kind text, problem text, queue_name text, partition_id bigint, repairable boolean)
 language sql stable as $$
-    select 'depth_wrong', format('group %s is counted with %s pending messages, but has %s', t.group_id, t.counted, t.expected), q.name, null::bigint, true
+    select 'depth_wrong', format('%s is counted with %s pending messages, but has %s', lockstep.group_label(t.group_id), t.counted, t.expected), q.name, null::bigint, true
     from lockstep.queue q
     cross join lateral (
         select coalesce(e.group_id, d.group_id) as group_id, e.pending as expected, d.pending as counted
