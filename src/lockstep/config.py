@@ -322,7 +322,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         _Seconds, _help("Longest time that a statement of a Spark task may run.")
     ] = 300.0
     pipeline_stop_timeout_seconds: Annotated[
-        _Seconds, _help("Longest wait, when a pipeline is stopped, for the batches that it is working on.")
+        _Seconds,
+        _help("Longest wait, when a pipeline or an archive is stopped, for the batches that it is working on."),
     ] = 60.0
     duty_pass_seconds_max: Annotated[_Seconds, _help("A duty that takes longer goes on in another pass.")] = 10.0
     duty_hold_seconds: Annotated[

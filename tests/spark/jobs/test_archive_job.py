@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +29,7 @@ from lockstep.spark.jobs.files import Files
 from lockstep.spark.jobs.manifest import Manifest
 from lockstep.storage.postgres.store import PostgresStore
 from support.builders import batch, push_n
+from support.spark_writes import wait_for_waiter
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -249,6 +253,34 @@ async def test_follow_archives_until_it_is_stopped(spark: SparkSession, database
     assert [one.messages for one in seen] == [3, 4]
     assert (done.batches, done.messages) == (2, 4)
     await store.close()
+
+
+@pytest.mark.parametrize("follow", [True, False])
+async def test_batch_that_is_being_written_when_it_is_stopped_is_finished(
+    spark: SparkSession, database_dsn: str, tmp_path: Path, follow: bool
+) -> None:
+    store = PostgresStore(database_dsn)
+    for number in (1, 2):
+        await push_n(store, "q", start=number)
+    await store.close()
+    stop = threading.Event()
+    one_by_one = options(database_dsn, tmp_path, "q", follow=follow, interval_seconds=0.1, batch_messages_max=1)
+    with ThreadPoolExecutor(1) as beside, psycopg.connect(database_dsn) as holding:
+
+        def hold_the_next(one: QueueArchived) -> None:
+            if one.batches == 1:
+                holding.execute("lock table lockstep.archive_file in share mode")
+
+        ran = beside.submit(archive.job, spark, one_by_one, progress=hold_the_next, stop=stop)
+        waiting = partial(wait_for_waiter, database_dsn, "archive_stage", seconds=120, alive=lambda: not ran.done())
+        await asyncio.to_thread(waiting)
+        stop.set()
+        # It waits for the batch, and the batch for us.
+        assert (await asyncio.to_thread(wait, [ran], timeout=1)).not_done
+        holding.rollback()
+        [done] = ran.result(60)
+    assert (done.batches, done.messages) == (2, 2)
+    assert archived(spark, database_dsn, tmp_path).count() == 2
 
 
 async def test_bad_input_is_a_clear_error(spark: SparkSession, database_dsn: str, tmp_path: Path) -> None:

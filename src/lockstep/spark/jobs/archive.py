@@ -7,6 +7,7 @@ archive, so that retention leaves what is not archived yet.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ import msgspec
 
 from lockstep.spark.database import Access
 from lockstep.spark.failures import explain, explained_by_spark
+from lockstep.spark.gate import Gate
 from lockstep.spark.jobs.archives import CHECKPOINTS, ArchiveWriter, Written, write_times_as_such
 from lockstep.spark.jobs.files import Files
 from lockstep.spark.jobs.manifest import Manifest
@@ -73,8 +75,8 @@ def job(
     progress: Progress | None = None,
     stop: threading.Event | None = None,
 ) -> list[QueueArchived]:
-    """Archive what is there, or, with follow, until `stop` is set. Raises QueueNotFound; Conflict if another run is at
-    it."""
+    """Archive what is there, or, with follow, until `stop` is set; batches that are being written then are finished.
+    Raises QueueNotFound; Conflict if another run is at it."""
     stop = stop or threading.Event()
     # The connection holds the lock of the archive: a batch can only be committed by who has it.
     with explained_by_spark(), options.access.connect() as connection:
@@ -91,14 +93,15 @@ def job(
 
 def _run(streams: list[_Stream], options: ArchiveOptions, stop: threading.Event) -> None:
     """With follow all queues at once, otherwise one after the other."""
+    seconds = options.access.config().pipeline_stop_timeout_seconds
     if options.follow:
-        with _running(streams) as queries:
+        with _running(streams, seconds) as queries:
             while not stop.wait(POLL_SECONDS) and all(query.isActive for query in queries):
                 pass
             _check(queries)
         return
     for stream in streams:
-        with _running([stream]) as queries:
+        with _running([stream], seconds) as queries:
             while queries[0].isActive and not stop.wait(POLL_SECONDS):
                 pass
             _check(queries)
@@ -114,14 +117,15 @@ def _check(queries: list[StreamingQuery]) -> None:
 
 
 @contextmanager
-def _running(streams: list[_Stream]) -> Iterator[list[StreamingQuery]]:
-    queries: list[StreamingQuery] = []
+def _running(streams: list[_Stream], stop_seconds: float) -> Iterator[list[StreamingQuery]]:
     try:
-        queries.extend(stream.start() for stream in streams)
-        yield queries
+        yield [stream.start() for stream in streams]
     finally:
-        for query in queries:
-            query.stop()
+        until = time.monotonic() + stop_seconds
+        for stream in streams:
+            stream.close_gate()
+        for stream in streams:
+            stream.stop(max(until - time.monotonic(), 0.0))
 
 
 class _Stream:
@@ -144,7 +148,8 @@ class _Stream:
         self._files = files
         self._writer = writer
         self._progress = progress
-        self._query_id: str | None = None
+        self._query: StreamingQuery | None = None
+        self._gate = Gate()
         self._started = threading.Event()
         self.archived = QueueArchived(queue=queue)
 
@@ -154,10 +159,19 @@ class _Stream:
             trigger = {"processingTime": f"{self._options.interval_seconds} seconds"}
         reader = self._spark.readStream.format("lockstep").options(**self._source())
         writer = reader.load().writeStream.foreachBatch(self._write).trigger(**trigger)
-        query = writer.option("checkpointLocation", self._checkpoint()).start()
-        self._query_id = str(query.id)
+        self._query = writer.option("checkpointLocation", self._checkpoint()).start()
         self._started.set()
-        return query
+        return self._query
+
+    def close_gate(self) -> None:
+        """No batch begins any more."""
+        self._gate.close()
+
+    def stop(self, seconds: float) -> None:
+        """Stop the query, after its batch if that ends in time."""
+        if self._query is not None:
+            with self._gate.emptied(seconds):
+                self._query.stop()
 
     def _checkpoint(self) -> str:
         # A queue that was deleted and made again is another one, and is archived from its beginning.
@@ -175,11 +189,11 @@ class _Stream:
 
     def _write(self, messages: DataFrame, batch: int) -> None:
         # The first batch may come before start() has returned; the id, which is that of the checkpoint, is known after.
-        self._started.wait()
-        assert self._query_id is not None
-        write_times_as_such(messages.sparkSession)
-        written = self._writer.write(messages, self._query_id, batch)
-        self._count(written)
+        self._gate.await_opening(self._started)
+        assert self._query is not None
+        with self._gate.passing():
+            write_times_as_such(messages.sparkSession)
+            self._count(self._writer.write(messages, str(self._query.id), batch))
 
     def _count(self, written: Written) -> None:
         self.archived = QueueArchived(

@@ -22,6 +22,7 @@ import msgspec
 from lockstep.errors import InvalidOption, LockstepError
 from lockstep.spark.database import Access
 from lockstep.spark.failures import explain, explained_by_spark
+from lockstep.spark.gate import Gate, Stopping
 from lockstep.spark.jobs.options import source_options
 from lockstep.spark.options import parse_duration
 from lockstep.spark.pipelines.batches import Batches
@@ -186,13 +187,9 @@ def _stop(runs: Sequence[StepRun], seconds: float) -> None:
     """Stop all of them, each after the batch that it is working on."""
     until = time.monotonic() + seconds
     for one in runs:
-        one.stopping.set()
+        one.close_gate()
     for one in runs:
         one.stop(max(until - time.monotonic(), 0.0))
-
-
-class _Stopping(Exception):
-    """The step is being stopped, and this batch is not begun."""
 
 
 class StepRun:
@@ -206,14 +203,13 @@ class StepRun:
         self._record = Record(step, options.access)
         self._batches = Batches(step, options.access)
         self._checkpoint = checkpoint_of(step, options.checkpoints)
-        self._gate = threading.Lock()
+        self._gate = Gate()
         self._query: StreamingQuery | None = None
         self._started = threading.Event()
         self._failure: BaseException | None = None
         self._outcomes: dict[int, Outcome] = {}
         self._seen_at = 0.0
         self._reported = -1
-        self.stopping = threading.Event()
         self.done = StepDone(step=step.name)
 
     def start(self) -> None:
@@ -242,11 +238,9 @@ class StepRun:
 
     def _on_batch(self, frame: DataFrame, batch_id: int) -> None:
         """Called by Spark, in a thread of its own. The first batch may come before start() has returned."""
-        while not self._started.wait(POLL_SECONDS):
-            if self.stopping.is_set():
-                raise _Stopping
+        self._gate.await_opening(self._started)
         assert self._query is not None
-        with self._through_gate():
+        with self._gate.passing():
             place = Place(f"{self._step.full_name}/{self._query.id}", batch_id)
             try:
                 outcome = self._batches.run(frame, place)
@@ -259,18 +253,6 @@ class StepRun:
     def _add(self, **counts: int) -> None:
         more = {name: getattr(self.done, name) + count for name, count in counts.items()}
         self.done = msgspec.structs.replace(self.done, **more)
-
-    @contextmanager
-    def _through_gate(self) -> Iterator[None]:
-        while not self._gate.acquire(timeout=POLL_SECONDS):
-            if self.stopping.is_set():
-                raise _Stopping
-        try:
-            if self.stopping.is_set():
-                raise _Stopping
-            yield
-        finally:
-            self._gate.release()
 
     def look(self) -> bool:
         """Tell what came of batches since the last look; whether the query is still running."""
@@ -305,23 +287,23 @@ class StepRun:
                     )
                 )
 
+    def close_gate(self) -> None:
+        """No batch begins any more."""
+        self._gate.close()
+
     def stop(self, seconds: float) -> None:
         """Stop the query, after its batch if that ends in time."""
         if self._query is None:
             return
         until = time.monotonic() + seconds
-        held = self._gate.acquire(timeout=seconds)
-        try:
-            if held:
+        with self._gate.emptied(seconds) as empty:
+            if empty:
                 self._let_spark_log(min(until, time.monotonic() + LOGGED_SECONDS))
             # A failure to stop leaves a query that cannot get through the gate.
             with suppress(Exception):
                 self._query.stop()
             with suppress(Exception):
                 self.look()
-        finally:
-            if held:
-                self._gate.release()
 
     def _let_spark_log(self, until: float) -> None:
         """Wait until Spark has told of what is done: a moment after a batch it has also noted that it need not run it
@@ -337,7 +319,7 @@ class StepRun:
         if self._failure is not None:
             raise self._failure
         error = None if self._query is None else self._query.exception()
-        if error is not None and _Stopping.__name__ not in str(error):
+        if error is not None and Stopping.__name__ not in str(error):
             self._failure = explain(error)
             raise self._failure
 
