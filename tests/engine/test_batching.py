@@ -297,6 +297,19 @@ async def test_a_second_call_is_begun_once_enough_has_gathered(store: Store) -> 
     assert sorted(result[0].seq for result in results) == [1, 2, 3, 4, 5, 6]
 
 
+async def test_large_pushes_wait_for_nobody_until_few_connections_are_left(store: Store) -> None:
+    gate = Gate(store, "push")
+    engine = Engine(gate, one_call_at_a_time(call_messages_large=3, pool_connections_max=5))  # type: ignore[arg-type]
+    sizes = [3, 3, 3, 3, 3, 1, 1, 3, 2]
+    tasks = [asyncio.create_task(engine.push([batch("p", *[b"x"] * size)])) for size in sizes]
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert gate.calls["push"] == 4, "one connection is for everything else"
+    gate.open()
+    assert [len(result) for result in await asyncio.gather(*tasks)] == sizes
+    assert gate.calls["push"] == 8, "only small ones went together"
+
+
 @pytest.mark.parametrize(("wait_seconds_max", "answer"), [(0.001, Answer.SHED), (3600, Answer.EXECUTE)])
 async def test_many_messages_are_a_crowd_once_they_have_to_wait(
     store: Store, wait_seconds_max: float, answer: Answer

@@ -113,11 +113,12 @@ class Batching:
             _part_of_push,
             calls_max=push_calls_max,
             limits=limits,
+            size=_payload_bytes,
             crowded=partial(crowded, "push"),
         )
         # What waits for its time is a transaction of several steps, which other pushes need not pay for.
         self._schedule: Lane[Batch, PushResult] = Lane(
-            self._call_push, _part_of_push, calls_max=push_calls_max, limits=limits
+            self._call_push, _part_of_push, calls_max=push_calls_max, limits=limits, size=_payload_bytes
         )
         self._pop: Lane[PopRequest, list[Popped]] = Lane(
             _plainly(store.pop),
@@ -147,10 +148,18 @@ class Batching:
         )
         # Requests that are queued become one bundle, and bundles are of one kind.
         self._queue_push: Lane[NewOperation, list[str]] = Lane(
-            _plainly(store.queue_operations), _part_of_list, calls_max=push_calls_max, limits=limits
+            _plainly(store.queue_operations),
+            _part_of_list,
+            calls_max=push_calls_max,
+            limits=limits,
+            size=_operation_bytes,
         )
         self._queue_ack: Lane[NewOperation, list[str]] = Lane(
-            _plainly(store.queue_operations), _part_of_list, calls_max=ack_calls_max, limits=limits
+            _plainly(store.queue_operations),
+            _part_of_list,
+            calls_max=ack_calls_max,
+            limits=limits,
+            size=_operation_bytes,
         )
 
     async def _call_push(self, batches: list[Batch], *, joined: bool) -> PushResult:
@@ -189,9 +198,8 @@ class Batching:
 
     async def push(self, batches: Sequence[Batch]) -> PushResult:
         messages = sum([len(batch.columns.payloads) for batch in batches])
-        size = sum([sum(map(len, batch.columns.payloads)) for batch in batches])
         lane = self._schedule if any([batch.schedule is not None for batch in batches]) else self._push
-        return await lane.ask(batches, messages=messages, bytes=size)
+        return await lane.ask(batches, messages=messages)
 
     async def pop(self, requests: Sequence[PopRequest]) -> list[Popped]:
         apart = frozenset(
@@ -229,7 +237,7 @@ class Batching:
     async def queue(self, operation: NewOperation) -> str:
         """Queue a request; returns the id of the operation."""
         lane = self._queue_push if operation.kind == "push" else self._queue_ack
-        ids = await lane.ask([operation], messages=operation.messages(), bytes=operation.bytes())
+        ids = await lane.ask([operation], messages=operation.messages())
         return ids[0]
 
     async def close(self) -> None:
@@ -246,6 +254,14 @@ def _plainly(verb: Callable[[list[Any]], Awaitable[Any]]) -> Call:
         return verb(items)
 
     return call
+
+
+def _payload_bytes(batches: Sequence[Batch]) -> int:
+    return sum([sum(map(len, batch.columns.payloads)) for batch in batches])
+
+
+def _operation_bytes(operations: Sequence[NewOperation]) -> int:
+    return sum([operation.bytes() for operation in operations])
 
 
 def _part_of_push(result: PushResult, start: int, stop: int) -> PushResult:

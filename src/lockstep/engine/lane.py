@@ -94,6 +94,10 @@ class Limits:
     patience_seconds: float
     calls_late_max: int
     """Most calls in flight while those before take long: some connections stay for everything else."""
+    messages_large: int
+    """A request of so many gains nothing from company: it goes alone, and does not wait for others to end."""
+    calls_large_max: int
+    """Unless so many calls are in flight: of a pool that is not small some connections stay for everything else."""
     crowd_requests: int
     """If more wait than this, or more bytes, or what takes longer than so many seconds, somebody is told."""
     crowd_bytes: int
@@ -110,6 +114,8 @@ class Limits:
             messages_min=config.call_messages_min if config.batching else 0,
             patience_seconds=config.call_patience_seconds,
             calls_late_max=max(config.pool_connections_max // 2, 1),
+            messages_large=config.call_messages_large,
+            calls_large_max=config.pool_connections_max - config.pool_connections_max // 5,
             crowd_requests=config.load_requests_max,
             crowd_bytes=config.load_bytes_max,
             crowd_seconds=config.load_wait_seconds_max,
@@ -133,12 +139,15 @@ class Lane(Generic[Item, Answer]):
         *,
         calls_max: int,
         limits: Limits,
+        size: Callable[[Sequence[Item]], int] | None = None,
         abandoned: Callable[[Answer], None] | None = None,
         crowded: Callable[[], None] | None = None,
     ) -> None:
         self._call = call
         self._split = split
         """The part of a call's answer that belongs to the items from one place to another."""
+        self._size = size
+        """The bytes of a request, looked at only if it has to wait."""
         self._calls_max = calls_max
         self._limits = limits
         self._abandoned = abandoned
@@ -172,21 +181,21 @@ class Lane(Generic[Item, Answer]):
         items: Sequence[Item],
         *,
         messages: int = 1,
-        bytes: int = 0,
         keys: frozenset[Hashable] = frozenset(),
         apart: frozenset[Hashable] = frozenset(),
     ) -> Answer:
         """Two requests that have one of their `keys` in common never share a call; two that have one of `apart` in
         common are never in flight in two calls, but may share one."""
         self.counts.requests += 1
-        if self._abandoned is None and not self._waiting and self._may_start(messages):
+        if self._abandoned is None and not self._waiting and self._may_start(messages, lone=True):
             return await self._ask_alone(items, messages)
         # The loop's own clock stands still within a turn, and a turn in which many ask is long.
         now = time.monotonic()
-        asked = _Asked(items, messages, bytes, keys, apart, asyncio.get_running_loop().create_future(), now)
+        size = 0 if self._size is None else self._size(items)
+        asked = _Asked(items, messages, size, keys, apart, asyncio.get_running_loop().create_future(), now)
         self._waiting.append(asked)
         self._waiting_messages += messages
-        self._waiting_bytes += bytes
+        self._waiting_bytes += size
         self._messages_each += _EACH_SHARE * (messages - self._messages_each)
         self._start()
         if self._is_crowded(asked.at):
@@ -240,10 +249,12 @@ class Lane(Generic[Item, Answer]):
                 if all([asked.answer.done() for asked in self._calls[task]]):
                     task.cancel()
 
-    def _may_start(self, messages: int) -> bool:
-        """Whether a call for so many messages may be begun now."""
+    def _may_start(self, messages: int, *, lone: bool = False) -> bool:
+        """Whether a call for so many messages, of one request or of several, may be begun now."""
         in_flight = len(self._calls) + self._direct
         if in_flight == 0:
+            return True
+        if lone and messages >= self._limits.messages_large and in_flight < self._limits.calls_large_max:
             return True
         if in_flight < self._calls_max and messages >= self._limits.messages_min:
             return True
@@ -311,11 +322,14 @@ class Lane(Generic[Item, Answer]):
                 continue
             messages += asked.messages
             bytes += asked.bytes
-            too_much = messages > self._limits.messages_max or bytes > self._limits.bytes_max
+            large = asked.messages >= self._limits.messages_large
+            too_much = large or messages > self._limits.messages_max or bytes > self._limits.bytes_max
             if gathered and (too_much or not keys.isdisjoint(asked.keys)):
                 break
             keys |= asked.keys
             gathered.append(self._take())
+            if large:
+                break
         self._waiting.extendleft(reversed(left))
         return gathered
 
