@@ -80,7 +80,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         _Count, _help("A further call of a kind is begun, beside one in flight, for no fewer messages than this.")
     ] = 200
     call_messages_large: Annotated[
-        _Count, _help("A push of so many messages need not wait to be joined with others, while few are in flight.")
+        _Count, _help("A push of so many messages to few partitions does not wait to be joined with others.")
     ] = 500
     call_patience_seconds: Annotated[
         _Seconds, _help("Calls in flight that take longer than this no longer hold up the next.")

@@ -299,8 +299,8 @@ async def test_a_second_call_is_begun_once_enough_has_gathered(store: Store) -> 
 
 async def test_large_pushes_wait_for_nobody_until_few_connections_are_left(store: Store) -> None:
     gate = Gate(store, "push")
-    engine = Engine(gate, one_call_at_a_time(call_messages_large=3, pool_connections_max=5))  # type: ignore[arg-type]
-    sizes = [3, 3, 3, 3, 3, 1, 1, 3, 2]
+    engine = Engine(gate, one_call_at_a_time(call_messages_large=300, pool_connections_max=5))  # type: ignore[arg-type]
+    sizes = [300, 300, 300, 300, 300, 1, 299, 300, 2]
     tasks = [asyncio.create_task(engine.push([batch("p", *[b"x"] * size)])) for size in sizes]
     for _ in range(3):
         await asyncio.sleep(0)
@@ -308,6 +308,14 @@ async def test_large_pushes_wait_for_nobody_until_few_connections_are_left(store
     gate.open()
     assert [len(result) for result in await asyncio.gather(*tasks)] == sizes
     assert gate.calls["push"] == 8, "only small ones went together"
+
+
+async def test_large_push_to_many_partitions_is_joined_with_others(store: Store) -> None:
+    gate = Gate(store, "push")
+    engine = Engine(gate, one_call_at_a_time(call_messages_large=10))  # type: ignore[arg-type]
+    spread = [batch(f"p{number}", b"x") for number in range(20)]
+    await asked_together(gate, *[engine.push(spread) for _ in range(4)])
+    assert gate.calls["push"] == 2
 
 
 @pytest.mark.parametrize(("wait_seconds_max", "answer"), [(0.001, Answer.SHED), (3600, Answer.EXECUTE)])

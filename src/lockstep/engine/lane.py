@@ -22,6 +22,10 @@ _CROWD_PART = 8
 """Of the time that a crowd takes, which its first has waited: one that is served at once is no crowd."""
 _LONG = 3
 """A call is long that takes so many times as long as those of late."""
+_LARGE_EACH = 100
+"""Messages in each item of a large request, on average."""
+_LARGE_CALLS = 4
+"""Large requests that a small pool has in flight at a time."""
 _SECONDS_SHARE = 0.2
 """Of the last call, in the average."""
 _EACH_SHARE = 0.05
@@ -95,7 +99,8 @@ class Limits:
     calls_late_max: int
     """Most calls in flight while those before take long: some connections stay for everything else."""
     messages_large: int
-    """A request of so many gains nothing from company: it goes alone, and does not wait for others to end."""
+    """A request of so many, in few items, gains nothing from company: it goes alone, and does not wait for others to
+    end. One of many items does, because others may have items for the same partitions."""
     calls_large_max: int
     """Unless so many calls are in flight: of a pool that is not small some connections stay for everything else."""
     crowd_requests: int
@@ -115,7 +120,7 @@ class Limits:
             patience_seconds=config.call_patience_seconds,
             calls_late_max=max(config.pool_connections_max // 2, 1),
             messages_large=config.call_messages_large,
-            calls_large_max=config.pool_connections_max - config.pool_connections_max // 5,
+            calls_large_max=min(config.pool_connections_max, max(config.pool_connections_max // 2, _LARGE_CALLS)),
             crowd_requests=config.load_requests_max,
             crowd_bytes=config.load_bytes_max,
             crowd_seconds=config.load_wait_seconds_max,
@@ -187,7 +192,8 @@ class Lane(Generic[Item, Answer]):
         """Two requests that have one of their `keys` in common never share a call; two that have one of `apart` in
         common are never in flight in two calls, but may share one."""
         self.counts.requests += 1
-        if self._abandoned is None and not self._waiting and self._may_start(messages, lone=True):
+        large = self._is_large(messages, len(items))
+        if self._abandoned is None and not self._waiting and self._may_start(messages, large=large):
             return await self._ask_alone(items, messages)
         # The loop's own clock stands still within a turn, and a turn in which many ask is long.
         now = time.monotonic()
@@ -249,12 +255,15 @@ class Lane(Generic[Item, Answer]):
                 if all([asked.answer.done() for asked in self._calls[task]]):
                     task.cancel()
 
-    def _may_start(self, messages: int, *, lone: bool = False) -> bool:
-        """Whether a call for so many messages, of one request or of several, may be begun now."""
+    def _is_large(self, messages: int, items: int) -> bool:
+        return messages >= self._limits.messages_large and messages >= _LARGE_EACH * items
+
+    def _may_start(self, messages: int, *, large: bool = False) -> bool:
+        """Whether a call for so many messages, or for a large request, may be begun now."""
         in_flight = len(self._calls) + self._direct
         if in_flight == 0:
             return True
-        if lone and messages >= self._limits.messages_large and in_flight < self._limits.calls_large_max:
+        if large and in_flight < self._limits.calls_large_max:
             return True
         if in_flight < self._calls_max and messages >= self._limits.messages_min:
             return True
@@ -322,7 +331,7 @@ class Lane(Generic[Item, Answer]):
                 continue
             messages += asked.messages
             bytes += asked.bytes
-            large = asked.messages >= self._limits.messages_large
+            large = self._is_large(asked.messages, len(asked.items))
             too_much = large or messages > self._limits.messages_max or bytes > self._limits.bytes_max
             if gathered and (too_much or not keys.isdisjoint(asked.keys)):
                 break
