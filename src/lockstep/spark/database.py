@@ -16,7 +16,7 @@ import psycopg
 from lockstep.config import ENVIRONMENT_PREFIX, Config, load
 from lockstep.errors import InvalidOption, LockstepError, Unavailable
 from lockstep.storage.postgres.failures import translate
-from lockstep.storage.postgres.pool import ISOLATION
+from lockstep.storage.postgres.session import ISOLATION
 
 APPLICATION_NAME = "lockstep-spark"
 

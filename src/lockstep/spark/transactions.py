@@ -13,7 +13,8 @@ from psycopg.rows import tuple_row
 from lockstep.errors import Unavailable
 from lockstep.spark.database import explained
 from lockstep.storage.postgres.failures import RETRYABLE, StaleName
-from lockstep.storage.postgres.pool import PLANNER, backoff_seconds
+from lockstep.storage.postgres.pool import backoff_seconds
+from lockstep.storage.postgres.session import PLANNER
 
 T = TypeVar("T")
 

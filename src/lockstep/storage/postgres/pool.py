@@ -25,6 +25,7 @@ from lockstep.storage.postgres.failures import (
     may_retry_connect,
     unreachable,
 )
+from lockstep.storage.postgres.session import ISOLATION, PLANNER
 
 logger = logging.getLogger("lockstep.storage.pool")
 
@@ -33,18 +34,6 @@ Watcher = Callable[[bool], None]
 Prepare = Callable[["asyncpg.Connection[Any]"], Awaitable[Any]]
 """What is done with the first connection to a server that was away."""
 
-# To lock and then look takes a fresh snapshot for the look: whatever the database or the role has as its default.
-ISOLATION = {"default_transaction_isolation": "read committed"}
-
-# Our statements have one right plan, through indexes, whatever the values are and however little the statistics know
-# of a new table. Planning a pop takes three times as long as running it. See docs/decisions/0006.
-PLANNER = {
-    "jit": "off",
-    "plan_cache_mode": "force_generic_plan",
-    "enable_seqscan": "off",
-    "enable_hashjoin": "off",
-    "enable_mergejoin": "off",
-}
 _ADDRESS = "the address of the database is not like postgresql://user:password@host:port/database?option=value"
 _BACKOFF_SECONDS_MIN = 0.01
 _BACKOFF_SECONDS_MAX = 2.0
