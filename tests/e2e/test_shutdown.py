@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from pathlib import Path
 
 import aiohttp
 import pytest
 
-from support.broker import Broker, data
+from support.broker import TIMEOUT_SECONDS, Broker, data
 from support.locks import PUSHES, held_up
 from support.server import running_server
 
@@ -66,6 +67,19 @@ async def test_push_whose_body_is_still_on_its_way_is_finished(tmp_path: Path, q
             await one.wait_closed()
 
 
+async def until_nobody_listens(url: str) -> None:
+    _, _, port = url.rpartition(":")
+    async with asyncio.timeout(TIMEOUT_SECONDS):
+        while True:
+            try:
+                _, writer = await asyncio.open_connection("localhost", int(port))
+            except OSError:
+                return
+            writer.close()
+            with suppress(ConnectionError):
+                await writer.wait_closed()
+
+
 async def test_new_requests_are_refused_while_the_server_stops(database_dsn: str, tmp_path: Path, queue: str) -> None:
     with running_server(database_dsn, tmp_path, **PATIENT) as server:
         async with Broker(server.url) as broker, Broker(server.url) as late:
@@ -77,6 +91,7 @@ async def test_new_requests_are_refused_while_the_server_stops(database_dsn: str
                 await pushes.wait_for_waiter()
                 stopping = asyncio.create_task(asyncio.to_thread(server.stop))
                 assert await poll is None
+                await until_nobody_listens(server.url)  # what came before that is answered
                 with pytest.raises(aiohttp.ClientConnectionError):
                     await late.push_to(queue, 3)
                 pushes.release()
