@@ -31,6 +31,7 @@ Switched off, every request is a call of its own; all else is the same.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -105,6 +106,7 @@ class Batching:
         self._shared: set[tuple[str | None, str]] = set()
         """Groups, by queue, that were found to be shared."""
         limits = Limits.of(config)
+        joined = dataclasses.replace(limits, messages_large=_UNLIMITED)
         push_calls_max, pop_calls_max, ack_calls_max = config.push_calls_max, config.pop_calls_max, config.ack_calls_max
         if not config.batching:
             push_calls_max = pop_calls_max = ack_calls_max = _UNLIMITED
@@ -124,7 +126,7 @@ class Batching:
             _plainly(store.pop),
             _part_of_list,
             calls_max=pop_calls_max,
-            limits=limits,
+            limits=joined,
             abandoned=self._releases.release,
             crowded=partial(crowded, "pop"),
         )
@@ -133,18 +135,18 @@ class Batching:
             self._call_ack_leases,
             _part_of_outcomes,
             calls_max=ack_calls_max,
-            limits=limits,
+            limits=joined,
             crowded=partial(crowded, "ack"),
         )
         self._ack: Lane[Ack, list[AckOutcome]] = Lane(
             self._call_ack,
             _part_of_outcomes,
             calls_max=ack_calls_max,
-            limits=limits,
+            limits=joined,
             crowded=partial(crowded, "ack"),
         )
         self._renew: Lane[Renewal, list[Renewed]] = Lane(
-            _plainly(store.renew), _part_of_list, calls_max=ack_calls_max, limits=limits
+            _plainly(store.renew), _part_of_list, calls_max=ack_calls_max, limits=joined
         )
         # Requests that are queued become one bundle, and bundles are of one kind.
         self._queue_push: Lane[NewOperation, list[str]] = Lane(

@@ -24,8 +24,6 @@ _LONG = 3
 """A call is long that takes so many times as long as those of late."""
 _LARGE_EACH = 100
 """Messages in each item of a large request, on average."""
-_LARGE_CALLS = 4
-"""Large requests that a small pool has in flight at a time."""
 _SECONDS_SHARE = 0.2
 """Of the last call, in the average."""
 _EACH_SHARE = 0.05
@@ -102,7 +100,7 @@ class Limits:
     """A request of so many, in few items, gains nothing from company: it goes alone, and does not wait for others to
     end. One of many items does, because others may have items for the same partitions."""
     calls_large_max: int
-    """Unless so many calls are in flight: of a pool that is not small some connections stay for everything else."""
+    """Unless so many calls are in flight: the other connections stay for everything else."""
     crowd_requests: int
     """If more wait than this, or more bytes, or what takes longer than so many seconds, somebody is told."""
     crowd_bytes: int
@@ -120,7 +118,7 @@ class Limits:
             patience_seconds=config.call_patience_seconds,
             calls_late_max=max(config.pool_connections_max // 2, 1),
             messages_large=config.call_messages_large,
-            calls_large_max=min(config.pool_connections_max, max(config.pool_connections_max // 2, _LARGE_CALLS)),
+            calls_large_max=max(config.pool_connections_max // 2, 1),
             crowd_requests=config.load_requests_max,
             crowd_bytes=config.load_bytes_max,
             crowd_seconds=config.load_wait_seconds_max,
