@@ -51,7 +51,7 @@ def test_shared_group_and_expiry(lockstep: CommandLine, queue: str) -> None:
 
 
 def test_messages_of_a_shared_group_end_one_by_one(lockstep: CommandLine, queue: str) -> None:
-    lockstep("queue", "configure", queue, "--group-mode", "shared", "--retry-limit", "0")
+    lockstep("queue", "configure", queue, "--group-mode", "shared", "--retry-limit", "1")
     for number in range(4):
         lockstep("push", queue, str(number))
     leased = lockstep.json("pop", queue, "-g", "g", "-n", "4")

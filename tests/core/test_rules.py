@@ -215,7 +215,7 @@ def test_items_are_applied_in_seq_order() -> None:
     assert [(outcome.index, outcome.messages) for outcome in result.outcomes] == [(1, 2), (0, 3)]
 
 
-@pytest.mark.parametrize("status", ["completed", "failed", "retry", "dlq"])
+@pytest.mark.parametrize("status", ["completed", "failed", "retry", "released", "dlq"])
 def test_other_lease_changes_nothing(status: AckStatus) -> None:
     cursor = leased()
     result = settle(cursor, item(1, status, lease=OTHER))
@@ -249,7 +249,7 @@ def test_completed_again_is_a_noop() -> None:
     assert (errors(result), result.outcomes[0].noop, result.cursor.acked) == ([None], True, 3)
 
 
-@pytest.mark.parametrize("status", ["failed", "retry", "dlq"])
+@pytest.mark.parametrize("status", ["failed", "retry", "released", "dlq"])
 def test_failure_of_something_done_is_committed(status: AckStatus) -> None:
     result = settle(leased(acked=3), item(2, status))
     assert (errors(result), result.released, result.deaths) == (["committed"], False, [])
@@ -266,7 +266,7 @@ def test_retry_charges_nothing_and_waits_for_nothing() -> None:
     assert (result.cursor.attempts, result.released, result.not_before, result.deaths) == (1, True, None, [])
 
 
-@pytest.mark.parametrize("status", ["failed", "retry"])
+@pytest.mark.parametrize("status", ["failed", "retry", "released"])
 def test_failure_clamps_what_comes_after_it(status: AckStatus) -> None:
     result = settle(leased(to=5), item(1), item(2, status, index=1), item(5, index=2), item(3, "dlq", index=3))
     assert errors(result) == [None, None, "clamped", "clamped"]
@@ -323,7 +323,7 @@ def test_ack_of_nothing_says_nothing_about_due_at() -> None:
     st.lists(
         st.tuples(
             st.one_of(st.none(), st.integers(1, 8)),
-            st.sampled_from(["completed", "failed", "retry", "dlq"]),
+            st.sampled_from(["completed", "failed", "retry", "released", "dlq"]),
             st.sampled_from([LEASE, OTHER, None]),
         ),
         max_size=8,

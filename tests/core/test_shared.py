@@ -114,7 +114,10 @@ def test_lease_of_which_nothing_is_left_ends_in_vain() -> None:
 def test_time_to_retry_at_is_not_in_the_past() -> None:
     early, late = NOW - timedelta(seconds=9), NOW + timedelta(seconds=9)
     items = [item(0, 1, "retry", retry_at=early), item(1, 3, "failed", retry_at=late)]
-    assert settle([leased(1, 1), leased(3, 3)], *items).ranges == [waiting(1, 1), waiting(3, 3, late, attempts=1)]
+    assert settle([leased(1, 1), leased(3, 3)], *items).ranges == [
+        waiting(1, 1, attempts=1),
+        waiting(3, 3, late, attempts=1),
+    ]
 
 
 def test_expired_lease_is_charged_to_every_message() -> None:

@@ -53,7 +53,7 @@ waits = st.sampled_from([0, 0, 0.001, 1, 2.5, 5, 10, 30, 31, 400])
 modes = st.sampled_from(["all", "all", "all", "new", "from"])
 back = st.integers(0, 6)
 """How many to count back from the newest."""
-statuses = st.sampled_from(["completed", "completed", "failed", "failed", "retry", "dlq"])
+statuses = st.sampled_from(["completed", "completed", "failed", "failed", "retry", "released", "dlq"])
 
 options = st.builds(
     QueueOptions,

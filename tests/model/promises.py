@@ -507,14 +507,14 @@ class Promises:
         for seq, index, ack in items:
             error, noop, dead = None, False, False
             if clamped:
-                error = None if ack.status in ("failed", "retry") else "clamped"
+                error = None if ack.status in ("failed", "retry", "released") else "clamped"
             elif seq <= cursor.acked:
                 noop = ack.status == "completed"
                 error = None if noop else "committed"
             elif ack.status == "completed":
                 cursor.acked, cursor.attempts = seq, 0
                 changed = True
-            elif ack.status == "retry":
+            elif ack.status in ("retry", "released"):
                 released = clamped = True
             else:
                 released = True

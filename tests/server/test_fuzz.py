@@ -79,7 +79,7 @@ class Target:
             "query_id": [query["query_id"]],
             "id": [letters[0]["id"]],
             "trace_id": [_TRACE],
-            "status": ["completed", "failed", "retry", "dlq"],
+            "status": ["completed", "failed", "retry", "released", "dlq"],
             "from": ["2020-01-01T00:00:00Z"],
             "to": ["2100-01-01T00:00:00Z"],
             "limit": [1, 1000],

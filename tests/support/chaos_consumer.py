@@ -91,7 +91,8 @@ class Consumer:
         """All at once, or in two halves, or not at all."""
         way = random.random()
         if way < 0.1:
-            await self._ack([self._ending(lane, found[0], lease_id, "retry") for lane, found in lanes.items()])
+            status = random.choice(("retry", "released"))
+            await self._ack([self._ending(lane, found[0], lease_id, status) for lane, found in lanes.items()])
             return
         if way < 0.3:
             halves = {lane: found[len(found) // 2] for lane, found in lanes.items()}

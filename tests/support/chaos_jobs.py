@@ -66,7 +66,7 @@ class JobsConsumer:
                 acks.append(self._ack(popped, message, "completed"))
                 batches.append(Batch.of(JOBS_DONE, [message.payload], partition=message.queue))
             elif way < COMPLETED_SHARE + GIVEN_BACK_SHARE:
-                acks.append(self._ack(popped, message, "retry"))
+                acks.append(self._ack(popped, message, "released"))
         if acks:
             await self._engine.transaction(acks, batches)
 

@@ -230,7 +230,7 @@ class Attempt(NamedTuple):
     @property
     def possible(self) -> bool:
         """The cursor may have passed the message."""
-        return self.sent.status != "retry" and (self.answer is None or self.answer.success)
+        return self.sent.status not in ("retry", "released") and (self.answer is None or self.answer.success)
 
 
 def check(

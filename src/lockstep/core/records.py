@@ -15,7 +15,9 @@ from lockstep.core.policy import GroupMode, QueueOptions
 from lockstep.errors import InvalidRequest, TransactionRolledBack
 
 MessageStatus = Literal["pending", "processing", "completed", "dead_letter"]
-AckStatus = Literal["completed", "failed", "retry", "dlq"]
+AckStatus = Literal["completed", "failed", "retry", "released", "dlq"]
+"""How a delivery ended. `retry` asks for another one, `released` is as if there had been none. rules.py and shared.py
+say what each does to the attempts."""
 AckError = Literal["unresolvable", "committed", "lease_lost", "clamped"]
 SubscriptionMode = Literal["all", "new", "from"]
 ClearScope = Literal["all", "unleased", "scheduled"]

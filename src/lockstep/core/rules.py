@@ -29,6 +29,8 @@ STOPPED = datetime.max.replace(tzinfo=UTC)
 """The due_at of a stopped cursor: never due, and never overwritten by a push. PostgreSQL stores infinity."""
 
 LEASE_EXPIRED = "lease expired"
+RETRIED_TOO_OFTEN = "retried too often"
+"""The error of a dead letter whose last delivery asked for a retry and gave no reason."""
 EXPIRED = "expired"
 """The error of a dead letter whose message was too old to be delivered."""
 
@@ -223,7 +225,7 @@ def settle(cursor: Cursor, items: Iterable[AckItem], options: QueueOptions, now:
         if error is not None:
             result.outcomes.append(ItemOutcome(item.index, error))
         elif clamped:
-            passed = item.status in ("failed", "retry")
+            passed = item.status in ("failed", "retry", "released")
             result.outcomes.append(ItemOutcome(item.index, None if passed else "clamped"))
         elif item.seq is not None and item.seq <= result.cursor.acked:
             done = item.status == "completed"
@@ -258,7 +260,7 @@ def _apply(result: Settlement, item: AckItem, options: QueueOptions, now: dateti
         result.outcomes.append(ItemOutcome(item.index, messages=item.seq - before))
         return False
     result.released = True
-    if item.status == "retry":
+    if item.status in ("retry", "released"):
         result.not_before = None if item.retry_at is None else max(now, item.retry_at)
         result.outcomes.append(ItemOutcome(item.index))
         return True

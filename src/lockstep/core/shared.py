@@ -13,8 +13,9 @@ seqs. A message is in one of these states:
 
 So a message that is done leaves nothing behind, and a lease costs one range, however many messages it has: a range is
 cut only when its messages end differently. The low-water mark, up to which everything is done, is just before the first
-range. `attempts` counts the failed deliveries of each message of a range. Ranges do not overlap and lie up to `acked`;
-some of their messages may have been removed since.
+range. `attempts` counts the deliveries of each message of a range that ended without completing it: by `failed`, by
+`retry`, or by a lease that ran out; each of them may exhaust it. What is `released` counts as not delivered.
+Ranges do not overlap and lie up to `acked`; some of their messages may have been removed since.
 
 The memory store calls these functions. The SQL procedures say the same in SQL, and the model tests hold them to it.
 """
@@ -23,12 +24,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import chain
 
 from lockstep.core.policy import QueueOptions
 from lockstep.core.records import AckError
-from lockstep.core.rules import LEASE_EXPIRED, STOPPED, AckItem, Cursor, Death, ItemOutcome
+from lockstep.core.rules import LEASE_EXPIRED, RETRIED_TOO_OFTEN, STOPPED, AckItem, Cursor, Death, ItemOutcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +202,7 @@ def _settle_message(
     assert found is not None
     fate = fates[item.seq] = _fate(item, found.attempts, options, now)
     if fate.died:
-        result.deaths.append(Death(item.seq, fate.attempts, item.error, fate.recorded))
+        result.deaths.append(Death(item.seq, fate.attempts, _reason(item), fate.recorded))
     if not fate.done:
         result.put_back.add(item.index)
     messages = int(item.status == "completed")
@@ -232,15 +233,19 @@ def _again(item: AckItem, ended: _Fate) -> ItemOutcome:
 def _fate(item: AckItem, attempts: int, options: QueueOptions, now: datetime) -> _Fate:
     if item.status == "completed":
         return _Fate()
-    if item.status == "retry":
-        return _Fate(max(now, item.retry_at or now), attempts)
+    if item.status == "released":
+        return _Fate(now, attempts)
     attempts += 1
-    if item.status == "failed" and attempts <= options.retry_limit:
-        retry_at = now + options.retry_delay(attempts) if item.retry_at is None else max(now, item.retry_at)
-        return _Fate(retry_at, attempts)
-    if item.status == "failed" and options.on_exhausted == "stop":
+    if item.status != "dlq" and attempts <= options.retry_limit:
+        delay = options.retry_delay(attempts) if item.status == "failed" else timedelta(0)
+        return _Fate(now + delay if item.retry_at is None else max(now, item.retry_at), attempts)
+    if item.status != "dlq" and options.on_exhausted == "stop":
         return _Fate(STOPPED, attempts)
     return _Fate(None, attempts, died=True, recorded=item.status == "dlq" or options.on_exhausted == "dead")
+
+
+def _reason(item: AckItem) -> str | None:
+    return RETRIED_TOO_OFTEN if item.status == "retry" and item.error is None else item.error
 
 
 def _cut(ranges: Iterable[Range], fates: dict[int, _Fate]) -> list[Range]:
@@ -276,7 +281,7 @@ def _settle_lease(
             kept.append(again(one, due_at=fate.due_at, attempts=fate.attempts))
             result.put_back.add(item.index)
         if fate.died:
-            result.deaths += [Death(seq, fate.attempts, item.error, fate.recorded) for seq in stored(one)]
+            result.deaths += [Death(seq, fate.attempts, _reason(item), fate.recorded) for seq in stored(one)]
             dead = dead or fate.recorded
     result.ranges = sorted(kept, key=lambda one: one.first)
     messages = sum(map(len, held)) if item.status == "completed" else 0

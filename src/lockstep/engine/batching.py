@@ -69,7 +69,7 @@ class _Releases:
     def release(self, popped: Iterable[Popped]) -> None:
         leases = [one.lease_id for one in popped if one.lease_id is not None]
         if leases:
-            acks = [Ack(lease_id=lease_id, status="retry") for lease_id in leases]
+            acks = [Ack(lease_id=lease_id, status="released") for lease_id in leases]
             task = asyncio.create_task(self._release(acks))
             self.tasks.add(task)
             task.add_done_callback(self.tasks.discard)

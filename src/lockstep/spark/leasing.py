@@ -225,7 +225,7 @@ class Leases:
 
     def release(self) -> None:
         """Let go of what was not planned, to be delivered at once."""
-        self._release(self._lease_ids(_UNPLANNED, [self._stream]), "retry", None)
+        self._release(self._lease_ids(_UNPLANNED, [self._stream]), "released", None)
 
     def _release(self, lease_ids: Sequence[UUID], status: str, error: str | None) -> None:
         if not lease_ids:

@@ -40,13 +40,37 @@ async def test_whole_delivery_of_a_shared_group(client: AsyncClient) -> None:
     assert (await client.depth("jobs", "g")).pending == 0
 
 
-async def test_giving_back_a_delivery_of_a_shared_group(client: AsyncClient) -> None:
+@pytest.mark.parametrize(("way", "attempt"), [("retry", 2), ("release", 1)])
+async def test_giving_back_a_delivery_of_a_shared_group(client: AsyncClient, way: str, attempt: int) -> None:
     await push_numbers(client, 3)
     delivery = await client.pop("jobs", group="g", mode="shared", batch=3)
     await delivery[1].ack()
-    await delivery.retry()
+    await getattr(delivery, way)()
     again = await client.pop("jobs", group="g", batch=3)
-    assert again.payloads() == [0, 2]
+    assert (again.payloads(), [message.attempt for message in again]) == ([0, 2], [attempt, attempt])
+
+
+async def test_retries_of_a_shared_group_have_an_end_and_releases_have_none(client: AsyncClient) -> None:
+    await client.configure("jobs", retry_limit=1)
+    await push_numbers(client, 2)
+    for attempt in (1, 2):
+        delivery = await client.pop("jobs", group="g", mode="shared", batch=2)
+        assert [message.attempt for message in delivery] == [attempt, 1]
+        await delivery[0].retry()
+        await delivery[1].release()
+    assert (await client.pop("jobs", group="g", batch=2)).payloads() == [1]
+    assert [letter.attempts for letter in (await client.dead_letters(queue="jobs")).items] == [2]
+
+
+async def test_consumer_that_leaves_its_loop_charges_nothing(client: AsyncClient) -> None:
+    await client.configure("jobs", retry_limit=0)
+    await push_numbers(client, 1)
+    for _ in range(3):
+        async with client.consume("jobs", group="g", mode="shared") as consumer:
+            async for message in consumer:
+                assert (message.payload, message.attempt) == (0, 1)
+                break
+    assert (await client.dead_letters(queue="jobs")).total == 0
 
 
 async def test_retry_at_a_time(client: AsyncClient) -> None:

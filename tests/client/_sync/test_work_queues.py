@@ -41,13 +41,37 @@ def test_whole_delivery_of_a_shared_group(client: Client) -> None:
     assert (client.depth("jobs", "g")).pending == 0
 
 
-def test_giving_back_a_delivery_of_a_shared_group(client: Client) -> None:
+@pytest.mark.parametrize(("way", "attempt"), [("retry", 2), ("release", 1)])
+def test_giving_back_a_delivery_of_a_shared_group(client: Client, way: str, attempt: int) -> None:
     push_numbers(client, 3)
     delivery = client.pop("jobs", group="g", mode="shared", batch=3)
     delivery[1].ack()
-    delivery.retry()
+    getattr(delivery, way)()
     again = client.pop("jobs", group="g", batch=3)
-    assert again.payloads() == [0, 2]
+    assert (again.payloads(), [message.attempt for message in again]) == ([0, 2], [attempt, attempt])
+
+
+def test_retries_of_a_shared_group_have_an_end_and_releases_have_none(client: Client) -> None:
+    client.configure("jobs", retry_limit=1)
+    push_numbers(client, 2)
+    for attempt in (1, 2):
+        delivery = client.pop("jobs", group="g", mode="shared", batch=2)
+        assert [message.attempt for message in delivery] == [attempt, 1]
+        delivery[0].retry()
+        delivery[1].release()
+    assert (client.pop("jobs", group="g", batch=2)).payloads() == [1]
+    assert [letter.attempts for letter in (client.dead_letters(queue="jobs")).items] == [2]
+
+
+def test_consumer_that_leaves_its_loop_charges_nothing(client: Client) -> None:
+    client.configure("jobs", retry_limit=0)
+    push_numbers(client, 1)
+    for _ in range(3):
+        with client.consume("jobs", group="g", mode="shared") as consumer:
+            for message in consumer:
+                assert (message.payload, message.attempt) == (0, 1)
+                break
+    assert (client.dead_letters(queue="jobs")).total == 0
 
 
 def test_retry_at_a_time(client: Client) -> None:

@@ -24,7 +24,7 @@ from support.clock import SetClock
 
 GARBAGE = ["garbage", "0190a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b", "x" * 300, "日本"]
 garbage_ids = pytest.mark.parametrize("garbage", GARBAGE, ids=["text", "uuid", "long", "unicode"])
-NACKS: list[AckStatus] = ["failed", "retry", "dlq"]
+NACKS: list[AckStatus] = ["failed", "retry", "released", "dlq"]
 
 
 async def popped_of(store: Store, count: int, **request: object) -> tuple[Popped, list[Message]]:
@@ -206,7 +206,7 @@ async def test_ack_of_nothing(store: Store) -> None:
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0), (1, 3, 0, 2)])
-@pytest.mark.parametrize("status", ["failed", "retry"])
+@pytest.mark.parametrize("status", ["failed", "retry", "released"])
 async def test_nack_clamps_what_follows_it(store: Store, status: AckStatus, order: tuple[int, ...]) -> None:
     await configure(store, "q", retry_delay_ms=0)
     popped, messages = await popped_of(store, 4)
@@ -219,7 +219,7 @@ async def test_nack_clamps_what_follows_it(store: Store, status: AckStatus, orde
     assert (await lag_of(store, "q")).acked == 1
     again = await pop(store, "q", batch=10)
     assert seqs(again) == [2, 3, 4]
-    assert attempts_of(again) == [1 if status == "retry" else 2] * 3
+    assert attempts_of(again) == [2 if status == "failed" else 1] * 3
 
 
 async def test_nack_behind_a_nack_changes_nothing(store: Store) -> None:
@@ -537,7 +537,7 @@ async def test_seq_below_the_cursor_is_a_noop(store: Store) -> None:
     assert (outcome.success, outcome.noop) == (True, True)
 
 
-@pytest.mark.parametrize(("status", "attempt"), [("failed", 2), ("retry", 1)])
+@pytest.mark.parametrize(("status", "attempt"), [("failed", 2), ("retry", 1), ("released", 1)])
 async def test_nack_by_lease_gives_the_head_of_each_partition_back(
     store: Store, status: AckStatus, attempt: int
 ) -> None:

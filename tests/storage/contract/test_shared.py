@@ -18,6 +18,7 @@ from lockstep.core.records import (
     Renewal,
     Subscription,
 )
+from lockstep.core.rules import RETRIED_TOO_OFTEN
 from lockstep.errors import GroupModeMismatch, QueueFull, TransactionRolledBack
 from lockstep.storage.base import Store
 from support.builders import (
@@ -35,7 +36,7 @@ from support.builders import (
 from support.clock import SetClock
 
 GROUP = "workers"
-NACKS: list[AckStatus] = ["failed", "retry", "dlq"]
+NACKS: list[AckStatus] = ["failed", "retry", "released", "dlq"]
 
 
 async def lease(store: Store, count: int = 1, **request: Any) -> Popped:
@@ -70,7 +71,7 @@ async def test_pop_takes_what_is_to_be_retried_before_what_is_new(store: Store) 
     first = await lease(store, 2)
     await store.ack([ack_in(first, 1, "retry")])
     popped = await lease(store, 3)
-    assert (seqs(popped), attempts_of(popped)) == ([2, 3, 4], [1, 1, 1])
+    assert (seqs(popped), attempts_of(popped)) == ([2, 3, 4], [2, 1, 1])
 
 
 async def test_expired_lease_is_delivered_again_with_an_attempt_charged(store: Store, clock: SetClock) -> None:
@@ -165,7 +166,7 @@ async def test_expired_messages_are_not_delivered_again(store: Store, clock: Set
     await store.ack([ack_in(popped, number, "retry") for number in range(3)])
     clock.advance(10)
     assert seqs(await lease(store, 5)) == [3]
-    assert await dead(store) == [(1, 0, "expired"), (2, 0, "expired")]
+    assert await dead(store) == [(1, 1, "expired"), (2, 1, "expired")]
 
 
 async def test_message_is_not_expired_while_it_is_leased(store: Store, clock: SetClock) -> None:
@@ -228,7 +229,7 @@ async def test_nack_by_lease_speaks_for_all_of_it(store: Store, clock: SetClock,
     clock.advance(1)
     again = await lease(store, 9)
     assert seqs(again) == ([] if status == "dlq" else [1, 2, 3])
-    assert set(attempts_of(again)) == {"failed": {2}, "retry": {1}, "dlq": set()}[status]
+    assert set(attempts_of(again)) == {"failed": {2}, "retry": {2}, "released": {1}, "dlq": set()}[status]
     assert await dead(store) == ([(seq, 1, "no") for seq in (1, 2, 3)] if status == "dlq" else [])
 
 
@@ -254,34 +255,50 @@ async def test_message_is_retried_at_the_given_time(store: Store, clock: SetCloc
     clock.advance(59.999)
     assert not await lease(store, 1)
     clock.advance(0.001)
-    assert attempts_of(await lease(store, 1)) == [2 if status == "failed" else 1]
+    assert attempts_of(await lease(store, 1)) == [2]
 
 
-@pytest.mark.parametrize("by", ["failure", "expiry"])
+@pytest.mark.parametrize(("by", "error"), [("failed", "bad"), ("retry", "bad"), ("expiry", "lease expired")])
 @pytest.mark.parametrize("policy", ["dead", "drop", "stop"])
-async def test_message_is_exhausted_at_the_limit(store: Store, clock: SetClock, policy: str, by: str) -> None:
+async def test_message_is_exhausted_at_the_limit(
+    store: Store, clock: SetClock, policy: str, by: AckStatus, error: str
+) -> None:
     await configure(store, "q", retry_limit=1, retry_delay_ms=0, on_exhausted=policy, lease_seconds=10)
     await push_n(store, "q", 2)
     for _ in range(2):
         popped = await lease(store, 1)
         assert seqs(popped) == [1]
-        if by == "failure":
-            await store.ack([ack_in(popped, 0, "failed", error="bad")])
+        if by != "expiry":
+            await store.ack([ack_in(popped, 0, by, error="bad")])
         clock.advance(10)
     assert seqs(await lease(store, 5)) == [2]
-    error = "bad" if by == "failure" else "lease expired"
     assert await dead(store) == ([(1, 2, error)] if policy == "dead" else [])
     lag = await lag_of(store, "q", group=GROUP)
     assert (lag.stopped, lag.lag) == (policy == "stop", 2 if policy == "stop" else 1)
 
 
-async def test_retry_charges_nothing_however_often(store: Store) -> None:
+@pytest.mark.parametrize("whole", [False, True])
+async def test_retry_without_a_reason_dies_of_it(store: Store, whole: bool) -> None:
+    await configure(store, "q", retry_limit=1)
+    await push_n(store, "q", 1)
+    for attempt in (1, 2):
+        popped = await lease(store, 1)
+        assert attempts_of(popped) == [attempt]
+        asked = Ack(lease_id=popped.lease_id, status="retry") if whole else ack_in(popped, 0, "retry")
+        [outcome] = await store.ack([asked])
+        assert (outcome.success, outcome.dead, outcome.released) == (True, attempt == 2, attempt == 1)
+    assert not await lease(store, 1)
+    assert await dead(store) == [(1, 2, RETRIED_TOO_OFTEN)]
+
+
+@pytest.mark.parametrize("whole", [False, True])
+async def test_release_charges_nothing_however_often(store: Store, whole: bool) -> None:
     await configure(store, "q", retry_limit=0)
     await push_n(store, "q", 1)
     for _ in range(5):
         popped = await lease(store, 1)
         assert attempts_of(popped) == [1]
-        await store.ack([ack_in(popped, 0, "retry")])
+        await store.ack([Ack(lease_id=popped.lease_id, status="released") if whole else ack_in(popped, 0, "released")])
 
 
 async def test_one_bad_ack_fails_for_itself_only(store: Store) -> None:

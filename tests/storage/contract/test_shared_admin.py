@@ -97,7 +97,7 @@ async def test_utilisation_counts_a_partition_once(store: Store, clock: SetClock
             found.partitions_stopped,
         )
 
-    await configure(store, "q", retry_limit=0, on_exhausted="stop")
+    await configure(store, "q", retry_limit=1, on_exhausted="stop")
     await push_n(store, "q", 2)
     popped = await lease(store, 1, lease_seconds=1000)
     assert await counted() == (0, 1, 0, 0)

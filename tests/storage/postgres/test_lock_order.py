@@ -63,7 +63,7 @@ class Worker:
             self._leases.append(popped.lease_id)
 
     async def ack(self) -> None:
-        status = self._random.choice(("completed", "completed", "failed", "retry"))
+        status = self._random.choice(("completed", "completed", "failed", "retry", "released"))
         leases = self._some_leases()
         for lease in leases:
             self._leases.remove(lease)

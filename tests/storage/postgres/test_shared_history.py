@@ -54,7 +54,7 @@ class State:
         freed = self.lease(at, None)
         if status in ("completed", "dlq"):
             return replace(freed, done=freed.done | {at})
-        if status == "retry":
+        if status == "released":
             return freed
         attempts = (*self.attempts[:at], self.attempts[at] + 1, *self.attempts[at + 1 :])
         failed = replace(freed, attempts=attempts)
@@ -174,7 +174,7 @@ class Recorder:
         if not self.leases:
             return None
         lease_id = self.chance.choice(self.leases[-4:])
-        status: AckStatus = self.chance.choice(["completed", "completed", "retry", "failed", "dlq"])
+        status: AckStatus = self.chance.choice(["completed", "completed", "released", "retry", "failed", "dlq"])
         [outcome] = await self.store.ack([Ack(lease_id=lease_id, seq=None if at is None else at + 1, status=status)])
         return End(lease_id, at, status, outcome.error, outcome.noop)
 

@@ -42,8 +42,9 @@ def ack(
 
     All that LEASE_ID holds is completed; or, with another --status, given back. failed: its first message comes
     again after the retry delay, or becomes a dead letter if its attempts are used up. retry: all comes again at
-    once, and no attempt is charged. dlq: the first message becomes a dead letter. In a shared group each of them speaks
-    for all messages that the lease still holds, or for the one with --seq.
+    once, and no attempt is charged, but in a shared group. released: as if nothing had been delivered. dlq: the first
+    message becomes a dead letter. In a shared group each of them speaks for all messages that the lease still holds, or
+    for the one with --seq.
     """
     if partition_id is not None and seq is None:
         raise click.UsageError("--partition-id goes with --seq.")

@@ -38,8 +38,13 @@ class AsyncDeliveredMessage(ReceivedMessage):
         await self._delivery.end_at(self, "failed", error, retry_at)
 
     async def retry(self, at: datetime | None = None) -> None:
-        """Give it back, for now or for a time, without charging an attempt. Raises LeaseLost."""
+        """Ask for it again, now or at a time. In a shared group this one counts as an attempt, and if none is left the
+        message is exhausted; in an ordered group it does not. Raises LeaseLost."""
         await self._delivery.end_at(self, "retry", None, at)
+
+    async def release(self) -> None:
+        """Give it back at once, as if it had not been delivered. Raises LeaseLost."""
+        await self._delivery.end_at(self, "released", None)
 
     async def dead(self, error: str | None = None) -> None:
         """To the dead letters, whatever attempts are left. Raises LeaseLost."""
@@ -92,7 +97,7 @@ class AsyncDelivery:
             await self._send(self._progress.ends("failed", error))
 
     async def retry(self) -> None:
-        """Give all of it back at once, without charging an attempt. Raises LeaseLost."""
+        """Ask for all of it again, at once. Raises LeaseLost."""
         async with self._lock:
             await self._send(self._progress.ends("retry"))
 
@@ -164,11 +169,12 @@ class AsyncDelivery:
             await self._send(self._progress.commits())
 
     async def release(self) -> None:
-        """Tell the store what is done, and give back the rest. Nothing that is said afterwards counts."""
+        """Tell the store what is done, and give back the rest as if it had not been delivered. Nothing that is said
+        afterwards counts."""
         async with self._lock:
             try:
                 if not self._progress.over:
-                    await self._send(self._progress.ends("retry"))
+                    await self._send(self._progress.ends("released"))
             finally:
                 self._progress.end()
 

@@ -39,8 +39,13 @@ class DeliveredMessage(ReceivedMessage):
         self._delivery.end_at(self, "failed", error, retry_at)
 
     def retry(self, at: datetime | None = None) -> None:
-        """Give it back, for now or for a time, without charging an attempt. Raises LeaseLost."""
+        """Ask for it again, now or at a time. In a shared group this one counts as an attempt, and if none is left the
+        message is exhausted; in an ordered group it does not. Raises LeaseLost."""
         self._delivery.end_at(self, "retry", None, at)
+
+    def release(self) -> None:
+        """Give it back at once, as if it had not been delivered. Raises LeaseLost."""
+        self._delivery.end_at(self, "released", None)
 
     def dead(self, error: str | None = None) -> None:
         """To the dead letters, whatever attempts are left. Raises LeaseLost."""
@@ -93,7 +98,7 @@ class Delivery:
             self._send(self._progress.ends("failed", error))
 
     def retry(self) -> None:
-        """Give all of it back at once, without charging an attempt. Raises LeaseLost."""
+        """Ask for all of it again, at once. Raises LeaseLost."""
         with self._lock:
             self._send(self._progress.ends("retry"))
 
@@ -165,11 +170,12 @@ class Delivery:
             self._send(self._progress.commits())
 
     def release(self) -> None:
-        """Tell the store what is done, and give back the rest. Nothing that is said afterwards counts."""
+        """Tell the store what is done, and give back the rest as if it had not been delivered. Nothing that is said
+        afterwards counts."""
         with self._lock:
             try:
                 if not self._progress.over:
-                    self._send(self._progress.ends("retry"))
+                    self._send(self._progress.ends("released"))
             finally:
                 self._progress.end()
 

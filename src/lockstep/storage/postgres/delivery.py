@@ -157,7 +157,7 @@ class Delivery(Forwarding):
             return await self._filled(requests, rows, names)
         except LockstepError:
             # What cannot be read, for want of a key, is not kept from others until the lease runs out.
-            await self.ack([Ack(lease_id=str(lease), status="retry") for lease in leases])
+            await self.ack([Ack(lease_id=str(lease), status="released") for lease in leases])
             raise
 
     async def _pop_at_once(

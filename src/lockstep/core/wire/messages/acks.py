@@ -21,6 +21,7 @@ _STATUSES: dict[str, AckStatus] = {
     "success": "completed",
     "failed": "failed",
     "retry": "retry",
+    "released": "released",
     "dlq": "dlq",
 }
 

@@ -220,7 +220,7 @@ begin
             _outcomes := _outcomes || (_item.item, 'lease_lost', false, false, 0)::lockstep.ack_outcome;
         elsif _clamped then
             _outcomes := _outcomes
-                || (_item.item, case when _item.status not in ('failed', 'retry') then 'clamped' end, false, false, 0)::lockstep.ack_outcome;
+                || (_item.item, case when _item.status not in ('failed', 'retry', 'released') then 'clamped' end, false, false, 0)::lockstep.ack_outcome;
         elsif _item.seq <= _acked then
             _outcomes := _outcomes || (_item.item, case when _item.status <> 'completed' then 'committed' end,
                 _item.status = 'completed', false, 0)::lockstep.ack_outcome;
@@ -228,7 +228,7 @@ begin
             _outcomes := _outcomes || (_item.item, null, false, false, _item.seq - _acked)::lockstep.ack_outcome;
             _acked := _item.seq;
             _attempts := 0;
-        elsif _item.status = 'retry' then
+        elsif _item.status in ('retry', 'released') then
             _outcomes := _outcomes || (_item.item, null, false, false, 0)::lockstep.ack_outcome;
             _released := true;
             _clamped := true;

@@ -193,23 +193,28 @@ create or replace function lockstep.shared_fate(
     out again_at timestamptz, out attempts int, out died boolean, out recorded boolean
 ) language sql stable as $$
     select t.again_at, t.attempts, t.again_at is null and _status <> 'completed',
-           t.again_at is null and (_status = 'dlq' or (_status = 'failed' and _queue.on_exhausted = 'dead'))
+           t.again_at is null and (_status = 'dlq' or (_status <> 'completed' and _queue.on_exhausted = 'dead'))
     from (
         select case
-                   when _status = 'retry' then greatest(_now, _retry_at)
-                   when _status <> 'failed' then null
-                   when _attempts < _queue.retry_limit and _retry_at is null then _now + lockstep.retry_delay(_queue, _attempts + 1)
+                   when _status = 'released' then _now
+                   when _status not in ('failed', 'retry') then null
+                   when _attempts < _queue.retry_limit and _status = 'failed' and _retry_at is null then _now + lockstep.retry_delay(_queue, _attempts + 1)
                    when _attempts < _queue.retry_limit then greatest(_now, _retry_at)
                    when _queue.on_exhausted = 'stop' then 'infinity'::timestamptz end as again_at,
-               _attempts + (_status in ('failed', 'dlq'))::int as attempts
+               _attempts + (_status in ('failed', 'retry', 'dlq'))::int as attempts
     ) t
+$$;
+
+-- The error of the dead letter that an ack makes (shared._reason).
+create or replace function lockstep.shared_reason(_item lockstep.ack_item) returns text language sql immutable as $$
+    select coalesce(_item.error, case when _item.status = 'retry' then 'retried too often' end)
 $$;
 
 -- What becomes of the acks of single messages. Each message ends once, by the first ack that may end it.
 create or replace function lockstep.shared_ends(_items lockstep.ack_item[], _live uuid[], _queue lockstep.queue, _now timestamptz)
 returns lockstep.shared_end[] language sql stable as $$
     with single as (
-        select i.item, i.seq, i.status, i.error as reason, i.retry_at, d.from_seq, d.attempts,
+        select i.item, i.seq, i.status, lockstep.shared_reason(i) as reason, i.retry_at, d.from_seq, d.attempts,
                case
                    when i.seq is null then 'unresolvable'
                    when d.from_seq is null and (i.seq > c.acked or (i.lease_id is not null and i.lease_id <> all (_live))) then 'lease_lost'
@@ -284,7 +289,7 @@ begin
     select h.partition_id, h.group_id, h.from_seq, h.to_seq, f.again_at, f.attempts
     from unnest(_held) h cross join lateral lockstep.shared_fate(_item.status, _item.retry_at, h.attempts, _queue, _now) f
     where f.again_at is not null;
-    perform lockstep.shared_deaths(_queue.id, t.group_id, t.partition_id, t.from_seq, t.to_seq, t.attempts, _item.error, _now)
+    perform lockstep.shared_deaths(_queue.id, t.group_id, t.partition_id, t.from_seq, t.to_seq, t.attempts, lockstep.shared_reason(_item), _now)
     from (
         select h.group_id, h.partition_id, h.from_seq, h.to_seq, f.attempts
         from unnest(_held) h cross join lateral lockstep.shared_fate(_item.status, _item.retry_at, h.attempts, _queue, _now) f
