@@ -151,7 +151,7 @@ BAD_REQUESTS: dict[str, tuple[Call, str]] = {
     ),
     "ack NUL transaction": (ack(partition_id=1, transaction_id="\x00"), "NUL"),
     "ack number transaction": (ack(partition_id=1, transaction_id=7), "must be a string"),
-    "ack status": (ack(lease_id=LEASE, status="done"), "status must be one of completed, failed, retry, dlq"),
+    "ack status": (ack(lease_id=LEASE, status="done"), "status must be one of completed, failed, retry, released, dlq"),
     "ack status list": (ack(lease_id=LEASE, status=[]), "status must be one of"),
     "ack error": (ack(lease_id=LEASE, status="failed", error=5), "error must be a string"),
     "ack too many": (call("ack", [Ack(lease_id=LEASE)] * 21), "21 acks"),

@@ -229,8 +229,21 @@ def test_full_operation_queue_refuses_at_once_and_takes_again_when_it_has_room()
         room.load.check("push")
     assert refused.value.details["retry_after_seconds"] == 1
     for depth, answer in ((9, REJECT), (8, REJECT), (7, QUEUE)):
+        room.load.begin_count()
         room.load.note_counts(OperationCounts(pending=[OperationDepth(kind="push", operations=depth)]))
         assert room.sample(waited=2) is answer
+
+
+def test_what_is_queued_while_operations_are_counted_is_not_forgotten() -> None:
+    room = Room()
+    room.sample(waited=2)
+    for _ in range(5):
+        room.load.note_queued("push", 1)
+    room.load.begin_count()
+    for _ in range(5):
+        room.load.note_queued("push", 1)
+    room.load.note_counts(OperationCounts(pending=[OperationDepth(kind="push", operations=5)]))
+    assert not room.load.has_room("push")
 
 
 def test_operation_queue_is_full_of_bytes_too() -> None:

@@ -143,6 +143,9 @@ class LoadState:
     depth: int = 0
     """Operations that wait, as far as is known here."""
     bytes: int = 0
+    uncounted: int = 0
+    """Those that were queued here since the store was asked, and which its answer may not know of."""
+    uncounted_bytes: int = 0
     queued: int = 0
     rejected: int = 0
     changes: int = 0
@@ -208,10 +211,17 @@ class Load:
             self._decide(kind)
             self._rejected[kind] = self.states[kind].rejected
 
+    def begin_count(self) -> None:
+        """The store is about to be asked what waits."""
+        for state in self.states.values():
+            state.uncounted = state.uncounted_bytes = 0
+
     def note_counts(self, counts: OperationCounts) -> None:
-        """What waits, of all servers together."""
+        """What waits, of all servers together. What was queued meanwhile may or may not be among it; so that a limit
+        holds, it is counted on top until the next look."""
         for depth in counts.pending:
-            self.states[depth.kind].depth, self.states[depth.kind].bytes = depth.operations, depth.bytes
+            state = self.states[depth.kind]
+            state.depth, state.bytes = depth.operations + state.uncounted, depth.bytes + state.uncounted_bytes
 
     def note_late(self, seconds: float, *, lasting: float) -> None:
         """Anything waits so long for its turn; and has, for a while, for at least as long as is `lasting`."""
@@ -237,6 +247,8 @@ class Load:
         state.queued += 1
         state.depth += 1
         state.bytes += size
+        state.uncounted += 1
+        state.uncounted_bytes += size
         if self._depth(kind) >= 1.0 and state.answer is Answer.QUEUE:
             self._decide(kind)
 

@@ -242,6 +242,7 @@ class Operations:
 
     async def run_once(self) -> bool:
         """See what waits, and apply what one call of each kind may; says whether anything was."""
+        self._load.begin_count()
         counts = await self._store.operation_counts()
         self._load.note_counts(counts)
         progress = False

@@ -56,4 +56,6 @@ def ack(
     if outcome.error is not None:
         raise (LeaseLost if outcome.error == "lease_lost" else Conflict)(ACK_ERROR_TEXTS[outcome.error])
     text = f"{outcome.messages} messages completed" if status == "completed" else f"the lease ended with {status}"
+    if outcome.dead:
+        text += "; what it held is in the dead letters"
     session.output.done(text, **{name: getattr(outcome, name) for name in ("success", "messages", "released", "dead")})
