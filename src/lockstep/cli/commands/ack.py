@@ -57,5 +57,5 @@ def ack(
         raise (LeaseLost if outcome.error == "lease_lost" else Conflict)(ACK_ERROR_TEXTS[outcome.error])
     text = f"{outcome.messages} messages completed" if status == "completed" else f"the lease ended with {status}"
     if outcome.dead:
-        text += "; what it held is in the dead letters"
+        text += "; dead letters were written"
     session.output.done(text, **{name: getattr(outcome, name) for name in ("success", "messages", "released", "dead")})
