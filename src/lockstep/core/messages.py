@@ -337,6 +337,36 @@ class Occupancy:
     remaining: int
 
 
+class _Part(Sequence[Placement]):
+    """Some of the placements of a call that several requests shared, worked out when one is asked for: few look."""
+
+    __slots__ = ("_found", "_start", "_stop", "_whole")
+
+    def __init__(self, whole: Sequence[Placement], start: int, stop: int) -> None:
+        self._whole: Sequence[Placement] | None = whole
+        self._start, self._stop = start, stop
+        self._found: Sequence[Placement] = ()
+
+    def __len__(self) -> int:
+        return self._stop - self._start
+
+    @overload
+    def __getitem__(self, index: int) -> Placement: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Placement]: ...
+    def __getitem__(self, index: int | slice) -> Placement | Sequence[Placement]:
+        return self._all()[index]
+
+    def __iter__(self) -> Iterator[Placement]:
+        return iter(self._all())
+
+    def _all(self) -> Sequence[Placement]:
+        if self._whole is not None:
+            self._found = self._whole[self._start : self._stop]
+            self._whole = None  # so that it does not hold what belongs to others any longer
+        return self._found
+
+
 class PushResult(Sequence[Receipt]):
     """Receipts in input order, made when they are asked for."""
 
@@ -373,7 +403,8 @@ class PushResult(Sequence[Receipt]):
 
     def part(self, start: int, stop: int) -> PushResult:
         """The receipts of the batches from `start` to `stop`."""
-        return PushResult(self.batches[start:stop], self.placements[start:stop], occupancy=self.occupancy)
+        part = _Part(self.placements, start, stop)
+        return PushResult(self.batches[start:stop], part, occupancy=self.occupancy)
 
     @property
     def buffered(self) -> bool:

@@ -79,6 +79,8 @@ class QueueNames:
     balanced: bool | None = None
     """It has numbered partitions; None while nobody asked."""
     partitions: dict[str, int] = field(default_factory=dict)
+    last_runs: dict[int, int] = field(default_factory=dict)
+    """By partition id: the first seq of its last run, as far as was seen here. It saves reading what is older."""
     groups: dict[str, int] = field(default_factory=dict)
     shared: set[str] = field(default_factory=set)
     """Those of the groups that are shared. A group keeps its mode as long as its id."""
@@ -121,6 +123,7 @@ class NameCache:
         if self._partitions + len(partitions) > self._partitions_max:
             for known in self._queues.values():
                 known.partitions.clear()
+                known.last_runs.clear()
             self._partitions = 0
         names = self._queues[queue]
         before = len(names.partitions)

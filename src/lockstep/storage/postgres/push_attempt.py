@@ -106,14 +106,14 @@ class Attempt:
         self.dedup.add(run, [(i, t) for i, t in given if is_canonical_uuid(t)])
         self.dedup_texts.add(run, [(i, t) for i, t in given if not is_canonical_uuid(t)])
 
-    def is_one_run(self) -> bool:
-        """Whether this is the common case, for which there is a procedure that does less: one partition, and nothing
-        to deduplicate, to trace or to count."""
+    def is_bare(self) -> bool:
+        """Whether this is the common case, for which there are procedures that do less: one queue, and nothing to
+        deduplicate, to trace or to count."""
         return (
-            len(self.lanes) == 1
+            len(self.names) == 1
             and not self.names[0].limited
             and not (self.dedup.values or self.dedup_texts.values or self.traces.values)
-            and (self.codecs[0] != Codec.PLAIN.value or self.contents[0][0].bare())
+            and (self.codecs[0] != Codec.PLAIN.value or (len(self.lanes) == 1 and self.contents[0][0].bare()))
             and self.contents[0][0].expires_at is None
         )
 
@@ -132,6 +132,21 @@ class Attempt:
             _milliseconds(lock_seconds),
         ]
 
+    def runs_arguments(self, at: datetime | None, lock_seconds: float | None) -> list[Any]:
+        """The arguments of push_runs, in its order."""
+        return [
+            self.names[0].id,
+            self._partition_ids(),
+            self._looked_from(),
+            int_array(self.counts),
+            int_array(self.ordinals),
+            self.codecs[0],
+            self.bodies[0],
+            self.plain_allowed,
+            at,
+            _milliseconds(lock_seconds),
+        ]
+
     def arguments(self, at: datetime | None, lock_seconds: float | None) -> list[Any]:
         """The arguments of push_segments, in its order."""
         limited = [names.id for names in self.names if names.limited]
@@ -139,14 +154,13 @@ class Attempt:
         columns: Sequence[list[Any] | None] = join_columns(plain).all() if plain else [None] * len(COLUMN_NAMES)
         # When messages expire stands beside the body of a segment, whatever its codec.
         expiring = any([content.expires_at is not None for content, _ in self.contents])
-        ids = self.source.ids
         return [
             int_array([names.id for names in self.names]),
             int_array(limited) if limited else None,
             int_array(self.codecs),
             self.bodies,
             int_array(self.run_counts),
-            int_array([ids[lane] for lane in self.lanes]),
+            self._partition_ids(),
             int_array(self.counts),
             int_array(self.ordinals),
             *self.dedup.uuid_arguments(),
@@ -158,6 +172,19 @@ class Attempt:
             join_columns([content for content, _ in self.contents]).expires_at if expiring else None,
             _milliseconds(lock_seconds),
         ]
+
+    def _partition_ids(self) -> str:
+        ids = self.source.ids
+        return int_array([ids[lane] for lane in self.lanes])
+
+    def _looked_from(self) -> str:
+        ids, last_runs = self.source.ids, self.names[0].last_runs
+        return int_array([last_runs.get(ids[lane], 0) for lane in self.lanes])
+
+    def note_runs(self, first_seqs: Sequence[int]) -> None:
+        """They were pushed, and begin at these seqs."""
+        ids = self.source.ids
+        self.names[0].last_runs.update(zip([ids[lane] for lane in self.lanes], first_seqs, strict=True))
 
     def note_duplicates(self, row: Any) -> None:
         """The procedure found transaction ids that are stored already: leave those messages out."""

@@ -51,6 +51,10 @@ _PUSH_RUN = (
     "select * from lockstep.push_run($1::int, $2::bigint, $3::smallint, $4::int, $5::bytea, $6::bytea[], $7::boolean, "
     "$8::timestamptz, $9::int, $10::boolean)"
 )
+_PUSH_RUNS = (
+    "select * from lockstep.push_runs($1::int, $2::text::bigint[], $3::text::bigint[], $4::text::int[], "
+    "$5::text::int[], $6::smallint, $7::bytea, $8::boolean, $9::timestamptz, $10::int, $11::boolean)"
+)
 _MARK_EXPIRING = "update lockstep.queue set expiring = true where id = $1 and not expiring"
 _OCCUPANCY = (
     "select q.name, lockstep.pending(q.id), q.max_size from lockstep.queue q "
@@ -129,13 +133,20 @@ def push(
 
 def _call(attempt: Attempt, at: datetime | None, lock_seconds: float | None, overtake: bool) -> Conversation[Any]:
     """Call the procedure; the row that it answers with."""
-    if not attempt.is_one_run():
+    if not attempt.is_bare():
         return (yield Call("push", _PUSH, [*attempt.arguments(at, lock_seconds), overtake]))[0]
-    status, created_at, segment_id, uuid, first_seq = (
-        yield Call("push", _PUSH_RUN, [*attempt.run_arguments(at, lock_seconds), overtake])
-    )[0]
-    behind = attempt.source.ids
-    return status, created_at, [segment_id], [uuid], [first_seq], None, None, None, None, None, None, behind
+    if len(attempt.lanes) == 1:
+        arguments = attempt.run_arguments(at, lock_seconds)
+        rows = yield Call("push", _PUSH_RUN, [*arguments, overtake])
+        status, created_at, segment_id, uuid, first_seq = rows[0]
+        first_seqs, behind = [first_seq], attempt.source.ids
+    else:
+        arguments = attempt.runs_arguments(at, lock_seconds)
+        rows = yield Call("push", _PUSH_RUNS, [*arguments, overtake])
+        status, created_at, segment_id, uuid, first_seqs, behind = rows[0]
+        if status == "ok":
+            attempt.note_runs(first_seqs)
+    return status, created_at, [segment_id], [uuid], first_seqs, None, None, None, None, None, None, behind
 
 
 def resolve(batches: Sequence[Batch], names: NameCache, *, at: datetime | None) -> Conversation[None]:

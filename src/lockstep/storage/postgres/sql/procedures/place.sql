@@ -93,8 +93,12 @@ $$;
 -- Made of the real clock after the partition locks, so that ids rise with the seqs.
 create or replace function lockstep.segment_uuid() returns uuid language plpgsql volatile as $$
 declare
-    _microseconds bigint := extract(epoch from clock_timestamp()) * 1000000;
+    _microseconds bigint;
 begin
+    if current_setting('server_version_num')::int >= 180000 then
+        return (left(uuidv7()::text, 32) || '0000')::uuid;
+    end if;
+    _microseconds := extract(epoch from clock_timestamp()) * 1000000;
     return (
         lpad(to_hex(_microseconds / 1000), 12, '0') || '7' || lpad(to_hex(_microseconds % 1000 * 4096 / 1000), 3, '0')
         || substr(replace(gen_random_uuid()::text, '-', ''), 17, 12) || '0000'

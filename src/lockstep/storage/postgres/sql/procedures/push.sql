@@ -41,16 +41,17 @@ declare
     _has_group boolean[];
     _stale boolean;
 begin
-    perform lockstep.check_isolation();
+    if current_setting('transaction_isolation') <> 'read committed' then
+        perform lockstep.check_isolation();
+    end if;
     if _lock_ms is not null then
         perform set_config('lock_timeout', _lock_ms::text, true);
     end if;
     if _limited is not null then
         perform 1 from lockstep.queue q where q.id = any (_limited) order by q.name for no key update;
     end if;
-    select count(*) into _locked from (
-        select 1 from lockstep.partition p where p.id = any (_partition_ids) order by p.id for no key update
-    ) p;
+    perform 1 from lockstep.partition p where p.id = any (_partition_ids) order by p.id for no key update;
+    get diagnostics _locked = row_count;
     -- Stale is also a max_size of which the caller did not know (its row must be locked before the partitions are), and
     -- encryption of which it did not know. The partitions of a queue that was deleted may still be there; its row is not.
     select array_agg(nullif(q.max_size, 0) order by t.o),
@@ -66,10 +67,7 @@ begin
     end if;
     -- One look into an index that is empty unless the server was busy; which partitions it is costs more.
     if not _overtake and exists (select 1 from lockstep.operation_lane l where l.partition_id = any (_partition_ids)) then
-        _behind := array(
-            select t.id from unnest(_partition_ids) t (id)
-            where exists (select 1 from lockstep.operation_lane l where l.partition_id = t.id)
-        );
+        _behind := lockstep.partitions_behind(_partition_ids);
         _status := 'behind';
         return;
     end if;
@@ -156,7 +154,9 @@ declare
     _has_group boolean;
     _stale boolean;
 begin
-    perform lockstep.check_isolation();
+    if current_setting('transaction_isolation') <> 'read committed' then
+        perform lockstep.check_isolation();
+    end if;
     if _lock_ms is not null then
         perform set_config('lock_timeout', _lock_ms::text, true);
     end if;
@@ -192,6 +192,66 @@ begin
     _status := 'ok';
 end $$;
 
+-- The same for several partitions of one queue, under the same conditions, with a body. _looked_from[i] is where a run of the
+-- partition begins, 0 if the caller knows of none: what lies before it need not be read, if it is still there.
+create or replace function lockstep.push_runs(
+    _queue_id int, _partition_ids bigint[], _looked_from bigint[], _counts int[], _ordinals int[], _codec smallint, _body bytea, _plain_allowed boolean,
+    _at timestamptz, _lock_ms int, _overtake boolean,
+    out _status text, out _created_at timestamptz, out _segment_id bigint, out _segment_uuid uuid, out _first_seqs bigint[], out _behind bigint[]
+) language plpgsql as $$
+declare
+    _runs int := cardinality(_partition_ids);
+    _locked int;
+    _has_group boolean;
+    _stale boolean;
+begin
+    if current_setting('transaction_isolation') <> 'read committed' then
+        perform lockstep.check_isolation();
+    end if;
+    if _lock_ms is not null then
+        perform set_config('lock_timeout', _lock_ms::text, true);
+    end if;
+    perform 1 from lockstep.partition p where p.id = any (_partition_ids) order by p.id for no key update;
+    get diagnostics _locked = row_count;
+    select q.max_size > 0 or (q.encryption and _codec & 2 = 0 and not _plain_allowed),
+           exists (select 1 from lockstep.consumer_group g where g.queue_id = q.id)
+    into _stale, _has_group
+    from lockstep.queue q where q.id = _queue_id;
+    if _locked <> _runs or _stale is distinct from false then
+        _status := 'stale';
+        return;
+    end if;
+    if not _overtake and exists (select 1 from lockstep.operation_lane l where l.partition_id = any (_partition_ids)) then
+        _behind := lockstep.partitions_behind(_partition_ids);
+        _status := 'behind';
+        return;
+    end if;
+    _first_seqs := array(
+        select 1 + coalesce(
+            (select r.last_seq from lockstep.run r where r.partition_id = t.id and r.first_seq >= t.looked_from order by r.first_seq desc limit 1),
+            (select r.last_seq from lockstep.run r where r.partition_id = t.id order by r.first_seq desc limit 1), 0)
+        from unnest(_partition_ids, _looked_from) t (id, looked_from)
+    );
+    _created_at := coalesce(_at, clock_timestamp());
+    _segment_uuid := lockstep.segment_uuid();
+    insert into lockstep.segment (queue_id, uuid, created_at, codec, message_count, partition_ids, first_seqs, counts, body)
+    values (_queue_id, _segment_uuid, _created_at, _codec, _ordinals[_runs] + _counts[_runs], _partition_ids, _first_seqs, _counts, _body)
+    returning id into _segment_id;
+    insert into lockstep.run (partition_id, first_seq, last_seq, segment_id, ordinal)
+    select t.partition_id, t.first_seq, t.first_seq + t.n - 1, _segment_id, t.ordinal
+    from unnest(_partition_ids, _first_seqs, _counts, _ordinals) t (partition_id, first_seq, n, ordinal);
+    if _has_group then
+        perform lockstep.wake(_queue_id, _partition_ids, _created_at);
+    end if;
+    _status := 'ok';
+end $$;
+
+-- For which of these partitions operations wait.
+create or replace function lockstep.partitions_behind(_partition_ids bigint[]) returns bigint[] language sql stable as $$
+    select array(select t.id from unnest(_partition_ids) t (id) where exists (select 1 from lockstep.operation_lane l where l.partition_id = t.id))
+$$;
+
+-- Raises unless the transaction is READ COMMITTED. Pushes look before they call it: the call costs more than the look.
 create or replace function lockstep.check_isolation() returns void language plpgsql stable as $$
 begin
     if current_setting('transaction_isolation') <> 'read committed' then
