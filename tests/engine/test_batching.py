@@ -297,14 +297,19 @@ async def test_a_second_call_is_begun_once_enough_has_gathered(store: Store) -> 
     assert sorted(result[0].seq for result in results) == [1, 2, 3, 4, 5, 6]
 
 
-async def test_large_pushes_wait_for_nobody_until_few_connections_are_left(store: Store) -> None:
+@pytest.mark.parametrize(("consumed", "begun"), [(True, 4), (False, 5)])
+async def test_large_pushes_wait_for_nobody_until_few_connections_are_left(
+    store: Store, consumed: bool, begun: int
+) -> None:
     gate = Gate(store, "push")
     engine = Engine(gate, one_call_at_a_time(call_messages_large=300, pool_connections_max=8))  # type: ignore[arg-type]
+    if consumed:
+        await engine.pop([PopRequest(queue="q")])
     sizes = [300, 300, 300, 300, 300, 1, 299, 300, 2]
     tasks = [asyncio.create_task(engine.push([batch("p", *[b"x"] * size)])) for size in sizes]
     for _ in range(3):
         await asyncio.sleep(0)
-    assert gate.calls["push"] == 4, "the others are for everything else"
+    assert gate.calls["push"] == begun, "with consumers the other connections are theirs"
     gate.open()
     assert [len(result) for result in await asyncio.gather(*tasks)] == sizes
     assert gate.calls["push"] == 8, "only small ones went together"

@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -55,6 +56,8 @@ LoadKind = Literal["push", "ack", "pop"]
 _UNLIMITED = 1_000_000_000
 _SHARED_KNOWN_MAX = 10_000
 _UNWANTED_SECONDS_MAX = 1.0
+_DELIVERING_SECONDS = 1.0
+"""So long after a pop or an ack more of them are expected."""
 
 
 @dataclass(slots=True)
@@ -103,6 +106,8 @@ class Batching:
         self._lock_seconds = config.call_lock_seconds
         self._lock_seconds_max = max(config.lock_timeout_seconds, config.call_lock_seconds)
         self._busy_messages_max = config.load_busy_messages_max
+        self._delivering_at = float("-inf")
+        """When somebody last asked for messages, or acknowledged some."""
         self._shared: set[tuple[str | None, str]] = set()
         """Groups, by queue, that were found to be shared."""
         limits = Limits.of(config)
@@ -117,6 +122,7 @@ class Batching:
             limits=limits,
             size=_payload_bytes,
             crowded=partial(crowded, "push"),
+            alone=self._only_pushes,
         )
         # What waits for its time is a transaction of several steps, which other pushes need not pay for.
         self._schedule: Lane[Batch, PushResult] = Lane(
@@ -173,6 +179,9 @@ class Batching:
     async def _call_ack_leases(self, acks: list[Ack], *, joined: bool) -> list[AckOutcome]:
         return await self._store.ack(acks, lock_seconds=self._patience(self._ack_leases, joined))
 
+    def _only_pushes(self) -> bool:
+        return time.monotonic() - self._delivering_at > _DELIVERING_SECONDS
+
     def _patience(self, lane: Lane[Any, Any], joined: bool) -> float | None:
         """How long a call waits for a lock: requests that were joined are not to wait for what one of them needs."""
         return min(max(self._lock_seconds, lane.long_seconds), self._lock_seconds_max) if joined else None
@@ -204,6 +213,7 @@ class Batching:
         return await lane.ask(batches, messages=messages)
 
     async def pop(self, requests: Sequence[PopRequest]) -> list[Popped]:
+        self._delivering_at = time.monotonic()
         apart = frozenset(
             [(r.queue, r.namespace, r.task, r.group) for r in requests if r.mode == "shared" or self._is_shared(r)]
         )
@@ -220,6 +230,7 @@ class Batching:
         return (request.queue, request.group) in self._shared
 
     async def ack(self, acks: Sequence[Ack]) -> list[AckOutcome]:
+        self._delivering_at = time.monotonic()
         by_lease = all([ack.partition_id is None and ack.transaction_id is None for ack in acks])
         lane = self._ack_leases if by_lease else self._ack
         return await lane.ask(acks, messages=len(acks), keys=frozenset(ack_keys(acks)))

@@ -101,6 +101,8 @@ class Limits:
     end. One of many items does, because others may have items for the same partitions."""
     calls_large_max: int
     """Unless so many calls are in flight: the other connections stay for everything else."""
+    calls_large_alone_max: int
+    """The same while nobody else has use for them."""
     crowd_requests: int
     """If more wait than this, or more bytes, or what takes longer than so many seconds, somebody is told."""
     crowd_bytes: int
@@ -119,6 +121,7 @@ class Limits:
             calls_late_max=max(config.pool_connections_max // 2, 1),
             messages_large=config.call_messages_large,
             calls_large_max=max(config.pool_connections_max // 2, 1),
+            calls_large_alone_max=config.pool_connections_max,
             crowd_requests=config.load_requests_max,
             crowd_bytes=config.load_bytes_max,
             crowd_seconds=config.load_wait_seconds_max,
@@ -145,6 +148,7 @@ class Lane(Generic[Item, Answer]):
         size: Callable[[Sequence[Item]], int] | None = None,
         abandoned: Callable[[Answer], None] | None = None,
         crowded: Callable[[], None] | None = None,
+        alone: Callable[[], bool] = lambda: False,
     ) -> None:
         self._call = call
         self._split = split
@@ -155,6 +159,8 @@ class Lane(Generic[Item, Answer]):
         self._limits = limits
         self._abandoned = abandoned
         self._crowded = crowded
+        self._alone = alone
+        """Whether there are no requests of other kinds, and have not been for a while."""
         self._waiting: deque[_Asked[Item, Answer]] = deque()
         self._waiting_messages = 0
         self._waiting_bytes = 0
@@ -261,12 +267,15 @@ class Lane(Generic[Item, Answer]):
         in_flight = len(self._calls) + self._direct
         if in_flight == 0:
             return True
-        if large and in_flight < self._limits.calls_large_max:
+        if large and in_flight < self._calls_large_max():
             return True
         if in_flight < self._calls_max and messages >= self._limits.messages_min:
             return True
         late = asyncio.get_running_loop().time() - self._started_at >= self.patience_seconds
         return late and in_flight < self._limits.calls_late_max
+
+    def _calls_large_max(self) -> int:
+        return self._limits.calls_large_alone_max if self._alone() else self._limits.calls_large_max
 
     @property
     def long_seconds(self) -> float:
