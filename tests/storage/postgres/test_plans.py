@@ -20,7 +20,7 @@ import pytest_asyncio
 from msgspec.structs import replace
 
 from lockstep.core.maintenance import Place
-from lockstep.core.messages import Batch, NewSchedule
+from lockstep.core.messages import Batch, Columns, NewSchedule
 from lockstep.core.names import QUEUE_MODE
 from lockstep.core.policy import QueueOptions
 from lockstep.core.records import (
@@ -228,6 +228,13 @@ async def push_to_ten_partitions(actor: Actor) -> Call:
     return lambda: actor.store.push(lanes())
 
 
+async def packed_push_to_ten_partitions(actor: Actor) -> Call:
+    """Seen before, so that it looks from where the last runs were."""
+    packed = [Batch(one.queue, one.partition, Columns([b"x" * 1024])) for one in lanes()]
+    await actor.store.push(packed)
+    return lambda: actor.store.push(packed)
+
+
 async def push_of_a_hundred_to_one_partition(actor: Actor) -> Call:
     return lambda: push_n(actor.store, "q", 100, partition="p50")
 
@@ -425,6 +432,7 @@ async def lag_of_one_partition(actor: Actor) -> Call:
 # The second figure is about twice what was measured.
 SCENARIOS = [
     Scenario("push", push_to_ten_partitions, 300),
+    Scenario("push-packed", packed_push_to_ten_partitions, 300),
     Scenario("push-wide-batch", push_of_a_hundred_to_one_partition, 60),
     Scenario("push-ids", push_with_transaction_ids, 450),
     Scenario("push-unknown", push_to_partitions_whose_ids_are_not_known, 420),
