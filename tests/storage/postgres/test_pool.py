@@ -184,41 +184,59 @@ def through(dsn: str, directory: Path) -> str:
     return urlunsplit(parts._replace(netloc=user, query=urlencode(query)))
 
 
-@asynccontextmanager
-async def relay(dsn: str, directory: Path, *, awake: asyncio.Event | None = None) -> AsyncIterator[None]:
-    """A socket in the directory that leads to the server of the DSN, which says nothing while it is not `awake`."""
-    parts = urlsplit(dsn)
-    query = parse_qs(parts.query)
-    host, port = query.get("host", [parts.hostname])[0] or "localhost", query.get("port", [parts.port or 5432])[0]
+class Carrier:
+    """Carries what comes over a connection to the server of a DSN, and back; nothing while it is not `awake`."""
 
-    async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, dsn: str, *, awake: asyncio.Event | None = None) -> None:
+        parts = urlsplit(dsn)
+        query = parse_qs(parts.query)
+        self._host = query.get("host", [parts.hostname])[0] or "localhost"
+        self._port = query.get("port", [parts.port or 5432])[0]
+        self._awake = awake
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """For asyncio.start_server and its like. Tasks of our own, because a server does not wait for its tasks."""
+        self._tasks.add(asyncio.create_task(self._serve(reader, writer)))
+
+    async def close(self, server: asyncio.Server) -> None:
+        """Take no more connections, and wait for the ends of those that there are."""
+        server.close()
+        while self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            self._tasks = {task for task in self._tasks if not task.done()}
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        ends = [writer]
+        try:
+            if self._host.startswith("/"):
+                there, back = await asyncio.open_unix_connection(f"{self._host}/.s.PGSQL.{self._port}")
+            else:
+                there, back = await asyncio.open_connection(self._host, int(self._port))
+            ends.append(back)
+            await asyncio.gather(self._carry(reader, back), self._carry(there, writer))
+        finally:
+            for end in ends:
+                end.close()
+            await asyncio.gather(*[end.wait_closed() for end in ends], return_exceptions=True)
+
+    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(65536):
-            if awake is not None:
-                await awake.wait()
+            if self._awake is not None:
+                await self._awake.wait()
             writer.write(data)
         writer.close()
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if host.startswith("/"):
-            there, back = await asyncio.open_unix_connection(f"{host}/.s.PGSQL.{port}")
-        else:
-            there, back = await asyncio.open_connection(host, int(port))
-        carrying.add(asyncio.current_task())
-        try:
-            await asyncio.gather(carry(reader, back), carry(there, writer))
-        finally:
-            for end in (writer, back):
-                end.close()
-                await end.wait_closed()
 
-    carrying: set[asyncio.Task[Any] | None] = set()
-    server = await asyncio.start_unix_server(serve, directory / ".s.PGSQL.5432")
+@asynccontextmanager
+async def relay(dsn: str, directory: Path, *, awake: asyncio.Event | None = None) -> AsyncIterator[None]:
+    """A socket in the directory that leads to the server of the DSN, which says nothing while it is not `awake`."""
+    carrier = Carrier(dsn, awake=awake)
+    server = await asyncio.start_unix_server(carrier, directory / ".s.PGSQL.5432")
     try:
         yield
     finally:
-        server.close()
-        if carrying:
-            await asyncio.wait([task for task in carrying if task is not None])
+        await carrier.close(server)
 
 
 class Retries(logging.Handler):
@@ -858,21 +876,8 @@ async def test_server_that_comes_with_a_newer_schema_stays_away_and_says_why(
 
 
 async def test_connection_to_a_machine_that_is_gone_ends_by_itself(dsn: str) -> None:
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        parts = urlsplit(dsn)
-        query = parse_qs(parts.query)
-        there, back = await asyncio.open_unix_connection(f"{query['host'][0]}/.s.PGSQL.{query['port'][0]}")
-        await asyncio.gather(carry(reader, back), carry(there, writer))
-
-    async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while data := await reader.read(65536):
-            writer.write(data)
-        writer.close()
-        await writer.wait_closed()
-
-    if not parse_qs(urlsplit(dsn).query).get("host", [""])[0].startswith("/"):
-        pytest.skip("the tests run on a server of somebody else's")
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    carrier = Carrier(dsn)
+    server = await asyncio.start_server(carrier, "127.0.0.1", 0)
     host, port = server.sockets[0].getsockname()
     user = urlsplit(dsn).username
     database = Database(f"postgresql://{user}@{host}:{port}{urlsplit(dsn).path}?sslmode=disable")
@@ -881,5 +886,4 @@ async def test_connection_to_a_machine_that_is_gone_ends_by_itself(dsn: str) -> 
         assert opened.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
         assert opened.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 10_000
     await database.close()
-    server.close()
-    await server.wait_closed()
+    await carrier.close(server)
