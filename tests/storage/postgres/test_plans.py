@@ -429,7 +429,7 @@ async def lag_of_one_partition(actor: Actor) -> Call:
     return lambda: actor.store.lag("q", group=READY, partition="p32")
 
 
-# The second figure is about twice what was measured.
+# The second figure is about twice what was measured; PostgreSQL 15 needs more of it than 18.
 SCENARIOS = [
     Scenario("push", push_to_ten_partitions, 300),
     Scenario("push-packed", packed_push_to_ten_partitions, 300),
@@ -454,8 +454,8 @@ SCENARIOS = [
     Scenario("shared-ack-messages", completion_of_single_messages, 1900),
     Scenario("shared-renew", renewal_of_a_shared_lease, 520),
     Scenario("pop-expired", pop_of_what_expired, 1500),
-    Scenario("prune-expired-retries", expiry_of_what_is_retried, 1500),
-    Scenario("ack-dead-queue", death_with_a_dead_queue, 3000),
+    Scenario("prune-expired-retries", expiry_of_what_is_retried, 4000),
+    Scenario("ack-dead-queue", death_with_a_dead_queue, 5000),
     Scenario("redrive-dead-queue", redrive_with_a_dead_queue, 3000),
     Scenario("dead-letter", dead_letter_by_id, 60),
     Scenario("promote-nothing", look_for_what_is_due, 20),

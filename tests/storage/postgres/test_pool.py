@@ -716,7 +716,8 @@ async def test_server_without_a_free_connection_is_there(database_dsn: str) -> N
     with psycopg.connect(database_dsn, autocommit=True) as connection:
         connection.execute("create role crowded login connection limit 0")
         try:
-            crowded = urlunsplit(urlsplit(database_dsn)._replace(netloc="crowded@"))
+            parts = urlsplit(database_dsn)
+            crowded = urlunsplit(parts._replace(netloc=f"crowded@{parts.netloc.rpartition('@')[2]}"))
             told: list[bool] = []
             settings = PoolSettings(breaker_failures_max=1, connect_attempts_max=2)
             database = Database(crowded, settings)
