@@ -465,7 +465,7 @@ SCENARIOS = [
     Scenario("message-by-id", message_by_id, 60),
     Scenario("message-by-transaction-id", message_by_transaction_id, 60),
     Scenario("trace", trace, 250),
-    Scenario("lag", lag_of_one_partition, 1500),
+    Scenario("lag", lag_of_one_partition, 100),
 ]
 
 
