@@ -41,6 +41,7 @@ RELEASED = {
     "0013_spark_batches.sql": "5a5ea846b882e9a21eae9a7ba28e3dffb9510d805956e9dbb22c1a944149d2ca",
     "0014_dead_copies.sql": "111e3b7e173edd232b3671e406599dc401b3e0e4757add1adf7d06a02715bbc6",
     "0015_slices.sql": "1c976cd82c90f2b2160c1a071c10ff632049609b2178b80392c3bd687c0ce28b",
+    "0016_ballast.sql": "7d556c2e3dff6418a3c0c766cda2454713928dc9f46681d56e26944645044fa4",
 }
 
 

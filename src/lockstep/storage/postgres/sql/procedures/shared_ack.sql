@@ -17,16 +17,13 @@ declare
     _to bigint[];
 begin
     loop
-        with held as materialized (
-            select d.partition_id, d.group_id, d.from_seq, d.to_seq, d.lease_id from lockstep.delivery d
-            where d.lease_id = any (_lease_ids) and d.due_at > _now
-            order by d.partition_id, d.group_id, d.from_seq for update
-        ), ended as (
-            delete from lockstep.delivery d using held h
-            where d.partition_id = h.partition_id and d.group_id = h.group_id and d.from_seq = h.from_seq
+        perform 1 from lockstep.delivery d where d.lease_id = any (_lease_ids) and d.due_at > _now
+        order by d.partition_id, d.group_id, d.from_seq for update;
+        with ended as (
+            delete from lockstep.delivery d where d.lease_id = any (_lease_ids) and d.due_at > _now returning d.*
         )
-        select array_agg(h.lease_id), array_agg(h.partition_id), array_agg(h.group_id), array_agg(h.from_seq), array_agg(h.to_seq)
-        into _leases, _partition_ids, _group_ids, _from, _to from held h;
+        select array_agg(e.lease_id), array_agg(e.partition_id), array_agg(e.group_id), array_agg(e.from_seq), array_agg(e.to_seq)
+        into _leases, _partition_ids, _group_ids, _from, _to from ended e;
         if exists (select 1 from lockstep.queue q where q.max_size > 0) then
             perform lockstep.count_moves(_group_ids, _partition_ids, array(select f - 1 from unnest(_from) f), _to);
         end if;
@@ -155,7 +152,8 @@ begin
     order by d.from_seq for update;
     _live := array(
         select distinct d.lease_id from lockstep.delivery d
-        where d.partition_id = _partition_id and d.group_id = _group_id and d.due_at > _now and d.lease_id in (select i.lease_id from unnest(_items) i));
+        where d.partition_id = _partition_id and d.group_id = _group_id and d.due_at > _now
+          and d.lease_id = any (array(select i.lease_id from unnest(_items) i)));
     _ends := lockstep.shared_ends(_items, _live, _queue, _now);
     if _ends is not null then
         perform lockstep.shared_apply(_partition_id, _group_id, _ends, _queue, _now);
@@ -261,7 +259,7 @@ begin
     with cut as (
         delete from lockstep.delivery d
         where d.partition_id = _partition_id and d.group_id = _group_id
-          and d.from_seq in (select e.from_seq from unnest(_ends) e where e.applied) returning d.*
+          and d.from_seq = any (array(select e.from_seq from unnest(_ends) e where e.applied)) returning d.*
     )
     select array_agg(c::lockstep.delivery) into _cut from cut c;
     insert into lockstep.delivery (partition_id, group_id, from_seq, to_seq, lease_id, leased_at, due_at, attempts)
@@ -317,22 +315,20 @@ begin
         select k.partition_id, k.group_id from lockstep.cursor k where k.lease_id = any (_lease_ids)
     ) t on c.partition_id = t.partition_id and c.group_id = t.group_id
     order by c.partition_id, c.group_id for no key update of c;
+    perform 1 from lockstep.delivery d where d.lease_id = any (_lease_ids) and d.due_at > _now
+    order by d.partition_id, d.group_id, d.from_seq for no key update;
     return query
-    with held as (
-        select d.partition_id, d.group_id, d.from_seq, t.milliseconds, t.by_queue
-        from lockstep.delivery d
-        join (
-            select t.lease_id, max(t.milliseconds) as milliseconds, bool_or(t.milliseconds is null) as by_queue
-            from unnest(_lease_ids, _milliseconds) t (lease_id, milliseconds) group by t.lease_id
-        ) t on d.lease_id = t.lease_id
-        where d.due_at > _now
-        order by d.partition_id, d.group_id, d.from_seq for no key update of d
-    ), renewed as (
+    with renewed as (
         update lockstep.delivery d
-        set due_at = greatest(
-            d.due_at, _now + h.milliseconds * interval '1 ms', case when h.by_queue then _now + make_interval(secs => q.lease_seconds) end)
-        from held h join lockstep.consumer_group g on g.id = h.group_id join lockstep.queue q on q.id = g.queue_id
-        where d.partition_id = h.partition_id and d.group_id = h.group_id and d.from_seq = h.from_seq
+        set due_at = greatest(d.due_at, (
+            select max(_now + coalesce(t.milliseconds * interval '1 ms', make_interval(secs => q.lease_seconds)))
+            from unnest(_lease_ids, _milliseconds) t (lease_id, milliseconds)
+            cross join (
+                select q.lease_seconds from lockstep.consumer_group g join lockstep.queue q on q.id = g.queue_id where g.id = d.group_id
+            ) q
+            where t.lease_id = d.lease_id
+        ))
+        where d.lease_id = any (_lease_ids) and d.due_at > _now
         returning d.lease_id, d.partition_id, d.due_at
     )
     select r.lease_id, count(distinct r.partition_id), min(r.due_at) from renewed r group by r.lease_id;
