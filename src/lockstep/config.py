@@ -324,6 +324,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     spark_statement_timeout_seconds: Annotated[
         _Seconds, _help("Longest time that a statement of a Spark task may run.")
     ] = 300.0
+    pipeline_batch_attempts_max: Annotated[
+        int,
+        Meta(ge=1, le=100),
+        _help("How often a batch of a pipeline is tried whose Spark workers crash."),
+    ] = 3
     pipeline_stop_timeout_seconds: Annotated[
         _Seconds,
         _help("Longest wait, when a pipeline or an archive is stopped, for the batches that it is working on."),

@@ -200,7 +200,7 @@ def test_kill_in_the_midst_of_a_commit_and_clean_end(commands: Commands, produce
     with psycopg.connect(database_dsn) as holder:
         holder.execute("select 1 from lockstep.partition where name = 'a' order by id for update")
         with process(*program, "--trigger", "100ms") as started:
-            wait_for_waiter(database_dsn, "pipeline_open", seconds=120)
+            wait_for_waiter(database_dsn, "pipeline_open", seconds=240, alive=lambda: started.popen.poll() is None)
             started.kill()
     assert query(database_dsn, "select count(*) from lockstep.dead_letter") == [(0,)]
     producer.pushed(batch("intake", 30, partition="a", start=9))
@@ -210,7 +210,8 @@ def test_kill_in_the_midst_of_a_commit_and_clean_end(commands: Commands, produce
         expected = [n for n in range(39) if n != 5]
         deadline = time.monotonic() + 240
         while len(numbers(database_dsn, "done").get("a", [])) < len(expected):
-            assert time.monotonic() < deadline, (numbers(database_dsn, "done"), _all_of(started.told))
+            if started.popen.poll() is not None or time.monotonic() > deadline:
+                pytest.fail(f"done are {numbers(database_dsn, 'done')}, and the program said:\n{_all_of(started.told)}")
             time.sleep(0.05)
         os.kill(started.popen.pid, signal.SIGTERM)
         code, said, told = started.ended(60)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -312,6 +314,36 @@ def test_messages_on_which_a_udf_raises_are_found_up_to_a_limit(
     assert client.redrive(queue="q", group="copy.pass") == 2
     assert [one.pushed for one in run(passing())] == [2]
     assert numbers(database_dsn, "out")["a"] == [*(n for n in range(1, 21) if n != 7), 7]
+
+
+def test_batch_whose_worker_is_killed_runs_again(
+    run: Runner, producer: Producer, database_dsn: str, tmp_path: Path
+) -> None:
+    """A worker that the system ends says nothing of a message, and Spark on one machine tries a task only once."""
+    producer.pushed(*lanes("q", 20, 2))
+    deaths = tmp_path / "deaths"
+
+    def step(deaths_max: int) -> Any:
+        @F.udf("string")
+        def deadly(payload):  # type: ignore[no-untyped-def]  # Spark takes hints for a kind of function
+            with deaths.open("a+") as noted:
+                if noted.tell() < deaths_max:
+                    noted.write("x")
+                    noted.flush()
+                    os.kill(os.getpid(), signal.SIGKILL)
+            return payload
+
+        return lambda df: df.withColumn("payload", deadly("payload"))
+
+    with pytest.raises(StepFailed) as failed:
+        run(failing(step(1000)))
+    assert "failed in batch 0: Python worker exited unexpectedly (crashed)" in failed.value.message
+    assert "\n" not in failed.value.message
+    deaths.unlink()
+    [done] = run(failing(step(1)))
+    assert (done.pushed, done.rejected, deaths.read_text()) == (40, 0, "x")
+    assert numbers(database_dsn, "out") == {"a": list(range(1, 21)), "b": list(range(21, 41))}
+    assert dead(database_dsn) == []
 
 
 def test_step_without_a_sink_rejects_and_is_not_tried_on_parts(

@@ -6,6 +6,7 @@ that do, which are found by halving it (rejects.py).
 
 from __future__ import annotations
 
+import logging
 import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -21,7 +22,7 @@ from lockstep.spark import writer
 from lockstep.spark.database import Access
 from lockstep.spark.pipelines.committing import Outcome, Place, commit, is_committed, sink_options
 from lockstep.spark.pipelines.pipeline import Step, frame_of
-from lockstep.spark.pipelines.rejects import ERROR, Rejected, Search, cached, cause_of, may_be_of_rows
+from lockstep.spark.pipelines.rejects import ERROR, Rejected, Search, cached, cause_of, is_of_machines, may_be_of_rows
 from lockstep.spark.rows import Incoming
 from lockstep.spark.schema import DATA
 from lockstep.spark.sink_schema import COLUMNS, GIVEN_ANEW, check_schema
@@ -29,6 +30,8 @@ from lockstep.spark.writer_options import WriteOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+_log = logging.getLogger(__name__)
 
 MISFIT = "the payload does not fit the payload_schema"
 _BESIDE = (ERROR, "message_id", "seq")
@@ -70,10 +73,27 @@ class Batches:
         )
 
     def _outcome(self, frame: DataFrame, place: Place) -> Outcome:
+        """Spark on one machine tries a task once: a worker that the system ended would end the step."""
+        attempts_max = self._access.config().pipeline_batch_attempts_max if self._step.sinks else 1
+        attempt = 1
+        while True:
+            try:
+                return self._attempted_outcome(frame, place)
+            except Exception as error:
+                if not is_of_machines(error):
+                    raise
+                failed = _failed(error)
+                if attempt >= attempts_max:
+                    raise failed from error
+                what = "batch %d of step %r is tried again: %s"
+                _log.warning(what, place.batch_id, self._step.full_name, failed.message)
+            attempt += 1
+
+    def _attempted_outcome(self, frame: DataFrame, place: Place) -> Outcome:
         try:
             return self._stage(self._fitting(frame), place)
         except Exception as error:
-            if isinstance(error, LockstepError):
+            if isinstance(error, LockstepError) or is_of_machines(error):
                 raise
             if not may_be_of_rows(error):
                 raise _failed(error) from error
@@ -91,15 +111,17 @@ class Batches:
             try:
                 outcome = self._stage(good, place)
             except Exception as again:
+                if is_of_machines(again):
+                    raise
                 raise StepFailed(f"no single message makes it fail: {cause_of(again)}") from error
             return Outcome(outcome.staged, [*bad, *outcome.rejected], rows_in=batch.count())
 
     def _search(self, frame: DataFrame) -> Sequence[Rejected]:
         try:
             return Search(self._attempt, frame, rejects_max=self._step.rejects_max).find()
-        except LockstepError:
-            raise
         except Exception as error:
+            if isinstance(error, LockstepError) or is_of_machines(error):
+                raise
             raise _failed(error) from error
 
     def _fails(self, frame: DataFrame) -> bool:
@@ -159,7 +181,7 @@ class Batches:
             result = frame_of(step.function(frame), step)
         except Exception as error:
             # A function without a sink may have had effects: it is not tried on parts of the batch.
-            if may_be_of_rows(error) and step.sinks:
+            if step.sinks and (may_be_of_rows(error) or is_of_machines(error)):
                 raise
             raise _failed(error) from error
         return None if result is None else self._prepared(result)
@@ -184,12 +206,11 @@ def _failed(error: BaseException) -> StepFailed:
     """What went wrong in the function itself."""
     if isinstance(error, StepFailed):
         return error
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
-    said = (
-        cause_of(error) if isinstance(error, PySparkException | LockstepError) else f"{type(error).__name__}: {error}"
-    )
-    return StepFailed(said)
+    of_spark = isinstance(error, PySparkException | Py4JJavaError | LockstepError)
+    return StepFailed(cause_of(error) if of_spark else f"{type(error).__name__}: {error}")
 
 
 def _check_columns(step: Step, rows: DataFrame) -> None:

@@ -31,10 +31,12 @@ _RAISED = re.compile(r"^(?:[\w]+\.)*(\w*(?:Error|Exception|Warning|Interrupt|Exi
 _SPARKS = re.compile(r"^(?:[\w.$]+(?:Exception|Error): )?(\[[A-Z_.0-9]+\] .+)$", re.MULTILINE)
 _OF_ROWS = (InvalidRequest, InvalidName, InvalidPayload, TooLarge)
 """What the sink says of rows that it does not take."""
-# Not the message's fault, whatever Spark was doing at the time.
-_NOT_OF_ROWS = re.compile(
-    r"ExecutorLostFailure|SparkContext was (?:shut|stopped)|SparkContext has been shut|OutOfMemoryError|"
-    r"Python worker exited unexpectedly|No space left|was cancelled|INTERRUPTED"
+_OF_MACHINES = re.compile(
+    r"ExecutorLostFailure|OutOfMemoryError|Python worker exited unexpectedly|Python worker failed to connect back|"
+    r"Cannot run program|No space left"
+)
+_STOPPED = re.compile(
+    r"SPARK_JOB_CANCELLED|was cancelled|InterruptedException|SparkContext (?:was (?:shut|stopped)|has been shut)"
 )
 
 
@@ -68,10 +70,20 @@ def may_be_of_rows(error: BaseException) -> bool:
 
     if isinstance(error, LockstepError) or not isinstance(error, PySparkException | Py4JJavaError):
         return False
-    if isinstance(error, AnalysisException | ParseException) or _NOT_OF_ROWS.search(str(error)):
+    if isinstance(error, AnalysisException | ParseException) or _STOPPED.search(str(error)) or is_of_machines(error):
         return False
     ours = explain(error)
     return _is_by_spark(ours) or type(ours) in _OF_ROWS
+
+
+def is_of_machines(error: BaseException) -> bool:
+    """Whether Spark could not do its work, whatever the rows are. The same may succeed when it is done again."""
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
+    if not isinstance(error, PySparkException | Py4JJavaError) or _STOPPED.search(str(error)):
+        return False
+    return _OF_MACHINES.search(str(error)) is not None
 
 
 def _is_by_spark(error: LockstepError) -> bool:

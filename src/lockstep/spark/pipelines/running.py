@@ -177,9 +177,11 @@ def _run(runs: Sequence[StepRun], stop: threading.Event, options: RunOptions) ->
                 one.start()
             while not stop.wait(POLL_SECONDS) and all([one.look() for one in runs]):
                 pass
+            ended_first = [one for one in runs if not one.look()]
         finally:
             _stop(runs, options.access.config().pipeline_stop_timeout_seconds)
-        for one in runs:
+        # Those that had to be stopped in mid-batch fail, too. That is not the reason.
+        for one in (*ended_first, *runs):
             one.check()
 
 
