@@ -74,6 +74,20 @@ async def test_a_push_wakes_as_many_as_it_has_partitions(store: Store) -> None:
     assert all([not poll.result().runs for poll in (await asyncio.wait(still))[0]])
 
 
+async def test_a_push_wakes_although_nobody_waits_for_its_receipt(store: Store) -> None:
+    gate = Gate(store, "push")
+    engine = engine_on(gate, **NEVER, push_calls_max=1)  # type: ignore[arg-type]
+    (poll,) = await waiting(engine)
+    first = asyncio.create_task(engine.push([batch("p", b"0", queue="other")]))
+    await gate.arrived.wait()
+    gone = asyncio.create_task(engine.push([batch("p", b"1")]))
+    await asyncio.sleep(0)
+    gate.open()
+    await first  # with its end the other one has begun
+    gone.cancel()
+    assert (await poll).payloads() == [b"1"]
+
+
 async def test_every_group_is_woken(store: Store) -> None:
     engine = engine_on(store, **NEVER)
     polls = [(await waiting(engine, group=group))[0] for group in ("g1", "g2")]

@@ -65,7 +65,7 @@ class _Releases:
     """Leases that nobody waits for any more, on their way back."""
 
     store: Store
-    released: Callable[[list[AckOutcome]], None]
+    released: Callable[[Sequence[AckOutcome]], None]
     """Is told, so that somebody else may be woken for them."""
     tasks: set[asyncio.Task[Any]] = field(default_factory=set)
 
@@ -97,12 +97,16 @@ class Batching:
         store: Store,
         config: Config,
         *,
-        released: Callable[[list[AckOutcome]], None],
+        pushed: Callable[[Sequence[Batch], PushResult], None],
+        released: Callable[[Sequence[AckOutcome]], None],
         crowded: Callable[[LoadKind], None],
     ) -> None:
-        """`crowded` is told when too many requests of a kind wait."""
+        """`pushed` and `released` are told what a call did, so that those who wait for it are woken, once for all of
+        its requests and whether somebody still waits for an answer or not; `crowded`, when too many of a kind wait."""
         self._releases = _Releases(store, released)
         self._store = store
+        self._pushed = pushed
+        self._released = released
         self._lock_seconds = config.call_lock_seconds
         self._lock_seconds_max = max(config.lock_timeout_seconds, config.call_lock_seconds)
         self._busy_messages_max = config.load_busy_messages_max
@@ -171,13 +175,19 @@ class Batching:
         )
 
     async def _call_push(self, batches: list[Batch], *, joined: bool) -> PushResult:
-        return await self._store.push(batches, lock_seconds=self._patience(self._push, joined))
+        result = await self._store.push(batches, lock_seconds=self._patience(self._push, joined))
+        self._pushed(batches, result)
+        return result
 
     async def _call_ack(self, acks: list[Ack], *, joined: bool) -> list[AckOutcome]:
-        return await self._store.ack(acks, lock_seconds=self._patience(self._ack, joined))
+        outcomes = await self._store.ack(acks, lock_seconds=self._patience(self._ack, joined))
+        self._released(outcomes)
+        return outcomes
 
     async def _call_ack_leases(self, acks: list[Ack], *, joined: bool) -> list[AckOutcome]:
-        return await self._store.ack(acks, lock_seconds=self._patience(self._ack_leases, joined))
+        outcomes = await self._store.ack(acks, lock_seconds=self._patience(self._ack_leases, joined))
+        self._released(outcomes)
+        return outcomes
 
     def _only_pushes(self) -> bool:
         return time.monotonic() - self._delivering_at > _DELIVERING_SECONDS

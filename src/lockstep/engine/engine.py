@@ -107,7 +107,9 @@ class Engine:
         """`spool_dir` is where it buffers pushes, once it is told to; None is a directory that is gone with it."""
         self._store = store
         self._config = config
-        self._batching = Batching(store, config, released=self._tell_released, crowded=self._tell_crowded)
+        self._batching = Batching(
+            store, config, pushed=self._tell_pushed, released=self._tell_released, crowded=self._tell_crowded
+        )
         self._load = Load(
             config,
             crowds=self._batching.crowds,
@@ -304,9 +306,6 @@ class Engine:
             raise
         except Unavailable as error:
             pushed = await self._spooling.rescue(batches, error, self._batching.push)
-            if pushed.buffered:
-                return pushed.in_order(order)
-        self._tell_pushed(batches, pushed)
         return pushed.in_order(order)
 
     async def push_applied(self, pushed: PushResult) -> PushResult:
@@ -387,12 +386,11 @@ class Engine:
         if atomic:
             self._load.check("ack")
             outcomes = (await self._store.transaction(acks, [])).acks
-        elif self._load.ack is Answer.EXECUTE and not self._operations.is_behind(acks):
-            outcomes = await self._batching.ack(acks)
-        else:
-            return await self._operations.ack(acks)  # who applies it tells of it
-        self._tell_released(outcomes)
-        return outcomes
+            self._tell_released(outcomes)
+            return outcomes
+        if self._load.ack is Answer.EXECUTE and not self._operations.is_behind(acks):
+            return await self._batching.ack(acks)
+        return await self._operations.ack(acks)  # who applies it tells of it
 
     def _tell_released(self, outcomes: Sequence[AckOutcome]) -> None:
         """A partition that is free again may have more for the next consumer, here or elsewhere."""
