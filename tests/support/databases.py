@@ -154,6 +154,7 @@ class Databases:
 
 # What a migrated database holds before its first use stays.
 _KEPT_TABLES = ["migration", "procedures"]
+_BALLAST = {"delivery": "group_id = 0"}
 
 
 def _empty(dsn: str) -> None:
@@ -169,4 +170,5 @@ def _empty(dsn: str) -> None:
             [_KEPT_TABLES],
         ).fetchall()
         for (table,) in tables:
-            connection.execute(sql.SQL("delete from {}").format(sql.Identifier("lockstep", table)))
+            kept = sql.SQL(_BALLAST.get(table, "false"))
+            connection.execute(sql.SQL("delete from {} where not ({})").format(sql.Identifier("lockstep", table), kept))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import chain, repeat
 from typing import overload
@@ -18,7 +18,7 @@ _NO_SEGMENT = UUID(int=0)
 
 
 class Placements(Sequence[Placement]):
-    """Where the messages of each batch went, worked out for a batch when somebody asks."""
+    """Where the messages of each batch went, worked out when somebody asks."""
 
     def __init__(
         self,
@@ -43,9 +43,25 @@ class Placements(Sequence[Placement]):
     @overload
     def __getitem__(self, index: slice) -> list[Placement]: ...
     def __getitem__(self, index: int | slice) -> Placement | list[Placement]:
-        if isinstance(index, slice):
-            return self._slice(index)
-        lane, start = self._places[range(len(self))[index]]
+        return self._slice(index) if isinstance(index, slice) else self._all[index]
+
+    def __iter__(self) -> Iterator[Placement]:
+        return iter(self._all)
+
+    @cached_property
+    def _all(self) -> list[Placement]:
+        return self._slice(slice(None))
+
+    def _slice(self, which: slice) -> list[Placement]:
+        if self._lanes.dropped or not self._first_seqs:
+            return [self._placement(index) for index in range(*which.indices(len(self)))]
+        ids, runs = self._lanes.ids, self._runs
+        found = [(ids[lane], before, *runs[lane]) for lane, before in self._places[which]]
+        return [Placement(i, first_seq + before, uuid, n + before) for i, before, first_seq, uuid, n in found]
+
+    def _placement(self, index: int) -> Placement:
+        """Of a batch, some of whose messages may have been dropped."""
+        lane, start = self._places[index]
         first_seq, uuid, ordinal = self._runs.get(lane, (0, _NO_SEGMENT, 0))
         dropped = self._lanes.dropped.get(lane)
         duplicates = None
@@ -55,13 +71,6 @@ class Placements(Sequence[Placement]):
             stop = start + len(self._batches[index].columns.payloads)
             duplicates = self._duplicates(dropped, range(start, stop), first_seq, uuid, ordinal)
         return Placement(self._lanes.ids[lane], first_seq + before, uuid, ordinal + before, duplicates)
-
-    def _slice(self, which: slice) -> list[Placement]:
-        if self._lanes.dropped or not self._first_seqs:
-            return [self[i] for i in range(*which.indices(len(self)))]
-        ids, runs = self._lanes.ids, self._runs
-        found = [(ids[lane], before, *runs[lane]) for lane, before in self._places[which]]
-        return [Placement(i, first_seq + before, uuid, n + before) for i, before, first_seq, uuid, n in found]
 
     @cached_property
     def _places(self) -> list[tuple[int, int]]:
