@@ -53,8 +53,14 @@ class Actor:
         self.connection = connection
         self.pid: int = connection.get_server_pid()
         self.store = PostgresStore(dsn, clock=clock)
+        self._pool = self.store.database
+        """For what the store tells other processes in the background."""
         self.store.database = OneConnection(dsn, connection)
         self._transaction: Any = None
+
+    async def close(self) -> None:
+        await self.store._signals.close()
+        await self._pool.close()
 
     async def begin(self, isolation: str = "read_committed") -> None:
         self._transaction = self.connection.transaction(isolation=isolation)
@@ -96,7 +102,9 @@ class Stage:
         await self._open.aclose()
 
     async def actor(self, *, clock: Callable[[], datetime] | None = None) -> Actor:
-        return Actor(self.dsn, await self._connect(), clock or self._clock)
+        actor = Actor(self.dsn, await self._connect(), clock or self._clock)
+        self._open.push_async_callback(actor.close)
+        return actor
 
     async def actors(self, count: int) -> list[Actor]:
         return [await self.actor() for _ in range(count)]
