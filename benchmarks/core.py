@@ -6,7 +6,8 @@
     make bench ARGS="--dsn postgresql://…"   on a server of yours, in databases that are dropped afterwards
 
 How to read it:
-* `plain INSERT` is the usual limit: unnested arrays into a minimal table, by prepared statements on 4 connections.
+* `plain INSERT` is the usual limit: unnested arrays into a minimal table, by prepared statements on 4 connections. That
+  table is never vacuumed; ours are.
   Everything else is 4 concurrent callers of the engine, which has 4 connections, on the same server in the same run.
 * `x plain` is the median of the ratios of neighbouring slices (see harness.py). Other machines, and other work on
   this machine, change msg/s a lot and the ratios little.

@@ -154,8 +154,11 @@ async def http_push_scenario(setting: Setting) -> Outcome:
 
 async def _split(target: Target, setting: Setting, side: Side) -> dict[str, object]:
     """How the work is split between server, database and load generator."""
+    seconds = max(setting.seconds, 1)
+    if side.prepare is not None:
+        await side.prepare(seconds)  # not in what is split
     before = target.cpu()
-    slice_ = await measure(side, max(setting.seconds, 1), setting.server.wal_bytes)
+    slice_ = await measure(side, seconds, setting.server.wal_bytes)
     server, database = (after - b for after, b in zip(target.cpu(), before, strict=True))
     per_message = 1e6 / slice_.messages
     return {
