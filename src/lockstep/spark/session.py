@@ -164,6 +164,8 @@ def _settings(
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={logging}",
         "spark.redaction.regex": _REDACTED,
+        # Spark and its Python processes find each other in 15 s by default, which a busy machine may miss.
+        "spark.python.authenticate.socketTimeout": "60s",
         **(_local_settings(folder) if master.startswith("local") else {}),
     }
     settings.update({f"spark.executorEnv.{name}": value for name, value in environment.items()})

@@ -33,7 +33,7 @@ _OF_ROWS = (InvalidRequest, InvalidName, InvalidPayload, TooLarge)
 """What the sink says of rows that it does not take."""
 _OF_MACHINES = re.compile(
     r"ExecutorLostFailure|OutOfMemoryError|Python worker exited unexpectedly|Python worker failed to connect back|"
-    r"Cannot run program|No space left"
+    r"Cannot run program|CANNOT_OPEN_SOCKET|Accept timed out|No space left"
 )
 _STOPPED = re.compile(
     r"SPARK_JOB_CANCELLED|was cancelled|InterruptedException|SparkContext (?:was (?:shut|stopped)|has been shut)"
