@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from pathlib import Path
 from random import Random
 
 import asyncpg
@@ -103,7 +104,7 @@ async def test_what_changes_a_limited_queue_at_once_never_deadlocks(database_dsn
         assert await store.verify() == []
     finally:
         await store.close()
-    assert await deadlocks(database_dsn) == 0
+    assert await deadlocks(database_dsn) == 0, await told_of(database_dsn)
 
 
 async def deadlocks(dsn: str) -> int:
@@ -116,3 +117,15 @@ async def deadlocks(dsn: str) -> int:
         return found
     finally:
         await connection.close()
+
+
+async def told_of(dsn: str) -> str:
+    """What the log of the embedded PostgreSQL says of its last deadlock: who waited for whom, with what."""
+    connection = await asyncpg.connect(dsn)
+    try:
+        data = await connection.fetchval("select current_setting('data_directory')")
+    finally:
+        await connection.close()
+    log = Path(data).parent / "postgres.log"
+    _, found, after = (log.read_text(errors="replace") if log.exists() else "").rpartition("deadlock detected")
+    return found + after[:10_000]
