@@ -366,3 +366,34 @@ async def test_group_deleted_while_its_lease_is_acked(stage: Stage) -> None:
     await c.commit()
     assert await deleting == 3
     assert [outcome.error for outcome in await acking] in [["lease_lost"], [None]]
+
+
+async def test_acks_of_ordered_and_shared_groups_count_in_one_order(stage: Stage) -> None:
+    """A has counted for the first queue; B acks in both, of its ordered group in the first and its shared one in the
+    second, and waits for A's count with none of its own; A counts for the second. Two sessions share their counters if
+    their pids are alike."""
+    sessions: dict[int, Actor] = {}
+    while True:
+        b = await stage.actor()
+        a = sessions.setdefault(b.pid % 16, b)
+        if a is not b:
+            break
+    for queue in ("first", "second"):
+        await configure(a.store, queue, max_size=100)
+        for group, mode in (("ordered", None), ("shared", "shared")):
+            await a.store.subscribe(queue, group, Subscription(), mode=mode)
+        for partition in ("a", "b"):
+            await push_n(a.store, queue, partition=partition)
+    leases: dict[tuple[str, str], str] = {}
+    for partition in ("a", "b"):
+        for queue, group in (("first", "ordered"), ("second", "shared")):
+            popped = await pop(a.store, queue, group=group, partition=partition)
+            leases[partition, queue] = str(popped.lease_id)
+
+    await a.begin()
+    assert (await ack(a.store, lease_id=leases["a", "first"])).success
+    both = [Ack(lease_id=leases["b", "second"]), Ack(lease_id=leases["b", "first"])]
+    waiting = await stage.blocked(b.store.ack(both), b, by=a)
+    assert (await ack(a.store, lease_id=leases["a", "second"])).success
+    await a.commit()
+    assert [outcome.error for outcome in await waiting] == [None, None]

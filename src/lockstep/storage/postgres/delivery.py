@@ -56,7 +56,10 @@ _QUEUES_BY_PRIORITY = (
 _SUBSCRIBE = "select * from lockstep.subscribe($1, $2, $3, $4::timestamptz, $5::text, $6::timestamptz)"
 _HAS_PENDING = "select lockstep.has_pending($1::int[], $2::bigint[], $3::timestamptz)"
 _ACK_LEASES = "select * from lockstep.ack_leases($1::uuid[], $2::timestamptz)"
-_COMPLETE = "select * from lockstep.shared_complete($1::uuid[], coalesce($2::timestamptz, clock_timestamp()))"
+_COMPLETE = (
+    "select * from lockstep.shared_complete("
+    "$1::uuid[], coalesce($2::timestamptz, clock_timestamp()), null, null, null, null)"
+)
 _ACK_ITEMS = (
     "select * from lockstep.ack_items($1::uuid[], $2::bigint[], $3::bigint[], $4::text[], $5::text[], $6::text[], "
     "$7::text[], $8::timestamptz[], $9::timestamptz)"

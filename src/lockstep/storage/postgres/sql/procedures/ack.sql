@@ -61,13 +61,12 @@ begin
     into _leases, _partition_ids, _group_ids, _from, _to, _partition_names, _queue_names, _found
     from held h left join acked a on a.partition_id = h.partition_id and a.group_id = h.group_id;
     if _found < cardinality(_lease_ids) then
-        return query select c.* from lockstep.shared_complete(_lease_ids, _now) c;
+        return query select c.* from lockstep.shared_complete(_lease_ids, _now, _group_ids, _partition_ids, _from, _to) c;
+    elsif exists (select 1 from lockstep.queue q where q.max_size > 0) then
+        perform lockstep.count_moves(_group_ids, _partition_ids, _from, _to);
     end if;
     if _leases is null then
         return;
-    end if;
-    if exists (select 1 from lockstep.queue q where q.max_size > 0) then
-        perform lockstep.count_moves(_group_ids, _partition_ids, _from, _to);
     end if;
     return query
     select t.lease_id, t.partition_id, coalesce(t.partition_name, p.name), coalesce(t.queue_name, q.name), t.after - t.before,

@@ -5,9 +5,11 @@
 -- is locked only for the sake of the order, where several cursors are held: a push holds it while it wakes them.
 -- Indexes: delivery_lease, delivery_pkey, cursor_pkey.
 
--- Completes all that the given leases hold: the cheap form. One row per partition of a lease.
-create or replace function lockstep.shared_complete(_lease_ids uuid[], _now timestamptz)
-returns table (lease_id uuid, partition_id bigint, partition_name text, queue_name text, messages bigint, expired boolean, shared boolean) language plpgsql as $$
+-- Completes all that the given leases hold: the cheap form. One row per partition of a lease. The moves of ordered groups in
+-- the same call, if there are any, are counted with those that it makes: the counters have an order.
+create or replace function lockstep.shared_complete(
+    _lease_ids uuid[], _now timestamptz, _also_group_ids int[], _also_partition_ids bigint[], _also_from bigint[], _also_to bigint[]
+) returns table (lease_id uuid, partition_id bigint, partition_name text, queue_name text, messages bigint, expired boolean, shared boolean) language plpgsql as $$
 #variable_conflict use_column
 declare
     _leases uuid[];
@@ -25,7 +27,13 @@ begin
         select array_agg(e.lease_id), array_agg(e.partition_id), array_agg(e.group_id), array_agg(e.from_seq), array_agg(e.to_seq)
         into _leases, _partition_ids, _group_ids, _from, _to from ended e;
         if exists (select 1 from lockstep.queue q where q.max_size > 0) then
-            perform lockstep.count_moves(_group_ids, _partition_ids, array(select f - 1 from unnest(_from) f), _to);
+            perform lockstep.count_moves(
+                _group_ids || _also_group_ids, _partition_ids || _also_partition_ids,
+                array(select f - 1 from unnest(_from) f) || _also_from, _to || _also_to);
+            _also_group_ids := null;
+            _also_partition_ids := null;
+            _also_from := null;
+            _also_to := null;
         end if;
         return query
         select t.lease_id, t.partition_id, p.name, q.name, sum(t.to_seq - t.from_seq + 1)::bigint, false, true
