@@ -75,19 +75,18 @@ class Batches:
     def _outcome(self, frame: DataFrame, place: Place) -> Outcome:
         """Spark on one machine tries a task once: a worker that the system ended would end the step."""
         attempts_max = self._access.config().pipeline_batch_attempts_max if self._step.sinks else 1
-        attempt = 1
-        while True:
+        for attempt in range(1, attempts_max + 1):
             try:
                 return self._attempted_outcome(frame, place)
             except Exception as error:
                 if not is_of_machines(error):
                     raise
                 failed = _failed(error)
-                if attempt >= attempts_max:
+                if attempt == attempts_max:
                     raise failed from error
                 what = "batch %d of step %r is tried again: %s"
                 _log.warning(what, place.batch_id, self._step.full_name, failed.message)
-            attempt += 1
+        raise AssertionError("pipeline_batch_attempts_max is at least 1")
 
     def _attempted_outcome(self, frame: DataFrame, place: Place) -> Outcome:
         try:

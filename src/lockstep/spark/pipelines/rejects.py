@@ -35,9 +35,11 @@ _OF_MACHINES = re.compile(
     r"ExecutorLostFailure|OutOfMemoryError|Python worker exited unexpectedly|Python worker failed to connect back|"
     r"Cannot run program|CANNOT_OPEN_SOCKET|Accept timed out|No space left"
 )
+"""What Spark says when a process, a machine or its disk fails it."""
 _STOPPED = re.compile(
     r"SPARK_JOB_CANCELLED|was cancelled|InterruptedException|SparkContext (?:was (?:shut|stopped)|has been shut)"
 )
+"""What it says when somebody ends its work."""
 
 
 @dataclass(frozen=True, slots=True)
