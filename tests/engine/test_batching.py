@@ -26,7 +26,9 @@ QUEUE = "orders"
 
 
 def one_call_at_a_time(**settings: Any) -> Config:
-    return load({"push_calls_max": 1, "pop_calls_max": 1, "ack_calls_max": 1, **settings}, environ={})
+    """However slow the machine is: a call that takes long no longer holds up the next, unless there is patience."""
+    one = {"push_calls_max": 1, "pop_calls_max": 1, "ack_calls_max": 1, "call_patience_seconds": 60}
+    return load({**one, **settings}, environ={})
 
 
 def batch(partition: str, *payloads: bytes, queue: str = QUEUE, **columns: Any) -> Batch:

@@ -104,7 +104,7 @@ async def test_push_behind_an_operation_waits_for_it(store: Store) -> None:
 
 async def test_joined_push_queues_only_those_that_are_behind(store: Store) -> None:
     gate = Gate(store, "push")
-    async with engine_on(gate, push_calls_max=1) as engine:
+    async with engine_on(gate, push_calls_max=1, call_patience_seconds=60) as engine:
         await store.queue_operations([_operation(batch("q", partition="held"))])
         tasks = [asyncio.create_task(engine.push([batch("q", partition="first")]))]
         await gate.arrived.wait()
