@@ -344,7 +344,9 @@ async def test_clear_that_fails_is_repeated(dsn: str, stage: Stage) -> None:
     await store.close()
 
 
-async def test_queue_that_is_deleted_while_it_is_cleared(dsn: str, stage: Stage) -> None:
+async def test_queue_that_is_deleted_while_it_is_cleared(
+    dsn: str, stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = small(dsn)
     holder, other = await stage.actors(2)
     await store.push([batch("q", 2, partition=f"p{number}") for number in range(6)])
@@ -354,6 +356,15 @@ async def test_queue_that_is_deleted_while_it_is_cleared(dsn: str, stage: Stage)
     await until_waiting(stage, "lockstep.clear_places")
     deleting = stage.start(other.store.delete_queue("q"))
     await stage.until_blocked(other.pid)
+    fetch = store.database.fetch
+
+    async def fetch_after_deletion(verb: str, *args: Any) -> Any:
+        """The next slice would want the queue's row, too, and might get it first."""
+        if verb == "clear_places":
+            await deleting
+        return await fetch(verb, *args)
+
+    monkeypatch.setattr(store.database, "fetch", fetch_after_deletion)
     await holder.commit()
     with pytest.raises(QueueNotFound):
         await clearing
