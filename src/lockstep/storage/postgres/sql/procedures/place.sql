@@ -43,7 +43,8 @@ $$;
 -- The last seq that was created at or before _time (before it, if _strictly); the start if there is none.
 create or replace function lockstep.seq_at(_partition_id bigint, _time timestamptz, _strictly boolean) returns bigint language sql stable as $$
     select coalesce((
-        select r.last_seq from lockstep.run r join lockstep.segment s on s.id = r.segment_id
+        select r.last_seq from lockstep.run r
+        cross join lateral (select s.created_at from lockstep.segment s where s.id = r.segment_id limit 1) s
         where r.partition_id = _partition_id and (s.created_at < _time or (s.created_at = _time and not _strictly))
         order by r.first_seq desc limit 1
     ), lockstep.start_of(_partition_id))

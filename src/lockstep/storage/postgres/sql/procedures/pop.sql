@@ -62,19 +62,11 @@ begin
                   and _requests[_last + 1] <> _requests[_last] and _requests[_last + 1] is distinct from _requests[_last + 2] loop
                 _last := _last + 1;
             end loop;
-            if _last > _i then
-                return query
-                select c.* from lockstep.claim_together(
-                    _requests[_i:_last], _group_id, _queue.id, _queue.lease_seconds, _partition_limits[_i:_last], _batches[_i:_last],
-                    _lease_ms[_i:_last], _lease_ids[_i:_last], _now
-                ) c;
-            else
-                return query
-                select _requests[_i], c.* from lockstep.claim_regular(
-                    _group_id, _queue.id, _partitions, _batch,
-                    _now + coalesce(_lease_ms[_i] * interval '1 ms', make_interval(secs => _queue.lease_seconds)), _lease_ids[_i], _now
-                ) c;
-            end if;
+            return query
+            select c.* from lockstep.claim_regular(
+                _requests[_i:_last], _group_id, _queue.id, _queue.lease_seconds, _partition_limits[_i:_last], _batches[_i:_last],
+                _lease_ms[_i:_last], _lease_ids[_i:_last], _now
+            ) c;
             get diagnostics _rows = row_count;
         end if;
         if _rows = 0 then
@@ -87,50 +79,10 @@ begin
     end loop;
 end $$;
 
--- The common case in one statement: every due cursor that would be claimed has stored messages next and no expired
--- lease. If one is not like that nothing is claimed, and claim() goes through them one by one.
+-- The common case: every due cursor that is claimed has stored messages next and no expired lease. Several requests of a
+-- group, each with its limits and its lease, are claimed together: the next goes on where one has enough. If a cursor is
+-- not like that nothing is claimed, and claim() goes through them one by one.
 create or replace function lockstep.claim_regular(
-    _group_id int, _queue_id int, _partitions int, _batch int, _until timestamptz, _lease_id uuid, _now timestamptz
-) returns table (
-    queue_id int, partition_id bigint, partition_name text, attempt int,
-    first_seq bigint, last_seq bigint, segment_id bigint, ordinal int, expires_at timestamptz, lease_id uuid
-) language plpgsql as $$
-#variable_conflict use_column
-begin  -- plpgsql, because it keeps the plan
-    return query
-    with picked as materialized (
-        select c.partition_id, c.due_at, c.acked, c.attempts, c.lease_id from lockstep.cursor c
-        where c.group_id = _group_id and c.due_at <= _now
-        order by c.due_at, c.partition_id limit _partitions for no key update skip locked
-    ), reached as materialized (
-        select p.partition_id, p.due_at, p.acked, p.attempts, least(l.last_seq, p.acked + _batch) - p.acked as n,
-               p.lease_id is null and l.last_seq > p.acked and not exists (
-                   select 1 from lockstep.run r where r.partition_id = p.partition_id and r.segment_id is null and r.last_seq > p.acked
-               ) as regular
-        from picked p
-        left join lateral (
-            select r.last_seq from lockstep.run r
-            where r.partition_id = p.partition_id and r.segment_id is not null order by r.first_seq desc limit 1
-        ) l on true
-    ), allotted as (
-        select r.*, least(r.n, _batch - (sum(r.n) over (order by r.due_at, r.partition_id) - r.n)) as taken
-        from reached r where not exists (select 1 from reached x where x.regular is not true)
-    ), leased as (
-        update lockstep.cursor c set lease_id = _lease_id, lease_to = c.acked + a.taken, leased_at = _now, due_at = _until
-        from allotted a
-        where a.taken > 0 and c.partition_id = a.partition_id and c.group_id = _group_id
-        returning c.partition_id, c.acked, c.lease_to, c.attempts, a.due_at
-    )
-    select _queue_id, l.partition_id, p.name, l.attempts + 1, greatest(r.first_seq, l.acked + 1), least(r.last_seq, l.lease_to),
-           r.segment_id, (r.ordinal + greatest(l.acked + 1 - r.first_seq, 0))::int, _until, _lease_id
-    from leased l
-    join lockstep.partition p on p.id = l.partition_id
-    cross join lateral lockstep.runs_between(l.partition_id, l.acked, l.lease_to) r
-    order by l.due_at, l.partition_id, r.first_seq;
-end $$;
-
--- The same for several requests of a group, each with its limits and its lease: the next goes on where one has enough.
-create or replace function lockstep.claim_together(
     _requests int[], _group_id int, _queue_id int, _lease_seconds int, _partition_limits int[], _batches int[], _lease_ms bigint[],
     _lease_ids uuid[], _now timestamptz
 ) returns table (
@@ -139,16 +91,8 @@ create or replace function lockstep.claim_together(
 ) language plpgsql as $$
 #variable_conflict use_column
 declare
-    _cursor record;
-    _i int := 1;
-    _partitions int := _partition_limits[1];
-    _batch int := _batches[1];
-    _taken int;
-    _claimed bigint[];
-    _claimed_to bigint[];
-    _claimed_for int[];
-begin
-    for _cursor in
+    -- Fetched, and so locked, one by one: how many are needed is known only when one has seen what they hold.
+    _due no scroll cursor for
         select c.*,
                (select r.last_seq from lockstep.run r
                 where r.partition_id = c.partition_id and r.segment_id is not null order by r.first_seq desc limit 1) as stored_to,
@@ -159,24 +103,34 @@ begin
             select c.partition_id, c.acked, c.lease_id from lockstep.cursor c
             where c.group_id = _group_id and c.due_at <= _now
             order by c.due_at, c.partition_id limit (select sum(n) from unnest(_partition_limits) n) for no key update skip locked
-        ) c
-    loop
-        if _cursor.lease_id is not null or _cursor.removed or (_cursor.stored_to > _cursor.acked) is not true then
-            return;
-        end if;
-        if _partitions = 0 or _batch = 0 then
-            exit when _i = cardinality(_requests);
-            _i := _i + 1;
-            _partitions := _partition_limits[_i];
-            _batch := _batches[_i];
-        end if;
-        _taken := least(_cursor.stored_to - _cursor.acked, _batch);
-        _partitions := _partitions - 1;
-        _batch := _batch - _taken;
-        _claimed := _claimed || _cursor.partition_id;
-        _claimed_to := _claimed_to || (_cursor.acked + _taken);
-        _claimed_for := _claimed_for || _i;
+        ) c;
+    _cursor record;
+    _batch int;
+    _taken int;
+    _claimed bigint[];
+    _claimed_to bigint[];
+    _claimed_for int[];
+begin
+    open _due;
+    <<requests>>
+    for _i in 1 .. cardinality(_requests) loop
+        _batch := _batches[_i];
+        for _ in 1 .. _partition_limits[_i] loop
+            fetch _due into _cursor;
+            exit requests when not found;
+            if _cursor.lease_id is not null or _cursor.removed or (_cursor.stored_to > _cursor.acked) is not true then
+                close _due;
+                return;
+            end if;
+            _taken := least(_cursor.stored_to - _cursor.acked, _batch);
+            _claimed := _claimed || _cursor.partition_id;
+            _claimed_to := _claimed_to || (_cursor.acked + _taken);
+            _claimed_for := _claimed_for || _i;
+            _batch := _batch - _taken;
+            exit when _batch = 0;
+        end loop;
     end loop;
+    close _due;
     if _claimed is null then
         return;
     end if;
@@ -185,8 +139,12 @@ begin
         update lockstep.cursor c
         set lease_id = _lease_ids[t.i], lease_to = t.upto, leased_at = _now,
             due_at = _now + coalesce(_lease_ms[t.i] * interval '1 ms', make_interval(secs => _lease_seconds))
-        from unnest(_claimed, _claimed_to, _claimed_for) with ordinality t (partition_id, upto, i, o)
-        where c.partition_id = t.partition_id and c.group_id = _group_id
+        from (
+            -- With a limit, so that a cursor is looked up by both: one group's cursors may seem to be few.
+            select t.*, _group_id as group_id from unnest(_claimed, _claimed_to, _claimed_for) with ordinality t (partition_id, upto, i, o)
+            limit cardinality(_claimed)
+        ) t
+        where c.partition_id = t.partition_id and c.group_id = t.group_id
         returning c.partition_id, c.acked, c.lease_to, c.attempts, c.due_at, c.lease_id, t.i, t.o
     )
     select _requests[l.i], _queue_id, l.partition_id, p.name, l.attempts + 1, greatest(r.first_seq, l.acked + 1), least(r.last_seq, l.lease_to),
@@ -259,12 +217,14 @@ begin
     end loop;
 end $$;
 
--- The runs that cover the stored messages in (_after, _upto].
+-- The runs that cover the stored messages in (_after, _upto], in order: which makes it a look-up of its own, whatever the
+-- planner takes a join for.
 create or replace function lockstep.runs_between(_partition_id bigint, _after bigint, _upto bigint) returns setof lockstep.run language sql stable as $$
     select r.* from lockstep.run r
     where r.partition_id = _partition_id and r.first_seq <= _upto and r.last_seq > _after and r.segment_id is not null
       and r.first_seq >= coalesce(
           (select f.first_seq from lockstep.run f where f.partition_id = _partition_id and f.first_seq <= _after + 1 order by f.first_seq desc limit 1), 0)
+    order by r.first_seq
 $$;
 
 -- The last seq of at most _batch stored messages after _acked, all created at or before _time; null if there is none.
@@ -274,11 +234,15 @@ create or replace function lockstep.reach(_partition_id bigint, _acked bigint, _
         select r.*, sum(r.n) over (order by r.first_seq) - r.n as before
         from (
             select greatest(r.first_seq, _acked + 1) as first_seq, r.last_seq, r.last_seq - greatest(r.first_seq, _acked + 1) + 1 as n
-            from lockstep.run r join lockstep.segment s on s.id = r.segment_id
-            where r.partition_id = _partition_id and r.last_seq > _acked and s.created_at <= _time
-              and r.first_seq >= coalesce(
-                  (select f.first_seq from lockstep.run f where f.partition_id = _partition_id and f.first_seq <= _acked + 1 order by f.first_seq desc limit 1), 0)
-            order by r.first_seq limit _batch
+            from (
+                select r.* from lockstep.run r
+                where r.partition_id = _partition_id and r.last_seq > _acked and r.segment_id is not null
+                  and r.first_seq >= coalesce(
+                      (select f.first_seq from lockstep.run f where f.partition_id = _partition_id and f.first_seq <= _acked + 1 order by f.first_seq desc limit 1), 0)
+                order by r.first_seq limit _batch
+            ) r
+            cross join lateral (select s.created_at from lockstep.segment s where s.id = r.segment_id limit 1) s
+            where s.created_at <= _time
         ) r
     ) t
     where t.before < _batch

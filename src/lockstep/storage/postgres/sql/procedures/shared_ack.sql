@@ -26,7 +26,10 @@ begin
         )
         select array_agg(e.lease_id), array_agg(e.partition_id), array_agg(e.group_id), array_agg(e.from_seq), array_agg(e.to_seq)
         into _leases, _partition_ids, _group_ids, _from, _to from ended e;
-        if exists (select 1 from lockstep.queue q where q.max_size > 0) then
+        if exists (
+            select 1 from lockstep.consumer_group g join lockstep.queue q on q.id = g.queue_id
+            where g.id = any (_group_ids || _also_group_ids) and q.max_size > 0
+        ) then
             perform lockstep.count_moves(
                 _group_ids || _also_group_ids, _partition_ids || _also_partition_ids,
                 array(select f - 1 from unnest(_from) f) || _also_from, _to || _also_to);
