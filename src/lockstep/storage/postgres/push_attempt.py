@@ -129,7 +129,7 @@ class Attempt:
             content.payloads if body is None else None,
             self.plain_allowed,
             at,
-            _milliseconds(lock_seconds),
+            milliseconds(lock_seconds),
         ]
 
     def runs_arguments(self, at: datetime | None, lock_seconds: float | None) -> list[Any]:
@@ -144,7 +144,7 @@ class Attempt:
             self.bodies[0],
             self.plain_allowed,
             at,
-            _milliseconds(lock_seconds),
+            milliseconds(lock_seconds),
         ]
 
     def arguments(self, at: datetime | None, lock_seconds: float | None) -> list[Any]:
@@ -170,7 +170,7 @@ class Attempt:
             self.plain_allowed,
             at,
             join_columns([content for content, _ in self.contents]).expires_at if expiring else None,
-            _milliseconds(lock_seconds),
+            milliseconds(lock_seconds),
         ]
 
     def _partition_ids(self) -> str:
@@ -220,5 +220,5 @@ class Attempt:
         ]
 
 
-def _milliseconds(seconds: float | None) -> int | None:
+def milliseconds(seconds: float | None) -> int | None:
     return None if seconds is None else round(seconds * 1000)

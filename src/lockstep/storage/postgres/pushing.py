@@ -17,11 +17,11 @@ from typing import Any
 from lockstep.config import Config
 from lockstep.core.codec import Codec, encode, seal
 from lockstep.core.ids import SEGMENT_MESSAGES_MAX
-from lockstep.core.messages import Batch, Columns, Occupancy, PushResult
+from lockstep.core.messages import Batch, Columns, Occupancy, Placement, PushResult
 from lockstep.errors import EncryptionUnavailable, TooLarge, Unavailable
 from lockstep.storage.postgres.cache import NameCache, QueueNames, Segment
 from lockstep.storage.postgres.calls import Call, Conversation, Work
-from lockstep.storage.postgres.push_attempt import Attempt
+from lockstep.storage.postgres.push_attempt import Attempt, milliseconds
 from lockstep.storage.postgres.push_lanes import Lanes
 from lockstep.storage.postgres.push_placements import Placements
 
@@ -104,6 +104,10 @@ def push(
 ) -> Conversation[Pushed]:
     """Push the batches; `at` is the time where it is set, `lock_seconds` how long a lock is waited for. With `overtake`
     it goes before operations that wait for its partitions, which otherwise make it fail."""
+    if len(batches) == 1:
+        pushed = yield from _push_few(batches, names, encryption, at, lock_seconds, overtake)
+        if pushed is not None:
+            return pushed
     lanes = Lanes.of(batches)
     if sum([len(columns.payloads) for columns in lanes.columns]) > SEGMENT_MESSAGES_MAX:
         raise TooLarge(f"one call may push at most {SEGMENT_MESSAGES_MAX} messages")
@@ -129,6 +133,37 @@ def push(
                 for queue in lanes.by_queue:
                     names.forget(queue)
     raise Unavailable("the queue's names kept changing during the push")
+
+
+def _push_few(
+    batches: Sequence[Batch],
+    names: NameCache,
+    encryption: Encryption,
+    at: datetime | None,
+    lock_seconds: float | None,
+    overtake: bool,
+) -> Conversation[Pushed | None]:
+    """What a lone producer usually pushes, a few small payloads to a known partition, without what only lanes need.
+    None: it is not that, or something has changed; nothing was pushed then."""
+    batch = batches[0]
+    columns, payloads = batch.columns, batch.columns.payloads
+    known = names.get(batch.queue)
+    partition_id = None if known is None else known.partitions.get(batch.partition)
+    if known is None or partition_id is None or known.limited or known.encryption:
+        return None
+    if len(payloads) > _LOOKED_AT or not columns.bare():
+        return None
+    size = sum(map(len, payloads))
+    if size > PLAIN_BYTES_MAX:
+        return None
+    arguments = [known.id, partition_id, Codec.PLAIN.value, len(payloads), None, payloads, encryption.plain_allowed]
+    rows = yield Call("push", _PUSH_RUN, [*arguments, at, milliseconds(lock_seconds), overtake])
+    status, created_at, segment_id, uuid, first_seq = rows[0]
+    if status != "ok":
+        return None
+    placement = Placement(partition_id, first_seq, uuid, 0)
+    segment = Segment(uuid, created_at, columns, size)
+    return Pushed(PushResult(batches, [placement]), [(segment_id, segment)])
 
 
 def _call(attempt: Attempt, at: datetime | None, lock_seconds: float | None, overtake: bool) -> Conversation[Any]:
