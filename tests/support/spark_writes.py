@@ -103,7 +103,9 @@ def wait_for_waiter(dsn: str, text: str, *, seconds: float = 30, alive: Callable
         "select count(*) from pg_stat_activity "
         "where wait_event_type = 'Lock' and datname = current_database() and strpos(query, %s) > 0"
     )
-    while query(dsn, waiters, text) == [(0,)]:
-        assert alive(), "what should wait has ended"
-        assert time.monotonic() < until, f"nothing waits: {text}"
-        time.sleep(0.005)
+    # On one connection, and not too often: what it waits for is a Spark that is starting, which needs the processor.
+    with psycopg.connect(dsn, autocommit=True, row_factory=tuple_row) as looking:
+        while looking.execute(waiters, [text]).fetchone() == (0,):
+            assert alive(), "what should wait has ended"
+            assert time.monotonic() < until, f"nothing waits: {text}"
+            time.sleep(0.05)

@@ -212,7 +212,7 @@ def test_kill_in_the_midst_of_a_commit_and_clean_end(commands: Commands, produce
         while len(numbers(database_dsn, "done").get("a", [])) < len(expected):
             if started.popen.poll() is not None or time.monotonic() > deadline:
                 pytest.fail(f"done are {numbers(database_dsn, 'done')}, and the program said:\n{_all_of(started.told)}")
-            time.sleep(0.05)
+            time.sleep(0.3)
         os.kill(started.popen.pid, signal.SIGTERM)
         code, said, told = started.ended(60)
         assert code == 0, told

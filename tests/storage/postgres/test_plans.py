@@ -37,6 +37,9 @@ from support.builders import ack_of, batch, pop, push_n
 from support.databases import Databases, run_apart
 from support.sessions import Actor, Stage
 
+# One worker makes the databases of these tests, and not each that happens to get some of them.
+pytestmark = pytest.mark.xdist_group("plans")
+
 SMALL, LARGE = 1_000, 100_000
 GROWN = 20_000
 KNOWN_MIN = 60
