@@ -529,7 +529,7 @@ SCENARIOS = [
     Scenario("ack", ack_of_a_lease_over_ten_partitions, 500),
     Scenario("ack-messages", ack_by_message, 1500),
     Scenario("renew", renewal, 350),
-    Scenario("has-pending", question_whether_something_is_pending, 40),
+    Scenario("has-pending", question_whether_something_is_pending, 60),
     Scenario("transaction", transaction_of_ack_and_push, 800),
     Scenario("shared-pop", lease_of_ten_partitions, 1400),
     Scenario("shared-pop-in-flight", lease_where_all_is_in_flight, 80),

@@ -241,20 +241,23 @@ async def test_limit_set_while_an_ack_is_in_flight_counts_what_is_left(stage: St
     assert [receipt.depth for receipt in await push_n(a.store, "q", 2)] == [3, 3]
 
 
+@pytest.mark.parametrize("left", [0, 3])
 @pytest.mark.parametrize("whole_lease", [True, False])
-async def test_ack_that_waits_for_a_limit_being_set_is_counted(stage: Stage, whole_lease: bool) -> None:
-    """C sets max_size and holds on; A acks and waits; C commits: there is room for what was acked."""
+async def test_ack_that_waits_for_a_limit_being_set_is_counted(stage: Stage, whole_lease: bool, left: int) -> None:
+    """C sets max_size and holds on; A acks and waits; C commits: there is room for what was acked. Where messages are
+    left, it is the cursor that A waits for, and not the partition."""
     a, c = await prepared(stage, 2, max_size=0)
-    await push_n(a.store, "q", 2)
+    await push_n(a.store, "q", 2 + left)
     popped = await pop(a.store, "q", batch=2)
     await c.begin()
-    await configure(c.store, "q", max_size=2)
+    await configure(c.store, "q", max_size=2 + left)
     step = ack(a.store, lease_id=popped.lease_id, seq=None if whole_lease else next(popped.messages()).seq)
     waiting = await stage.blocked(step, a, by=c)
     await c.commit()
     assert (await waiting).success
+    assert await a.store.verify() == []
     room = 2 if whole_lease else 1
-    assert [receipt.depth for receipt in await push_n(a.store, "q", room)] == [2] * room
+    assert [receipt.depth for receipt in await push_n(a.store, "q", room)] == [2 + left] * room
 
 
 async def test_auto_ack_pop_before_a_limit_being_set_reaches_its_partition(stage: Stage) -> None:

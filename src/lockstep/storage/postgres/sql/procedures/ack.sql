@@ -14,7 +14,6 @@ declare
     _now timestamptz := coalesce(_at, clock_timestamp());
     _locked bigint[];
     _found int;
-    _limited boolean;
     _leases uuid[];
     _partition_ids bigint[];
     _group_ids int[];
@@ -55,15 +54,17 @@ begin
             where r.partition_id = h.partition_id and r.segment_id is not null order by r.first_seq desc limit 1
         ) l on true
         where c.partition_id = h.partition_id and c.group_id = h.group_id and h.live
-        returning c.partition_id, c.group_id, c.acked as after, p.name as partition_name, q.name as queue_name, q.max_size > 0 as limited
+        returning c.partition_id, c.group_id, c.acked as after, p.name as partition_name, q.name as queue_name
     )
     select array_agg(h.lease_id), array_agg(h.partition_id), array_agg(h.group_id), array_agg(h.acked), array_agg(coalesce(a.after, h.acked)),
-           array_agg(a.partition_name), array_agg(a.queue_name), count(distinct h.lease_id), bool_or(a.limited)
-    into _leases, _partition_ids, _group_ids, _from, _to, _partition_names, _queue_names, _found, _limited
+           array_agg(a.partition_name), array_agg(a.queue_name), count(distinct h.lease_id)
+    into _leases, _partition_ids, _group_ids, _from, _to, _partition_names, _queue_names, _found
     from held h left join acked a on a.partition_id = h.partition_id and a.group_id = h.group_id;
     if _found < cardinality(_lease_ids) then
         return query select c.* from lockstep.shared_complete(_lease_ids, _now, _group_ids, _partition_ids, _from, _to) c;
-    elsif _limited then
+    elsif exists (  -- a later statement (depth.sql)
+        select 1 from lockstep.consumer_group g join lockstep.queue q on q.id = g.queue_id where g.id = any (_group_ids) and q.max_size > 0
+    ) then
         perform lockstep.count_moves(_group_ids, _partition_ids, _from, _to);
     end if;
     if _leases is null then
