@@ -64,7 +64,7 @@ SCENARIOS: dict[str, Callable[[Setting], Awaitable[Outcome]]] = {
     "queueing": queueing,
     "load": spike_scenario,
 }
-RUN_SECONDS_MAX = 1200
+RUN_SECONDS_MAX = 2400
 
 
 def main() -> int:

@@ -545,7 +545,7 @@ SCENARIOS = [
     Scenario("promote-nothing", look_for_what_is_due, 20),
     Scenario("promote", promotion_of_ten, 600),
     Scenario("messages-first", first_page_of_messages, 220),
-    Scenario("messages-middle", page_of_messages_from_the_middle, 250),
+    Scenario("messages-middle", page_of_messages_from_the_middle, 450),
     Scenario("message-by-id", message_by_id, 60),
     Scenario("message-by-transaction-id", message_by_transaction_id, 60),
     Scenario("trace", trace, 250),

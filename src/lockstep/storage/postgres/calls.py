@@ -30,3 +30,8 @@ class Work:
 
 
 Conversation = Generator[Call | Work, Any, T]
+
+
+def milliseconds(seconds: float | None) -> int | None:
+    """What procedures take for a length of time."""
+    return None if seconds is None else round(seconds * 1000)

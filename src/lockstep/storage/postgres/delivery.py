@@ -29,7 +29,7 @@ from lockstep.core.records import (
 from lockstep.errors import GroupModeMismatch, LockstepError
 from lockstep.storage.postgres import pushing, scheduling
 from lockstep.storage.postgres.cache import QueueNames, Segment
-from lockstep.storage.postgres.calls import Conversation
+from lockstep.storage.postgres.calls import Conversation, milliseconds
 from lockstep.storage.postgres.failures import Dying
 from lockstep.storage.postgres.forwarding import Forwarding
 
@@ -303,7 +303,7 @@ class Delivery(Forwarding):
             "renew",
             _RENEW,
             [lease_uuid(renewal.lease_id) for renewal in renewals],
-            [_milliseconds(renewal.seconds) for renewal in renewals],
+            [milliseconds(renewal.seconds) for renewal in renewals],
             self.now(),
         )
         renewed = {str(row[0]): Renewed(lease_id=str(row[0]), partitions=row[1], expires_at=row[2]) for row in rows}
@@ -389,7 +389,7 @@ def _pop_arguments(
         # Every partition that is claimed gives at least one message.
         [min(request.partitions, request.batch) for request in asked],
         [request.batch for request in asked],
-        [_milliseconds(request.lease_seconds) for request in asked],
+        [milliseconds(request.lease_seconds) for request in asked],
         [leases[claim.request] for claim in claims],
         [request.auto_ack for request in asked],
         at,
@@ -405,10 +405,6 @@ def _run(queue: str, row: Any, segment: Segment) -> Run:
 def lease_uuid(lease_id: str | None) -> str | None:
     """What is no lease id at all is a lease that is gone, too."""
     return lease_id if lease_id is None or is_canonical_uuid(lease_id) else _NO_LEASE
-
-
-def _milliseconds(seconds: float | None) -> int | None:
-    return None if seconds is None else round(seconds * 1000)
 
 
 def _is_whole_lease(ack: Ack) -> bool:

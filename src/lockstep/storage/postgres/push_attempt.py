@@ -14,6 +14,7 @@ from lockstep.core.ids import all_canonical_uuids, is_canonical_uuid
 from lockstep.core.messages import COLUMN_NAMES, Columns, Occupancy
 from lockstep.errors import QueueFull
 from lockstep.storage.postgres.cache import QueueNames, Segment
+from lockstep.storage.postgres.calls import milliseconds
 from lockstep.storage.postgres.push_lanes import Dropped, Lanes, join_columns
 
 
@@ -218,7 +219,3 @@ class Attempt:
             (segment_id, Segment(uuid, row[1], content, size))
             for segment_id, uuid, (content, size) in zip(row[2], row[3], self.contents, strict=True)
         ]
-
-
-def milliseconds(seconds: float | None) -> int | None:
-    return None if seconds is None else round(seconds * 1000)

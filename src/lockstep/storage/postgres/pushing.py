@@ -20,8 +20,8 @@ from lockstep.core.ids import SEGMENT_MESSAGES_MAX
 from lockstep.core.messages import Batch, Columns, Occupancy, Placement, PushResult
 from lockstep.errors import EncryptionUnavailable, TooLarge, Unavailable
 from lockstep.storage.postgres.cache import NameCache, QueueNames, Segment
-from lockstep.storage.postgres.calls import Call, Conversation, Work
-from lockstep.storage.postgres.push_attempt import Attempt, milliseconds
+from lockstep.storage.postgres.calls import Call, Conversation, Work, milliseconds
+from lockstep.storage.postgres.push_attempt import Attempt
 from lockstep.storage.postgres.push_lanes import Lanes
 from lockstep.storage.postgres.push_placements import Placements
 
