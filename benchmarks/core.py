@@ -11,6 +11,7 @@ How to read it:
   Everything else is 4 concurrent callers of the engine, which has 4 connections, on the same server in the same run.
 * `x plain` is the median of the ratios of neighbouring slices (see harness.py). Other machines, and other work on
   this machine, change msg/s a lot and the ratios little.
+* `x direct` is, for HTTP, that ratio divided by the one of the engine in this process, with 10 callers.
 * WAL is what the whole server wrote in a slice. Each comparison begins with a checkpoint and an unmeasured slice, so
   the whole pages that follow a checkpoint are left out, on both sides alike.
 * `our CPU` is this process only: the driver, and for the engine also checks, packing and cache.

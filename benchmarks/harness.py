@@ -224,6 +224,7 @@ class Outcome:
 _HEADINGS = {
     "messages_per_second": "msg/s",
     "ratio": "x plain",
+    "times_direct": "x direct",
     "wal_bytes_per_message": "WAL B/msg",
     "client_cpu_us_per_message": "our CPU µs/msg",
 }
