@@ -157,8 +157,8 @@ def test_unknown_routes_are_told(memory_http: Http, path: str) -> None:
     [
         ("GET", "/api/v1/push", "POST"),
         ("PUT", "/api/v1/pop/queue/x", "GET"),
-        ("PATCH", "/api/v1/consumer-groups/x", "DELETE, GET"),
-        ("DELETE", "/health", "GET"),
+        ("PATCH", "/api/v1/consumer-groups/x", "DELETE, GET, HEAD"),
+        ("DELETE", "/health", "GET, HEAD"),
     ],
 )
 def test_wrong_methods_are_told_which_are_right(memory_http: Http, method: str, path: str, allowed: str) -> None:

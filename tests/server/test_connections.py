@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import time
 from contextlib import suppress
 
 import psycopg
+import pytest
 
 from support.http import Http, answers
 from support.server import ServerProcess
@@ -87,15 +89,28 @@ def test_what_came_before_a_request_that_is_refused_is_answered(memory_http: Htt
         assert connection.recv(1) == b""
 
 
-def test_the_answer_to_head_has_no_body(memory_http: Http) -> None:
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/health", 200),
+        ("/docs", 200),
+        ("/api/v1/resources/queues/nowhere", 404),
+        ("/api/v1/pop/queue/x", 405),  # it would lease messages that nobody sees
+    ],
+)
+def test_head_is_answered_like_get_without_the_body(memory_http: Http, path: str, status: int) -> None:
     with memory_http.socket() as connection:
-        connection.sendall(_request("HEAD", "/health") + _request("GET", "/health", b"", "Connection: close"))
+        connection.sendall(_request("HEAD", path) + _request("GET", "/health", b"", "Connection: close"))
         said = b""
         while chunk := connection.recv(65536):
             said += chunk
     first, _, rest = said.partition(b"\r\n\r\n")
-    assert first.startswith(b"HTTP/1.1 405 ")
+    assert first.startswith(b"HTTP/1.1 %d " % status)
     assert rest.startswith(b"HTTP/1.1 200 ")
+    if status != 405:
+        length = re.search(rb"content-length: (\d+)", first)
+        assert length is not None
+        assert int(length[1]) == len(memory_http.get(path).body)
 
 
 def test_a_connection_ends_when_the_client_says_so(memory_http: Http) -> None:

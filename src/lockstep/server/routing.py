@@ -49,6 +49,11 @@ class Route:
     wide: bool = False
     """Whether its parameters may contain slashes that were not encoded."""
 
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """Its own; and HEAD, if it is a GET that changes nothing: a pop would lease what nobody sees."""
+        return ("GET", "HEAD") if self.method == "GET" and self.level != "rw" else (self.method,)
+
 
 @dataclass(slots=True)
 class _Place:
@@ -83,9 +88,10 @@ class Routes:
                 place = place.literal.setdefault(piece, _Place())
         if route.method in place.methods:
             raise ValueError(f"two routes for {route.method} {route.path}")
-        place.methods[route.method] = route
+        by_method = dict.fromkeys(route.methods, route)
+        place.methods |= by_method
         if ":" not in route.path:
-            self._plain.setdefault(route.path.encode(), {})[route.method] = route
+            self._plain.setdefault(route.path.encode(), {}).update(by_method)
         if route.wide:
             self._wide.append((_wide_pattern(route.path), route))
 
@@ -106,7 +112,7 @@ class Routes:
     def _find_wide(self, method: str, raw_path: bytes) -> tuple[Route, dict[str, str]]:
         path = b"/" + raw_path.strip(b"/")
         for pattern, route in self._wide:
-            found = pattern.fullmatch(path) if route.method == method else None
+            found = pattern.fullmatch(path) if method in route.methods else None
             if found is not None:
                 return route, {name: _decoded(piece) for name, piece in found.groupdict().items()}
         raise NoSuchRoute(f"there is no route {raw_path.decode('ascii', 'replace')[:200]}")
