@@ -230,3 +230,12 @@ def test_directory_without_a_server_is_started_for_a_command() -> None:
         run("push", "q", "1", "--data-dir", data)
         assert [message["payload"] for message in run.json("pop", "q", "--ack", "--data-dir", data)] == [1]
         run("dsn", "--data-dir", data, code=5)
+
+
+@pytest.mark.parametrize(
+    "command", [("queues",), ("pop", "q"), ("verify",), ("migrate", "--sql"), ("pipeline", "status")]
+)
+def test_mistyped_directory_is_told_and_not_made(tmp_path: Path, command: tuple[str, ...]) -> None:
+    mistyped = tmp_path / "mistyped"
+    assert f"There is no database in {mistyped}" in run(*command, "--data-dir", str(mistyped), code=2).stderr
+    assert not mistyped.exists()

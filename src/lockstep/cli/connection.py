@@ -17,7 +17,7 @@ from lockstep.client import Client
 from lockstep.config import Config, load
 from lockstep.connecting import connect
 from lockstep.errors import Unavailable
-from lockstep.storage.postgres.embedded import EmbeddedPostgres, running_dsn
+from lockstep.storage.postgres.embedded import EmbeddedPostgres, has_database, running_dsn
 
 URL_VARIABLE = "LOCKSTEP_URL"
 DEFAULT_URL = "http://localhost:6632"
@@ -39,15 +39,15 @@ class Session:
         return Output(self.format)
 
     @contextmanager
-    def client(self, **settings: Any) -> Iterator[Client]:
-        """A client on what the options name. Settings by name."""
+    def client(self, *, begins: bool = False, **settings: Any) -> Iterator[Client]:
+        """A client on what the options name. Settings by name; `begins` as for `database_in`."""
         self._check()
-        with self._address() as address, _opened(address, **settings) as client:
+        with self._address(begins=begins) as address, _opened(address, **settings) as client:
             yield client
 
-    def _address(self) -> AbstractContextManager[str]:
+    def _address(self, *, begins: bool) -> AbstractContextManager[str]:
         if self.data_dir is not None:
-            return database_in(self.data_dir)
+            return database_in(self.data_dir, begins=begins)
         return nullcontext(self.dsn or self.server_url)
 
     def settings(self, flags: Mapping[str, object] | None = None, *, file: Path | None = None) -> Config:
@@ -83,12 +83,17 @@ def _opened(address: str, **settings: Any) -> Client:
 
 
 @contextmanager
-def database_in(data_dir: str) -> Iterator[str]:
-    """The DSN of the PostgreSQL on a data directory: of whoever runs one there, or of one that we run meanwhile."""
+def database_in(data_dir: str, *, begins: bool = False) -> Iterator[str]:
+    """The DSN of the PostgreSQL on a data directory: of whoever runs one there, or of one that we run meanwhile.
+
+    Where there is none yet, one is made for a command that `begins` something; to others it is a mistyped name.
+    """
     running = running_dsn(data_dir)
     if running is not None:
         yield running
         return
+    if not begins and not has_database(data_dir):
+        raise click.UsageError(f"There is no database in {data_dir}; `lockstep serve --data-dir` makes one.")
     with EmbeddedPostgres(data_dir) as server:
         yield server.dsn
 

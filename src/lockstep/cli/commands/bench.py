@@ -70,7 +70,7 @@ def bench(session: Session, **load: int | float) -> None:
     """
     asked = msgspec.convert(load, Load)
     connections = {"client_connections_max": asked.connections, "pool_connections_max": asked.connections}
-    with session.client(**connections) as client, _queue(client) as queue:
+    with session.client(begins=True, **connections) as client, _queue(client) as queue:
         pushed = _run("push", asked, asked.messages, _pushes(client, queue, asked))
         popped = _run("pop and ack", asked, pushed.messages, _pops(client, queue, asked))
         session.output.rows([pushed, popped], _COLUMNS)

@@ -65,7 +65,7 @@ def add(session: Session, payload: str, headers: Sequence[tuple[str, str]], paus
         decoded = msgspec.json.decode(payload)
     except msgspec.DecodeError as error:
         raise InvalidPayload(f"not JSON: {error}") from error
-    with session.client() as client:
+    with session.client(begins=True) as client:
         made = client.set_cron(payload=decoded, headers=dict(headers) or None, enabled=not paused, **given)
     session.output.record(made)
 

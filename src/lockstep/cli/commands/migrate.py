@@ -34,7 +34,7 @@ def migrate(session: Session, sql: bool) -> None:
             raise click.UsageError("Name the database: --dsn, LOCKSTEP_DSN or --data-dir.")
         click.echo(migrating.script(), nl=False)
         return
-    with nullcontext(config.dsn) if session.data_dir is None else database_in(session.data_dir) as dsn:
+    with nullcontext(config.dsn) if session.data_dir is None else database_in(session.data_dir, begins=not sql) as dsn:
         if sql:
             click.echo(migrating.script(_on(dsn or "", config, migrating.schema_version)), nl=False)
             return

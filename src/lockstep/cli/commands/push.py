@@ -103,7 +103,7 @@ def push(
         raise click.UsageError("--key needs --at.")
     if payload is not None and payload != "-":
         message = reader.message(payload.encode(errors="surrogateescape"))
-        with session.client() as client:
+        with session.client(begins=True) as client:
             [receipt] = client.push_many([message])
         session.output.record(receipt)
         return
@@ -113,7 +113,7 @@ def push(
         raise click.UsageError("--transaction-id is for one message; lines have theirs with --envelope.")
     if defaults.schedule_key is not None:
         raise click.UsageError("--key is for one message; lines have theirs with --envelope.")
-    with session.client() as client:
+    with session.client(begins=True) as client:
         _push_lines(client, _batches(reader, cast(io.BufferedReader, sys.stdin.buffer), batch), session.output)
 
 

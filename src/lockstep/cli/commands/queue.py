@@ -70,7 +70,7 @@ def configure(
 ) -> None:
     """Create QUEUE, or change its options: those given; the others stay."""
     changes = _changes(options)
-    with session.client() as client:
+    with session.client(begins=True) as client:
         try:
             present = None if reset else client.queue(queue).options
         except QueueNotFound:

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from lockstep.storage.postgres.embedded.directory import default_data_dir
-from lockstep.storage.postgres.embedded.supervisor import EmbeddedPostgres, running_dsn
+from lockstep.storage.postgres.embedded.supervisor import EmbeddedPostgres, has_database, running_dsn
 
-__all__ = ["EmbeddedPostgres", "default_data_dir", "running_dsn"]
+__all__ = ["EmbeddedPostgres", "default_data_dir", "has_database", "running_dsn"]

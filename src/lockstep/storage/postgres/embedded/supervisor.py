@@ -258,5 +258,13 @@ def running_dsn(data_dir: Path | str | None = None) -> str | None:
     return record.dsn if record.has_live_owner() and record.has_live_server() else None
 
 
+def has_database(data_dir: Path | str) -> bool:
+    """Say whether a database was ever begun in this directory, running or not."""
+    try:
+        return DataDirectory(_absolute(data_dir)).cluster.exists()
+    except OSError:
+        return True  # whoever starts it is told what is wrong
+
+
 def _absolute(data_dir: Path | str | None) -> Path:
     return (default_data_dir() if data_dir is None else Path(data_dir)).expanduser().resolve()
