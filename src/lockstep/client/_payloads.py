@@ -6,6 +6,7 @@ models become it and come from it. With an encoding it is bytes, which nobody lo
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Mapping
 from datetime import datetime
@@ -61,11 +62,21 @@ def encode_payload(payload: Any, encoding: str | None = None) -> bytes:
     if isinstance(payload, bytes | bytearray | memoryview):
         raise InvalidPayload("a payload of bytes needs an encoding that says what they are")
     try:
-        if _is_model(payload):
-            return bytes(payload.model_dump_json().encode())
-        return _encode(payload)
+        encoded = payload.model_dump_json().encode() if _is_model(payload) else _encode(payload)
+        if b"null" in encoded:
+            _check_numbers(payload)
+        return bytes(encoded)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise InvalidPayload(f"the payload cannot be encoded as JSON: {error}") from error
+
+
+def _check_numbers(payload: Any) -> None:
+    """Raises ValueError. What JSON has no number for would be a null, and nobody would know."""
+    builtins = payload.model_dump(mode="json") if _is_model(payload) else msgspec.to_builtins(payload, enc_hook=_hook)
+    try:
+        _encode_finite(builtins)
+    except ValueError:
+        raise ValueError("it holds NaN or an infinity") from None
 
 
 def _opaque(payload: Any, encoding: str) -> bytes:
@@ -115,10 +126,13 @@ def _hook(value: Any) -> Any:
     """What msgspec does not know: models inside of other values."""
     if _is_model(value):
         return value.model_dump(mode="json")
+    if isinstance(value, msgspec.Raw):
+        return None  # it is JSON already, so there is no number to check
     raise TypeError(f"{type(value).__name__} is not supported")
 
 
 _encode = msgspec.json.Encoder(enc_hook=_hook).encode
+_encode_finite = json.JSONEncoder(allow_nan=False, check_circular=False).encode
 
 
 @lru_cache(maxsize=1024)

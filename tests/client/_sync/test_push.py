@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from uuid import uuid4
 
 import msgspec
@@ -117,6 +119,34 @@ def test_full_queue_is_told_with_its_depth(client: Client) -> None:
     with pytest.raises(QueueFull) as caught:
         client.push("small", 3)
     assert (caught.value.details["queue"], caught.value.details["max_size"]) == ("small", 2)
+
+
+class Measured(pydantic.BaseModel):
+    at: float
+    by: str | None = None
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        math.nan,
+        {"reading": [1.5, {"at": math.inf}], "by": None},
+        Parcel(Order(1), -math.inf),
+        Measured(at=math.nan),
+        [Measured(at=math.inf)],
+    ],
+)
+def test_number_that_json_does_not_have_is_refused_instead_of_lost(client: Client, payload: object) -> None:
+    with pytest.raises(InvalidPayload, match="NaN"):
+        client.push("orders", payload)
+    assert client.queues() == []
+
+
+def test_nulls_are_no_numbers_that_json_does_not_have(client: Client) -> None:
+    typed = {"by": None, "on": datetime(2026, 1, 2, tzinfo=UTC), "as": {1, 2}}
+    for payload in (None, typed, "null", Measured(at=1.5), [msgspec.Raw(b"null")]):
+        client.push("orders", payload)
+    assert (client.queue("orders")).messages == 5
 
 
 def test_bad_input_is_refused_and_stores_nothing(client: Client) -> None:
