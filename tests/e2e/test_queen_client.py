@@ -458,3 +458,22 @@ async def test_admin_calls_are_answered(queen: Queen, queue: str) -> None:
         assert await call() is not None
     assert (await queen.queue(queue).delete())["existed"]
     assert queue not in [one["name"] for one in (await admin.list_queues())["queues"]]
+
+
+async def test_admin_calls_for_names_with_slashes(queen: Queen, queue: str) -> None:
+    """The client leaves slashes as they are."""
+    admin, name, group = queen.admin, f"{queue}/eu", f"{queue}/workers"
+    await queen.queue(name).push([{"transactionId": "order/1", "data": 1}])
+    [message] = await queen.queue(name).group(group).pop()
+    identity = message["partitionId"], "order/1"
+    assert (await admin.get_queue(name))["name"] == name
+    assert (await admin.get_queue_depth(name, group))["pending"] == 1
+    assert (await admin.get_queue_detail(name))["queue"]["name"] == name
+    assert (await admin.get_message(*identity))["payload"] == 1
+    assert (await admin.get_traces_for_message(*identity))["traces"] == []
+    assert (await admin.get_traces_by_name(name))["total"] == 0
+    assert name in await admin.get_consumer_group(group)
+    assert (await queen.update_consumer_group_timestamp(group, "2020-01-01T00:00:00Z"))["rowsUpdated"] == 1
+    assert (await admin.seek_consumer_group(group, name, {"toEnd": True}))["partitionsUpdated"] == 1
+    assert (await admin.delete_consumer_group_for_queue(group, name))["deletedPartitions"] == 1
+    assert (await queen.queue(name).delete())["existed"]

@@ -2,7 +2,7 @@
 
 A path is matched piece by piece in a tree, and a piece that is written out wins over a parameter. Pieces are
 split before they are percent-decoded, so a name may contain an encoded slash. Clients do not always encode theirs:
-where no route fits piece by piece, the parameters of a route that says so may be several pieces long.
+where no route fits piece by piece, parameters that are names may be several pieces long.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ from lockstep.server.node import Node
 Endpoint = Callable[[Node, Request], Awaitable[Response]]
 Level = Literal["public", "ro", "rw", "admin"]
 """The role that a caller needs once there is authentication."""
+
+_NAMES = {":queue", ":partition", ":group", ":name", ":transactionId"}
+"""Parameters that may contain slashes that were not encoded. The others are ids."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +49,6 @@ class Route:
     media: str = "application/json"
     admit: Callable[[Node], None] | None = None
     """Asked when the head of a request has come; raises if it is refused, whatever its body is."""
-    wide: bool = False
-    """Whether its parameters may contain slashes that were not encoded."""
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -73,10 +74,11 @@ class Routes:
         self._plain: dict[bytes, dict[str, Route]] = {}
         """Paths without parameters, as they come over the wire: the short way for the busiest routes."""
         self._wide: list[tuple[re.Pattern[bytes], Route]] = []
-        """The longest paths come first: a shorter one would take their pieces for its last parameter."""
+        """The longest paths come first, and of those the ones with most written out: another would take their pieces
+        for its parameters."""
         for route in self.all:
             self._add(route)
-        self._wide.sort(key=lambda wide: wide[1].path.count("/"), reverse=True)
+        self._wide.sort(key=lambda wide: (wide[1].path.count("/"), -wide[1].path.count(":")), reverse=True)
 
     def _add(self, route: Route) -> None:
         place = self._root
@@ -92,7 +94,7 @@ class Routes:
         place.methods |= by_method
         if ":" not in route.path:
             self._plain.setdefault(route.path.encode(), {}).update(by_method)
-        if route.wide:
+        if not _NAMES.isdisjoint(route.path.split("/")):
             self._wide.append((_wide_pattern(route.path), route))
 
     def find(self, method: str, raw_path: bytes) -> tuple[Route, dict[str, str]]:
@@ -128,8 +130,14 @@ class Routes:
 
 
 def _wide_pattern(path: str) -> re.Pattern[bytes]:
-    pieces = [f"(?P<{piece[1:]}>.+?)" if piece.startswith(":") else re.escape(piece) for piece in path.split("/")]
-    return re.compile("/".join(pieces).encode())
+    """A name ends where what follows it comes first. Only the last one is tried any longer than that (`?>`), else the
+    time for a path would grow with a power of its length."""
+    begin, *rest = re.split(r"(:\w+)", path)
+    taken = [
+        f"(?P<{name[1:]}>{'.+?' if name in _NAMES else '[^/]+'}){re.escape(literal)}"
+        for name, literal in zip(rest[::2], rest[1::2], strict=True)
+    ]
+    return re.compile("".join([re.escape(begin), *[f"(?>{one})" for one in taken[:-1]], taken[-1]]).encode())
 
 
 def _parameters(route: Route, pieces: list[bytes]) -> dict[str, str]:

@@ -238,7 +238,6 @@ ROUTES = [
         query=PopQuery,
         answers=wire.PopAnswer,
         empty=True,
-        wide=True,
     ),
     Route(
         method="GET",
@@ -249,7 +248,6 @@ ROUTES = [
         query=PopQuery,
         answers=wire.PopAnswer,
         empty=True,
-        wide=True,
     ),
     Route(
         method="GET",

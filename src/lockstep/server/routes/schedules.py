@@ -187,7 +187,6 @@ ROUTES = [
         summary="One recurring message",
         level="ro",
         answers=wire.CronRow,
-        wide=True,
     ),
     Route(
         method="DELETE",
@@ -196,6 +195,5 @@ ROUTES = [
         summary="Remove a recurring message",
         level="rw",
         answers=wire.RemoveCronAnswer,
-        wide=True,
     ),
 ]
