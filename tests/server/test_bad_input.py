@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import socket
-from http.client import HTTPResponse
+from http.client import HTTPResponse, parse_headers
+from pathlib import Path
 
 import pytest
 
 from lockstep.server.routes import ROUTES
-from support.http import Http
+from support.http import Http, answers
+from support.server import running_server
 
 METHODS = {route.method for route in ROUTES.all}
 
@@ -173,6 +175,24 @@ def test_bad_percent_encoding_is_refused_or_taken_literally(memory_http: Http) -
     assert memory_http.get("/api/v1/pop/queue/%zz").status == 204
     assert memory_http.get("/api/v1/pop/queue/%00").code == "invalid_name"
     assert memory_http.send("GET", "/api/v1/pop/queue/x?consumerGroup=%ff").status == 400
+
+
+def test_letters_that_are_not_encoded_are_refused_with_the_reason(memory_http: Http) -> None:
+    """As curl sends them."""
+    with memory_http.socket() as connection:
+        connection.sendall("GET /api/v1/pop/queue/bücher HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        [(status, body)] = answers(connection, 1)
+    assert (status, "percent-encoded" in json.loads(body)["error"]) == (400, True)
+
+
+def test_unreadable_request_is_logged_with_the_id_of_its_answer(tmp_path: Path) -> None:
+    with running_server("memory://", tmp_path) as server, Http(server.url).socket() as connection:
+        connection.sendall(b"\x16\x03\x01\r\n\r\n")
+        with connection.makefile("rb") as stream:
+            stream.readline()
+            told = parse_headers(stream)["x-request-id"]
+    log = (tmp_path / "server.log").read_text()
+    assert f"request_unreadable request_id={told} " in log
 
 
 def test_an_encoded_slash_belongs_to_the_name(memory_http: Http, queue: str) -> None:

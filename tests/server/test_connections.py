@@ -128,6 +128,25 @@ def test_other_protocols_are_declined_by_an_answer_in_this_one(memory_http: Http
         assert answers(connection, 1)[0][0] == 200
 
 
+def test_a_request_for_another_protocol_keeps_its_body(memory_http: Http, queue: str) -> None:
+    """Java's HTTP client asks for HTTP/2 with every request, unless it is told not to."""
+    wish = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAEAAEAAAAIAAAAA")
+    pushes = [_request("POST", "/api/v1/push", _push(queue, number), *wish) for number in range(3)]
+    with memory_http.socket() as connection:
+        connection.sendall(pushes[0] + pushes[1] + pushes[2][:-10])
+        assert [status for status, _ in answers(connection, 2)] == [201, 201]
+        connection.sendall(pushes[2][-10:] + _request("GET", f"/api/v1/pop/queue/{queue}?batch=3"))
+        told = answers(connection, 2)
+    assert [message["data"] for message in json.loads(told[1][1])["messages"]] == [0, 1, 2]
+
+
+def test_a_request_for_a_tunnel_is_refused(memory_http: Http) -> None:
+    with memory_http.socket() as connection:
+        connection.sendall(b"CONNECT x:80 HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n")
+        assert answers(connection, 1)[0][0] == 400
+        assert connection.recv(1) == b""
+
+
 def test_requests_without_a_pause_that_are_refused_are_answered_one_by_one(memory_http: Http) -> None:
     with memory_http.socket() as connection:
         connection.sendall(_request("GET", "/nowhere") * 3000)

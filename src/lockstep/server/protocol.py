@@ -40,6 +40,9 @@ _TOO_SLOW = Response(
     408, b'{"error":"the request did not arrive in time (request_timeout_seconds)","code":"request_timeout"}', JSON
 )
 _NOT_HTTP = Response(400, b'{"error":"this is not HTTP/1.1","code":"invalid_request"}', JSON)
+_BAD_URL = Response(
+    400, b'{"error":"the URL is not valid; all but ASCII must be percent-encoded","code":"invalid_request"}', JSON
+)
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -125,19 +128,41 @@ class HttpConnection(asyncio.Protocol):
         if self._head_bytes is not None:
             self._head_bytes += len(data)
         try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self.shutdown()  # we speak nothing else, and the parser takes what follows for something else
-        except httptools.HttpParserError:
+            self._parse(memoryview(data))
+        except httptools.HttpParserError as error:
             if not self._closing:
-                logger.warning("request_unreadable", extra={"action": "request_unreadable"})
-                self._refuse(_NOT_HTTP)
+                self._refuse_unreadable(error)
             return
         if self._head_bytes is None:
             if self._since is not None:
                 self._since = self._loop.time()
         elif self._head_bytes > self.head_bytes_max:
             self._refuse(_TOO_LARGE)
+
+    def _parse(self, data: memoryview) -> None:
+        """Raises HttpParserError."""
+        while True:
+            try:
+                self._parser.feed_data(data)
+            except httptools.HttpParserUpgrade as upgrade:
+                if not self._wants_upgrade():
+                    self.shutdown()  # a tunnel: nothing of what follows is for us
+                    return
+                data = data[upgrade.args[0] :]
+                self._read_head_again()
+            else:
+                return
+
+    def _wants_upgrade(self) -> bool:
+        """Whether the request asks for another protocol. That may be ignored; Java's client does it unasked."""
+        return bool(self._parser.should_upgrade()) and self._parser.get_method() != b"CONNECT"
+
+    def _read_head_again(self) -> None:
+        """Without the wish for another protocol: the parser takes all that follows it for that, the body as well."""
+        start = b"%b %b HTTP/%b\r\n" % (self._parser.get_method(), self._url, self._parser.get_http_version().encode())
+        headers = [b"%b: %b\r\n" % header for header in self._headers.items() if header[0] != b"upgrade"]
+        self._parser = httptools.HttpRequestParser(self)
+        self._parser.feed_data(start + b"".join(headers) + b"\r\n")
 
     def pause_writing(self) -> None:
         self._full = True
@@ -163,9 +188,9 @@ class HttpConnection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         self._head_bytes = None
-        if self._deaf:
-            return
         parser = self._parser
+        if self._deaf or self._wants_upgrade():
+            return
         path, query_string = (_split if len(self._url) <= _REMEMBERED_BYTES_MAX else _split_url)(self._url)
         request = self.application.request(parser.get_method().decode("ascii"), path, query_string, self._headers)
         arriving = self._arriving = _Arriving(request)
@@ -257,11 +282,21 @@ class HttpConnection(asyncio.Protocol):
                 self._transport.resume_reading()
             self._begin(arrived)
 
+    def _refuse_unreadable(self, error: httptools.HttpParserError) -> None:
+        arriving = self._arriving = self._arriving or self._nameless()
+        fields = {"request_id": arriving.request.id, "error": str(error)}
+        logger.warning("request_unreadable", extra={"action": "request_unreadable", **fields})
+        self._refuse(_BAD_URL if isinstance(error, httptools.HttpParserInvalidURLError) else _NOT_HTTP)
+
+    def _nameless(self) -> _Arriving:
+        """A request of which nothing is known yet."""
+        return _Arriving(self.application.request("", b"", b"", {}))
+
     def _refuse(self, response: Response) -> None:
         """Answer what is not worth reading to its end, after all that came before it; and hear nothing more."""
         if self._deaf or self._transport.is_closing():
             return
-        arriving, self._arriving = self._arriving or _Arriving(self.application.request("", b"", b"", {})), None
+        arriving, self._arriving = self._arriving or self._nameless(), None
         arriving.refusal = response
         arriving.keep_alive = False
         self._deaf = True
