@@ -18,7 +18,9 @@ class MessageCounts(Struct):
     total: int
     """Stored messages."""
     pending: int
+    """The lag of the group that is furthest behind; all of them while there is no group."""
     processing: int
+    """Under a live lease, summed over all groups: a message that two of them hold counts twice."""
 
 
 class FullCounts(MessageCounts, rename="camel"):

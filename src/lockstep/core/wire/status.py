@@ -38,7 +38,7 @@ class DeadLetterSums(Struct, rename="camel"):
 
 
 class Failures(Struct, rename="camel"):
-    """Answers of the process that answered this one, since it began."""
+    """Answers of these workers, since each began."""
 
     client_errors: int
     server_errors: int
@@ -54,7 +54,7 @@ class StatusAnswer(Struct, rename="camel", kw_only=True):
     leases: Leases
     dead_letter_queue: DeadLetterSums
     workers: list[WorkerRow]
-    """The process that answered; there may be others."""
+    """The process that answered, and the others behind the same port; other machines have their own."""
     errors: Failures
 
 

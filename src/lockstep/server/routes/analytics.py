@@ -95,7 +95,7 @@ ROUTES = [
         method="GET",
         path="/api/v1/analytics/worker-metrics",
         endpoint=workers,
-        summary="What the answering process has done",
+        summary="What the processes behind this port have done",
         level="ro",
         answers=wire.WorkerMetricsAnswer,
     ),

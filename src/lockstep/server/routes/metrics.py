@@ -34,7 +34,7 @@ ROUTES = [
         method="GET",
         path="/metrics/prometheus",
         endpoint=prometheus,
-        summary="The same, for Prometheus",
+        summary="The counters of all processes behind this port, for Prometheus",
         level="public",
         media="text/plain",
     ),

@@ -28,8 +28,11 @@ _STATUSES: dict[str, AckStatus] = {
 
 class AckItem(Struct, rename="camel", gc=False):
     transaction_id: str | None = None
+    """Needed, or `seq`."""
     partition_id: str | int | None = None
+    """Needed."""
     status: str = "completed"
+    """completed or success, failed, retry, released, dlq."""
     consumer_group: str | None = None
     lease_id: str | None = None
     error: str | None = None
