@@ -195,6 +195,21 @@ def test_unreadable_request_is_logged_with_the_id_of_its_answer(tmp_path: Path) 
     assert f"request_unreadable request_id={told} " in log
 
 
+@pytest.mark.parametrize("text", [b'"\xff"', b'{"a": ["\xc3("]}', b'"\xed\xa0\x80"'])
+def test_payload_that_is_not_utf8_is_refused(memory_http: Http, queue: str, text: bytes) -> None:
+    """No consumer could read the answer that it would be in."""
+    item = b'{"queue": "%b", "payload": %b}' % (queue.encode(), text)
+    answer = memory_http.send("POST", "/api/v1/push", b'{"items": [%b]}' % item)
+    assert (answer.status, answer.code) == (400, "invalid_request")
+    assert memory_http.get(f"/api/v1/pop/queue/{queue}").status == 204
+
+
+def test_payload_of_any_letters_comes_back(memory_http: Http, queue: str) -> None:
+    body = json.dumps({"items": [{"queue": queue, "payload": "bücher 📚"}]}, ensure_ascii=False)
+    assert memory_http.send("POST", "/api/v1/push", body.encode()).status == 201
+    assert memory_http.pop(queue)["messages"][0]["data"] == "bücher 📚"
+
+
 def test_an_encoded_slash_belongs_to_the_name(memory_http: Http, queue: str) -> None:
     memory_http.push(f"{queue}/sub", 1)
     assert memory_http.get(f"/api/v1/pop/queue/{queue}%2Fsub").status == 200

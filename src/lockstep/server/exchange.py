@@ -85,6 +85,9 @@ class Request:
 
 def decode(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
     try:
+        if not body.isascii():
+            # The decoder does not look into what it leaves raw, and a payload goes into the answers of others as it is.
+            body.decode("utf-8")
         return decoder.decode(body)
     except msgspec.ValidationError as error:
         raise InvalidRequest(_what_does_not_fit(error)) from None
