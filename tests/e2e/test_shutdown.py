@@ -67,6 +67,23 @@ async def test_push_whose_body_is_still_on_its_way_is_finished(tmp_path: Path, q
             await one.wait_closed()
 
 
+async def test_poll_that_is_answered_by_the_end_is_told_that_the_connection_ends(tmp_path: Path, queue: str) -> None:
+    """Else a client would poll again over it."""
+    with running_server("memory://", tmp_path) as server:
+        async with Broker(server.url) as broker:
+            _, _, port = server.url.rpartition(":")
+            reader, writer = await asyncio.open_connection("localhost", int(port))
+            writer.write(b"GET /api/v1/pop/queue/%b?wait=true HTTP/1.1\r\nHost: test\r\n\r\n" % queue.encode())
+            await broker.wait_for_polls(1)
+        stopping = asyncio.create_task(asyncio.to_thread(server.stop))
+        answer = await reader.read()
+        assert answer.startswith(b"HTTP/1.1 204 No Content\r\n")
+        assert b"\r\nconnection: close\r\n" in answer
+        assert await stopping == 0
+        writer.close()
+        await writer.wait_closed()
+
+
 async def until_nobody_listens(url: str) -> None:
     _, _, port = url.rpartition(":")
     async with asyncio.timeout(TIMEOUT_SECONDS):

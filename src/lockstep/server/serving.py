@@ -155,6 +155,8 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._node.stopping = True
+        for connection in list(self.server_state.connections):
+            connection.shutdown()  # before polls are answered, so that each is told not to poll here again
         await self._node.engine.stop_waiting()
         await super().shutdown(sockets)
 
