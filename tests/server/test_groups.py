@@ -125,3 +125,11 @@ def test_seek_needs_a_place(http: Http, queue: str, group: str) -> None:
     assert http.post(path, {}).status == 400
     assert http.post(path, {"timestamp": "yesterday"}).status == 400
     assert http.post(path, {"toEnd": True}).code == "queue_not_found"
+
+
+def test_ack_of_a_group_that_is_not_there_says_so(http: Http, queue: str, group: str) -> None:
+    http.push(queue, 1)
+    [message] = http.pop(queue)["messages"]
+    refused = http.ack(message, consumerGroup=group)
+    assert (refused["success"], "group" in refused["error"]) == (False, True)
+    assert http.ack(message)["success"]
