@@ -127,6 +127,8 @@ def _check_op(op: object, config: Config) -> int:
     _check_key(op.key, config)
     if op.type == "delete":
         return 0
+    if op.value is None:
+        raise InvalidRequest("an upsert needs a value")
     return len(check_json(op.value, what="value", bytes_max=config.stream_value_bytes_max))
 
 
