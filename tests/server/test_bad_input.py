@@ -177,12 +177,12 @@ def test_bad_percent_encoding_is_refused_or_taken_literally(memory_http: Http) -
     assert memory_http.send("GET", "/api/v1/pop/queue/x?consumerGroup=%ff").status == 400
 
 
-def test_letters_that_are_not_encoded_are_refused_with_the_reason(memory_http: Http) -> None:
-    """As curl sends them."""
+@pytest.mark.parametrize("url", ["/api/v1/pop/queue/bücher", "http://x:999999/health"])
+def test_bad_url_is_refused_with_the_reason(memory_http: Http, url: str) -> None:
     with memory_http.socket() as connection:
-        connection.sendall("GET /api/v1/pop/queue/bücher HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        connection.sendall(f"GET {url} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
         [(status, body)] = answers(connection, 1)
-    assert (status, "percent-encoded" in json.loads(body)["error"]) == (400, True)
+    assert (status, "the URL is not valid" in json.loads(body)["error"]) == (400, True)
 
 
 def test_unreadable_request_is_logged_with_the_id_of_its_answer(tmp_path: Path) -> None:

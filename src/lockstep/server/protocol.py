@@ -284,9 +284,10 @@ class HttpConnection(asyncio.Protocol):
 
     def _refuse_unreadable(self, error: httptools.HttpParserError) -> None:
         arriving = self._arriving = self._arriving or self._nameless()
-        fields = {"request_id": arriving.request.id, "error": str(error)}
+        reason = error.__context__ or error  # what was raised in a method that the parser called
+        fields = {"request_id": arriving.request.id, "error": str(reason)}
         logger.warning("request_unreadable", extra={"action": "request_unreadable", **fields})
-        self._refuse(_BAD_URL if isinstance(error, httptools.HttpParserInvalidURLError) else _NOT_HTTP)
+        self._refuse(_BAD_URL if isinstance(reason, httptools.HttpParserInvalidURLError) else _NOT_HTTP)
 
     def _nameless(self) -> _Arriving:
         """A request of which nothing is known yet."""
