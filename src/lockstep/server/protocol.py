@@ -33,6 +33,8 @@ logger = logging.getLogger("lockstep.server")
 _REMEMBERED_BYTES_MAX = 512
 _LINGER_SECONDS = 2.0
 """So long a client that is still sending may read why it was refused, before the connection is cut."""
+_BEHIND_MAX = 16
+"""So many small requests may wait for the answer to the one in front of them before no more are read."""
 _TOO_LARGE = Response(
     413, b'{"error":"the headers are too large (request_headers_bytes_max)","code":"too_large"}', JSON
 )
@@ -224,7 +226,9 @@ class HttpConnection(asyncio.Protocol):
         """A request that is whole, or whose body does not matter."""
         if self._answering is not None or self._full:
             self._behind.append(arrived)
-            self._transport.pause_reading()
+            # A few that hold no memory are read on behind: else a poll in front would not know that its client went.
+            if arrived.chunks or len(self._behind) >= _BEHIND_MAX:
+                self._transport.pause_reading()
         else:
             self._begin(arrived)
 
