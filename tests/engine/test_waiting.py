@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from lockstep.config import load
 from lockstep.core.messages import Batch
 from lockstep.core.policy import QueueOptions
-from lockstep.core.records import Ack, AckStatus, Popped, PopRequest, Position
+from lockstep.core.records import Ack, AckStatus, Popped, PopRequest, Position, Subscription
 from lockstep.engine.engine import Engine
 from lockstep.errors import InvalidRequest
 from lockstep.storage.base import Store
@@ -51,6 +52,32 @@ async def test_a_wait_without_messages_ends_empty(store: Store) -> None:
     popped = await engine_on(store).wait_pop(PopRequest(queue=QUEUE), 0.01)
     assert not popped.runs
     assert popped.lease_id is None
+
+
+async def test_new_group_gets_what_creates_its_queue(store: Store) -> None:
+    engine = engine_on(store, **NEVER)
+    [poll] = await waiting(engine, group="g", subscription=Subscription("new"))
+    await engine.push([batch("p", b"1")])
+    assert (await poll).payloads() == [b"1"]
+
+
+async def test_group_from_a_time_to_come_does_not_get_what_creates_its_queue(store: Store) -> None:
+    engine = engine_on(store, **NEVER)
+    later = Subscription("from", datetime.now(UTC) + timedelta(days=1))
+    [poll] = await waiting(engine, group="g", subscription=later)
+    await engine.push([batch("p", b"1")])
+    await until(lambda: engine.counts.calls["pop"].requests == 2)
+    assert not poll.done()
+    poll.cancel()
+
+
+async def test_new_group_gets_what_creates_its_partition(store: Store) -> None:
+    engine = engine_on(store, **NEVER)
+    await engine.push([batch("p", b"1")])
+    [poll] = await waiting(engine, group="g", partition="late", subscription=Subscription("new"))
+    await engine.push([batch("late", b"2"), batch("p", b"3")])
+    assert (await poll).payloads() == [b"2"]
+    assert (await engine.pop([PopRequest(queue=QUEUE, group="g")]))[0].payloads() == [b"3"]
 
 
 async def test_what_is_there_needs_no_wait(store: Store) -> None:

@@ -253,7 +253,7 @@ class Promises:
         promise(len(delivered) <= request.partitions, f"{len(delivered)} partitions for {request.partitions}")
         promise(len(popped) <= request.batch, f"{len(popped)} messages for {request.batch}")
         promise((popped.lease_id is None) == (request.auto_ack or not delivered), "a lease, or none")
-        queues = [q for q in self._queues_of(request) if request.partition is None or request.partition in q.partitions]
+        queues = self._queues_of(request)
         for queue in queues:
             self.subscribed(queue.name, request.group, request.subscription)
         for queue in queues:

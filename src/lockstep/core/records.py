@@ -62,6 +62,8 @@ class Popped:
     expires_at: datetime | None = None
     mode: GroupMode = "ordered"
     """In a shared group each message is acknowledged by itself."""
+    no_queue: bool = False
+    """The queue that it was to be from did not exist."""
 
     def __len__(self) -> int:
         return sum(len(run.columns.payloads) for run in self.runs)

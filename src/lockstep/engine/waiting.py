@@ -29,7 +29,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from lockstep.config import Config
-from lockstep.core.records import LEASES_ENDED, Arrival, PendingRequest, Popped, PopRequest
+from lockstep.core.records import LEASES_ENDED, Arrival, PendingRequest, Popped, PopRequest, Subscription
 from lockstep.errors import LockstepError, Unavailable
 from lockstep.storage.base import Store
 
@@ -125,6 +125,9 @@ class Waiting:
                         self._queues[poll.key].polls.pop(poll, None)  # it is served, and not the next one
                         self._wake(poll.key, 1, chained=True)
                     return popped
+                if popped.no_queue and request.subscription.mode == "new":
+                    # All that will be there is new; the group would begin behind what wakes this poll.
+                    request = replace(request, subscription=Subscription())
                 waited = True
                 if not await self._sleep(poll, deadline - time.monotonic()):
                     return popped

@@ -251,8 +251,9 @@ class Store(Protocol):
     async def pop(self, requests: Sequence[PopRequest]) -> list[Popped]:
         """Lease and return what is due, for each request in turn.
 
-        A request for a queue that does not exist, or a partition that does not, finds nothing and creates nothing.
-        The first pop of a group on an existing queue creates the group: a stored subscription wins, else the
+        A request for a queue that does not exist finds nothing, creates nothing, and says so (`no_queue`); one for a
+        partition that does not exist finds nothing. The first pop of a group on an existing queue creates the group,
+        whatever it finds: a stored subscription wins, else the
         request's. Queue mode always starts from the first message. `all` begins with the first stored message,
         `new` with the first pushed after this call, `from` with the first created at or after the time; each for
         all partitions that exist; partitions that appear later are read from their first message.

@@ -51,16 +51,18 @@ async def test_empty_pop_has_no_lease(store: Store) -> None:
     assert (popped.runs, popped.lease_id, popped.expires_at) == ([], None, None)
 
 
-async def test_pop_of_unknown_queue_creates_nothing(store: Store) -> None:
-    assert not await pop(store, "q", group="g")
+async def test_pop_of_unknown_queue_creates_nothing_and_says_so(store: Store) -> None:
+    popped = await pop(store, "q", group="g")
+    assert (popped.runs, popped.no_queue) == ([], True)
     assert await store.queues() == []
 
 
-async def test_pop_of_unknown_partition_creates_nothing(store: Store) -> None:
+async def test_pop_of_unknown_partition_creates_the_group_alone(store: Store) -> None:
     await push_n(store, "q", partition="a")
-    assert not await pop(store, "q", partition="b", group="g")
+    popped = await pop(store, "q", partition="b", group="g")
+    assert (popped.runs, popped.no_queue) == ([], False)
     assert [partition.name for partition in await store.partitions("q")] == ["a"]
-    assert await store.groups(queue="q") == []
+    assert [group.name for group in await store.groups(queue="q")] == ["g"]
 
 
 async def test_pop_of_unknown_namespace_finds_nothing(store: Store) -> None:

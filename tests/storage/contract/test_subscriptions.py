@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 
+from lockstep.core.policy import GroupMode
 from lockstep.core.records import Subscription
 from lockstep.errors import GroupNotFound, QueueNotFound
 from lockstep.storage.base import Store
@@ -40,6 +41,15 @@ async def test_new_holds_for_all_partitions_at_once(store: Store) -> None:
     await store.push([batch("q", 1, partition="a"), batch("q", 1, partition="b"), batch("q", 1, partition="c")])
     found = await pop_all(store, "q", group="g")
     assert [(m.partition, m.seq) for m in found] == [("a", 3), ("b", 3), ("c", 1)]
+
+
+@pytest.mark.parametrize("mode", ["ordered", "shared"])
+async def test_new_holds_for_a_partition_that_comes_later(store: Store, mode: GroupMode) -> None:
+    await push_n(store, "q", 2, partition="a")
+    assert not await pop(store, "q", group="g", partition="b", subscription=NEW, mode=mode)
+    await store.push([batch("q", 1, partition="a"), batch("q", 1, partition="b")])
+    found = await pop_all(store, "q", group="g")
+    assert [(m.partition, m.seq) for m in found] == [("a", 3), ("b", 1)]
 
 
 async def test_new_in_a_later_pop_changes_nothing(store: Store) -> None:

@@ -20,7 +20,11 @@ from lockstep.storage.memory.state import Group, Partition, Queue, State
 def pop(state: State, request: PopRequest, now: datetime) -> Popped:
     """Lease and return what is due for one request."""
     queues = _queues(state, request)
+    if request.queue is not None and not queues:
+        return Popped(request.group, no_queue=True)
     groups = [state.group(queue, request.group, request.subscription, now, mode=request.mode) for queue in queues]
+    if request.partition is not None and request.partition not in queues[0].partitions:
+        return Popped(request.group)
     if any(group.mode == "shared" for group in groups):
         return shared.pop(state, groups, request, now, due=_due, put_right=_put_right)
     claims = _Claims(state, request, now)
@@ -45,10 +49,7 @@ def check_modes(state: State, requests: Iterable[PopRequest]) -> None:
 def _queues(state: State, request: PopRequest) -> list[Queue]:
     """The queues that a request is about, those first that are served first."""
     if request.queue is not None:
-        queue = state.queues.get(request.queue)
-        if queue is None or (request.partition is not None and request.partition not in queue.partitions):
-            return []
-        return [queue]
+        return [state.queues[request.queue]] if request.queue in state.queues else []
     matching = [
         queue
         for queue in state.queues.values()

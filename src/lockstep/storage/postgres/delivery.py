@@ -135,11 +135,12 @@ class Delivery(Forwarding):
         queues.update(request.queue for request in requests if request.queue is not None)
         for request in requests:
             await self._check_mode(request)
-        claims = [claim for i, request in enumerate(requests) for claim in await self._claims(i, request)]
+        found = [await self._claims(i, request) for i, request in enumerate(requests)]
+        claims = [claim for of_request in found for claim in of_request or ()]
         queues.update(claim.queue for claim in claims)
-        if not claims:
-            return [Popped(request.group) for request in requests]
-        popped = await self._pop_claims(requests, claims)
+        popped = await self._pop_claims(requests, claims) if claims else [Popped(r.group) for r in requests]
+        for answer, of_request in zip(popped, found, strict=True):
+            answer.no_queue = of_request is None
         for claim in [claim for claim in claims if claim.shared]:
             popped[claim.request].mode = "shared"
         return popped
@@ -195,25 +196,25 @@ class Delivery(Forwarding):
         labels = (request.namespace, request.task, request.group, request.mode)
         return await self.database.fetch("queue_priority", _QUEUES_BY_PRIORITY, *labels)
 
-    async def _claims(self, index: int, request: PopRequest) -> list[_Claim]:
-        """What a request may be served from; nothing if its queue or partition does not exist."""
+    async def _claims(self, index: int, request: PopRequest) -> list[_Claim] | None:
+        """What a request may be served from; None if its queue does not exist."""
         if request.queue is not None:
             return await self._claims_on(index, request, request.queue)
         queues = [row[0] for row in await self._queues_by_priority(request)]
         work = [await self._with_names([queue], partial(self._claims_on, index, request, queue)) for queue in queues]
-        return [claim for claims in work for claim in claims]
+        return [claim for claims in work for claim in claims or ()]
 
-    async def _claims_on(self, index: int, request: PopRequest, queue: str) -> list[_Claim]:
+    async def _claims_on(self, index: int, request: PopRequest, queue: str) -> list[_Claim] | None:
         names = await self._find_queue(queue)
         if names is None:
-            return []
+            return None
+        group_id = await self._find_or_create_group(names, request)
+        _refuse_mode(names, request, queue)
         partition_id = None
         if request.partition is not None:
             partition_id = await self._find_partition(queue, names, request.partition)
             if partition_id is None:
                 return []
-        group_id = await self._find_or_create_group(names, request)
-        _refuse_mode(names, request, queue)
         return [_Claim(index, queue, names.id, group_id, partition_id, request.group in names.shared)]
 
     async def _find_or_create_group(self, names: QueueNames, request: PopRequest) -> int:
