@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from time import monotonic
 from typing import Any, TypeVar
 
-from lockstep.errors import InvalidRequest
+from lockstep.errors import InvalidRequest, LockstepError
 
 T = TypeVar("T")
 
@@ -21,6 +21,8 @@ POLL_SECONDS = 30.0
 """How long one poll of a consumer waits for messages. A stop ends it before."""
 
 _CANCEL_SECONDS = 1.0
+_ABANDONED_SECONDS = 0.2
+"""How long an answer is waited for that nobody wants any more: one that is on its way must not get lost."""
 
 Condition = asyncio.Condition
 Lock = asyncio.Lock
@@ -31,6 +33,7 @@ __all__ = [
     "Condition",
     "Event",
     "Handler",
+    "Handover",
     "Lock",
     "Task",
     "check_handler",
@@ -88,17 +91,66 @@ class Task:
 
 
 async def race(work: Coroutine[Any, Any, T], stop: Event) -> T | None:
-    """What the work gives; None if the stop comes first, and then the work is cancelled."""
-    working = asyncio.ensure_future(work)
-    stopping = asyncio.ensure_future(stop.wait())
+    """What the work gives; None if the stop comes first, and then the work is cancelled.
+
+    The work runs in this task: from a task of its own, what it gave would be lost if this one were cancelled then.
+    """
+    watching = asyncio.ensure_future(stop.wait())
+    scope = asyncio.timeout(None)
+    racing = True
+
+    def stopped(_: object) -> None:
+        if racing:
+            scope.reschedule(asyncio.get_running_loop().time())
+
+    watching.add_done_callback(stopped)
     try:
-        await asyncio.wait([working, stopping], return_when=asyncio.FIRST_COMPLETED)
-        return await working if working.done() else None
+        async with scope:
+            return await work
+    except TimeoutError:
+        if not scope.expired():
+            raise
+        return None
     finally:
-        for task in (working, stopping):
-            task.cancel()
-        # Until it has ended, what is cancelled may still use the connection that is closed next.
-        await asyncio.gather(working, stopping, return_exceptions=True)
+        racing = False
+        watching.cancel()
+
+
+class Handover:
+    """Hands over what a request gave. If who asked is cancelled meanwhile, it is given back: a server that has answered
+    cannot know that nobody reads it."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def run(self, work: Coroutine[Any, Any, T], give_back: Callable[[T], Coroutine[Any, Any, object]]) -> T:
+        working = self._begin(work)
+        try:
+            return await asyncio.shield(working)
+        except asyncio.CancelledError:
+            self._begin(self._abandon(working, give_back))
+            raise
+
+    async def close(self) -> None:
+        """Wait for what is under way, and not for long."""
+        while self._tasks:
+            _, late = await asyncio.wait(set(self._tasks), timeout=_CANCEL_SECONDS)
+            for task in late:
+                task.cancel()
+
+    def _begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _abandon(self, working: asyncio.Task[T], give_back: Callable[[T], Coroutine[Any, Any, object]]) -> None:
+        # A server that has not answered by then sees the connection close, and gives back what it leased.
+        await asyncio.wait([working], timeout=_ABANDONED_SECONDS)
+        if working.cancel() or working.cancelled() or working.exception() is not None:
+            return
+        with contextlib.suppress(LockstepError):
+            await give_back(working.result())
 
 
 def check_handler(handler: object) -> None:

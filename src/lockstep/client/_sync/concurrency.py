@@ -28,6 +28,7 @@ __all__ = [
     "Condition",
     "Event",
     "Handler",
+    "Handover",
     "Lock",
     "Task",
     "check_handler",
@@ -95,6 +96,16 @@ def _limited(timeout_seconds: float | None) -> float | None:
 def race(work: T, stop: Event) -> T:  # noqa: ARG001
     """What the work gave: by now it is done."""
     return work
+
+
+class Handover:
+    """Hands over what a request gave. Nobody can be cancelled while it is under way."""
+
+    def run(self, work: T, give_back: Callable[[T], object]) -> T:  # noqa: ARG002
+        return work
+
+    def close(self) -> None:
+        """Nothing is left."""
 
 
 def check_handler(handler: object) -> None:
