@@ -57,6 +57,8 @@ class Verbs(Schedules):
         **changes: Any,
     ) -> QueueInfo:
         """Create the queue, or replace its whole configuration: by the options, or the defaults, with the changes."""
+        if options is not None and not isinstance(options, QueueOptions):
+            raise InvalidRequest(f"options must be QueueOptions, not {type(options).__name__}")
         base = {} if options is None else msgspec.structs.asdict(options)
         chosen = queue_options(**{**base, **changes})
         result: QueueInfo = self._call("configure", queue=queue, options=chosen, namespace=namespace, task=task)
