@@ -37,6 +37,8 @@ __all__ = [
     "Lock",
     "Task",
     "check_handler",
+    "check_loop",
+    "current",
     "monotonic",
     "race",
     "sleep",
@@ -72,6 +74,7 @@ class Task:
 
     def __init__(self, function: Callable[..., Coroutine[Any, Any, object]], *arguments: Any, name: str) -> None:
         self._task = asyncio.create_task(function(*arguments), name=name)
+        self.identity: object = self._task
 
     async def join(self, timeout_seconds: float | None = None) -> bool:
         """Whether it has ended, in time."""
@@ -88,6 +91,11 @@ class Task:
         """Raise what an ended task raised."""
         if self._task.done() and not self._task.cancelled():
             self._task.result()
+
+
+def current() -> object:
+    """The identity of the task that asks."""
+    return asyncio.current_task()
 
 
 async def race(work: Coroutine[Any, Any, T], stop: Event) -> T | None:
@@ -151,6 +159,12 @@ class Handover:
             return
         with contextlib.suppress(LockstepError):
             await give_back(working.result())
+
+
+def check_loop(loop: asyncio.AbstractEventLoop | None) -> None:
+    """What a client has belongs to the event loop in which it was first used."""
+    if loop is not asyncio.get_running_loop():
+        raise InvalidRequest("the client belongs to another event loop; connect anew in this one")
 
 
 def check_handler(handler: object) -> None:

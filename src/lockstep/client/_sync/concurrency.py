@@ -32,6 +32,7 @@ __all__ = [
     "Lock",
     "Task",
     "check_handler",
+    "current",
     "monotonic",
     "race",
     "sleep",
@@ -66,6 +67,7 @@ class Task:
         self._failure: BaseException | None = None
         # A handler that never ends must not keep the process from ending.
         self._thread = threading.Thread(target=self._run, args=(function, arguments), name=name, daemon=True)
+        self.identity: object = self._thread
         self._thread.start()
 
     def _run(self, function: Callable[..., object], arguments: tuple[Any, ...]) -> None:
@@ -91,6 +93,11 @@ class Task:
 def _limited(timeout_seconds: float | None) -> float | None:
     """No lock waits longer than some centuries."""
     return None if timeout_seconds is None else min(timeout_seconds, threading.TIMEOUT_MAX)
+
+
+def current() -> object:
+    """The identity of the thread that asks."""
+    return threading.current_thread()
 
 
 def race(work: T, stop: Event) -> T:  # noqa: ARG001
