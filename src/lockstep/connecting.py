@@ -39,7 +39,7 @@ def connect(
     `http://…` is a server; several, in a list or separated by commas, are servers on one store, of which the one that
     answers is used. `postgresql://…`, `memory://` and None, which is an embedded PostgreSQL, are as for `open_engine`.
 
-    The first seven arguments are the settings `client_…` of the same name, but that `max_retry_delay` is
+    The seven arguments after it are the settings `client_…` of the same name, but that `max_retry_delay` is
     `client_retry_delay_seconds_max`; the overrides are any settings by name. With `exactly_once` a push over HTTP can
     be repeated when its answer is lost, because each message gets a transaction id; without, such a push fails. A push
     that a busy server queues waits until it is applied, or with `queued` `return` comes back with the id of the

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import lockstep.client
 from lockstep import AsyncClient, Client, Engine
 from lockstep.client._protocol import VERBS
@@ -74,3 +76,10 @@ def test_import_is_light() -> None:
     program = "import sys, lockstep; print({'aiohttp', 'urllib3', 'pydantic'} & set(sys.modules))"
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert said.stdout == "set()\n"
+
+
+@pytest.mark.parametrize("name", ["Client", "Consumer", "DeliveredMessage", "Delivery", "Producer", "Transaction"])
+def test_help_says_what_a_method_does(name: str) -> None:
+    methods = inspect.getmembers(getattr(lockstep.client, name), inspect.isfunction)
+    silent = [method for method, function in methods if not method.startswith("_") and not inspect.getdoc(function)]
+    assert silent == []

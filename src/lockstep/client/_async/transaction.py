@@ -67,6 +67,7 @@ class AsyncTransaction:
         delay_seconds: float | None = None,
         schedule_key: str | None = None,
     ) -> None:
+        """A message, as for the client's `push`. Raises InvalidPayload at once, and the rest when it commits."""
         self._check_open()
         self._messages.append(
             new_message(

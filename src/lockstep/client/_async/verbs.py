@@ -96,6 +96,7 @@ class AsyncVerbs(AsyncSchedules):
         return result
 
     async def queue(self, queue: str) -> QueueInfo:
+        """One queue, with its options. Raises QueueNotFound."""
         result: QueueInfo = await self._call("queue", queue=queue)
         return result
 
@@ -115,6 +116,7 @@ class AsyncVerbs(AsyncSchedules):
         return result
 
     async def partition(self, queue: str, partition: str) -> PartitionInfo:
+        """One partition. Raises QueueNotFound, PartitionNotFound."""
         result: PartitionInfo = await self._call("partition", queue=queue, partition=partition)
         return result
 
@@ -256,6 +258,7 @@ class AsyncVerbs(AsyncSchedules):
         return result
 
     async def dead_letter(self, dead_letter_id: int) -> DeadLetter:
+        """One dead letter, with its message. Raises DeadLetterNotFound."""
         result: DeadLetter = await self._call("dead_letter", dead_letter_id=dead_letter_id)
         return result
 

@@ -68,6 +68,7 @@ class Transaction:
         delay_seconds: float | None = None,
         schedule_key: str | None = None,
     ) -> None:
+        """A message, as for the client's `push`. Raises InvalidPayload at once, and the rest when it commits."""
         self._check_open()
         self._messages.append(
             new_message(

@@ -143,9 +143,11 @@ class HttpTransport:
                 self._bases.worked(base)
                 return answer, repeated
             another = failure.unreachable and self._bases.failed(base, monotonic())
-            if not self._retry.again(failure, attempt, repeatable=request.repeatable):
-                raise failure.error
             repeated = repeated or failure.maybe_applied
+            if not self._retry.again(failure, attempt, repeatable=request.repeatable):
+                if repeated:  # this time, or one before
+                    failure.error.details["maybe_applied"] = True
+                raise failure.error
             if not another:
                 sleep(self._retry.delay_seconds(attempt, random(), retry_after_seconds=failure.retry_after_seconds))
 

@@ -95,6 +95,7 @@ class Verbs(Schedules):
         return result
 
     def queue(self, queue: str) -> QueueInfo:
+        """One queue, with its options. Raises QueueNotFound."""
         result: QueueInfo = self._call("queue", queue=queue)
         return result
 
@@ -114,6 +115,7 @@ class Verbs(Schedules):
         return result
 
     def partition(self, queue: str, partition: str) -> PartitionInfo:
+        """One partition. Raises QueueNotFound, PartitionNotFound."""
         result: PartitionInfo = self._call("partition", queue=queue, partition=partition)
         return result
 
@@ -251,6 +253,7 @@ class Verbs(Schedules):
         return result
 
     def dead_letter(self, dead_letter_id: int) -> DeadLetter:
+        """One dead letter, with its message. Raises DeadLetterNotFound."""
         result: DeadLetter = self._call("dead_letter", dead_letter_id=dead_letter_id)
         return result
 
