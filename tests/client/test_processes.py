@@ -18,9 +18,12 @@ from lockstep.errors import InvalidRequest
 
 client = lockstep.connect(sys.argv[1])
 unused = lockstep.connect("memory://")
+client.push("mails", 1)
 producer = client.producer("orders")
 producer.push("before")
 producer.flush()
+for message in client.consume("mails", idle_timeout_seconds=0.01):
+    pass
 child = os.fork()
 if child == 0:
     signal.alarm(60)

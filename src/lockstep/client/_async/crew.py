@@ -53,11 +53,18 @@ class AsyncCrew:
             self._stop.set()
 
     async def _drain(self, timeout_seconds: float) -> None:
-        """Wait for what is running; after the timeout give it back, so that another consumer gets it at once."""
+        """Wait for what is running; after the timeout, or if nobody wants to wait, give it back."""
         deadline = monotonic() + timeout_seconds
-        late = [lane for lane in self._lanes if not await lane.join(max(deadline - monotonic(), 0.0))]
-        if not late:
-            return
+        try:
+            for lane in self._lanes:
+                await lane.join(max(deadline - monotonic(), 0.0))
+        finally:
+            late = [lane for lane in self._lanes if not await lane.join(0.0)]
+            if late:
+                await self._give_back(late)
+
+    async def _give_back(self, late: Sequence[Task]) -> None:
+        """So that another consumer gets at once what these lanes have in hand."""
         logger.warning("drain_timeout", extra={"action": "drain_timeout", "lanes": len(late)})
         for worker in self._workers:
             await worker.release()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -65,6 +66,9 @@ class Task:
 
     def __init__(self, function: Callable[..., object], *arguments: Any, name: str) -> None:
         self._failure: BaseException | None = None
+        # The thread itself counts as ended once a wait for it was interrupted, at least in Python 3.11 and 3.12.
+        self._ended = threading.Event()
+        self._process = os.getpid()
         # A handler that never ends must not keep the process from ending.
         self._thread = threading.Thread(target=self._run, args=(function, arguments), name=name, daemon=True)
         self.identity: object = self._thread
@@ -75,11 +79,12 @@ class Task:
             function(*arguments)
         except BaseException as failure:
             self._failure = failure
+        finally:
+            self._ended.set()
 
     def join(self, timeout_seconds: float | None = None) -> bool:
-        """Whether it has ended, in time."""
-        self._thread.join(_limited(timeout_seconds))
-        return not self._thread.is_alive()
+        """Whether it has ended, in time. A thread does not come along in a fork: there it has."""
+        return os.getpid() != self._process or self._ended.wait(_limited(timeout_seconds))
 
     def cancel(self) -> None:
         """A thread cannot be cancelled: it goes on, and what it says about its messages no longer counts."""
