@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any
 from weakref import WeakSet
 
-from lockstep.client._async.concurrency import Event, Handler, check_handler, monotonic
+from lockstep.client._async.concurrency import Event, H, check_handler, monotonic
 from lockstep.client._async.consumer import AsyncConsumer
 from lockstep.client._async.crew import AsyncCrew
 from lockstep.client._async.delivery import AsyncDelivery
@@ -309,7 +309,7 @@ class AsyncClient(AsyncVerbs):
         renew: bool = True,
         ack_interval_seconds: float = 1.0,
         on_error: OnError | None = None,
-    ) -> Callable[[Handler], Handler]:
+    ) -> Callable[[H], H]:
         """A decorator: the function is called for each message, or with `whole` for each delivery, while `run` runs.
 
         `concurrency` lanes pop for themselves. An error of the function is a failed delivery: the message comes
@@ -333,7 +333,7 @@ class AsyncClient(AsyncVerbs):
             mode=mode,
         )
 
-        def register(handler: Handler) -> Handler:
+        def register(handler: H) -> H:
             check_handler(handler)
             worker = AsyncWorker(
                 self._transport,

@@ -16,6 +16,8 @@ from lockstep.errors import InvalidRequest, LockstepError
 T = TypeVar("T")
 
 Handler = Callable[[Any], Awaitable[object]]
+H = TypeVar("H", bound=Handler)
+"""So that a function keeps its type when it becomes a handler."""
 
 POLL_SECONDS = 30.0
 """How long one poll of a consumer waits for messages. A stop ends it before."""
@@ -32,6 +34,7 @@ __all__ = [
     "POLL_SECONDS",
     "Condition",
     "Event",
+    "H",
     "Handler",
     "Handover",
     "Lock",

@@ -12,7 +12,7 @@ from weakref import WeakSet
 
 from lockstep.client._failures import OnError, check_on_error
 from lockstep.client._payloads import check_type, new_message
-from lockstep.client._sync.concurrency import Event, Handler, check_handler, monotonic
+from lockstep.client._sync.concurrency import Event, H, check_handler, monotonic
 from lockstep.client._sync.consumer import Consumer
 from lockstep.client._sync.crew import Crew
 from lockstep.client._sync.delivery import Delivery
@@ -310,7 +310,7 @@ class Client(Verbs):
         renew: bool = True,
         ack_interval_seconds: float = 1.0,
         on_error: OnError | None = None,
-    ) -> Callable[[Handler], Handler]:
+    ) -> Callable[[H], H]:
         """A decorator: the function is called for each message, or with `whole` for each delivery, while `run` runs.
 
         `concurrency` lanes pop for themselves. An error of the function is a failed delivery: the message comes
@@ -334,7 +334,7 @@ class Client(Verbs):
             mode=mode,
         )
 
-        def register(handler: Handler) -> Handler:
+        def register(handler: H) -> H:
             check_handler(handler)
             worker = Worker(
                 self._transport,

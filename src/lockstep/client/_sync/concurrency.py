@@ -16,6 +16,8 @@ from lockstep.errors import InvalidRequest
 T = TypeVar("T")
 
 Handler = Callable[[Any], object]
+H = TypeVar("H", bound=Handler)
+"""So that a function keeps its type when it becomes a handler."""
 
 POLL_SECONDS = 2.0
 """How long one poll of a consumer waits for messages. A thread that waits for an answer cannot be interrupted, so
@@ -28,6 +30,7 @@ __all__ = [
     "POLL_SECONDS",
     "Condition",
     "Event",
+    "H",
     "Handler",
     "Handover",
     "Lock",
