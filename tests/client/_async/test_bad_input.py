@@ -158,15 +158,6 @@ async def test_bad_argument_of_another_verb(client: AsyncClient) -> None:
 
 
 async def test_bad_arguments_of_consumers_and_producers(client: AsyncClient) -> None:
-    def on_error(_: Exception, __: Any) -> None: ...
-
-    async def on_error_later(_: Exception, __: Any) -> None: ...
-
-    client.producer("orders", on_error=on_error)
-    client.worker("orders", on_error=on_error)
-    for verb in (client.producer, client.worker):
-        with pytest.raises(InvalidRequest, match="on_error"):
-            verb("orders", on_error=on_error_later)
     for seconds in (-1, nan, "1"):
         with pytest.raises(InvalidRequest, match="idle_timeout_seconds"):
             client.consume("orders", idle_timeout_seconds=cast(float, seconds))
