@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from lockstep.client import AsyncClient, Client
 from lockstep.client._async.transport_engine import AsyncEngineTransport
@@ -39,7 +39,7 @@ def connect(
     `http://…` is a server; several, in a list or separated by commas, are servers on one store, of which the one that
     answers is used. `postgresql://…`, `memory://` and None, which is an embedded PostgreSQL, are as for `open_engine`.
 
-    The first seven arguments are the settings `client_…` of the same name, but that `max_retry_delay` is
+    The seven arguments after it are the settings `client_…` of the same name, but that `max_retry_delay` is
     `client_retry_delay_seconds_max`; the overrides are any settings by name. With `exactly_once` a push over HTTP can
     be repeated when its answer is lost, because each message gets a transaction id; without, such a push fails. A push
     that a busy server queues waits until it is applied, or with `queued` `return` comes back with the id of the
@@ -120,6 +120,8 @@ def _split(url: Address) -> list[str]:
     if url is None:
         return []
     if not isinstance(url, str):
+        if isinstance(url, bytes) or not isinstance(url, Sequence) or not all([isinstance(one, str) for one in url]):
+            raise InvalidRequest("an address is text, or a list of texts")
         return [one.strip() for one in url]
     # A comma in another kind of address is its own business.
     return [one.strip() for one in url.split(",") if one.strip()] if _is_http(url.strip()) else [url]
@@ -147,8 +149,8 @@ def _is_http(url: str) -> bool:
 
 def _base(url: str) -> str:
     """A base URL without its last slash. The errors do not repeat it, because it may hold a password."""
-    parts = urlsplit(url)
-    if not _is_http(url) or not parts.hostname:
+    parts = _parts(url)
+    if not _is_http(url) or parts is None:
         raise InvalidRequest("the address of a server is http://host:port or https://host:port")
     if "@" in parts.netloc:
         raise InvalidRequest("the address of a server has no user and password; there is token for that")
@@ -157,9 +159,23 @@ def _base(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
 
 
+def _parts(url: str) -> SplitResult | None:
+    """None if there is no host in it, or what cannot be one, or no port where one should be."""
+    try:
+        parts = urlsplit(url)
+        named = bool(parts.hostname) and not any(char.isspace() for char in parts.netloc) and parts.port != 0
+    except ValueError:
+        return None
+    return parts if named else None
+
+
 def _headers(token: str | None) -> dict[str, str]:
     headers = {"content-type": "application/json", "user-agent": f"lockstep/{VERSION}"}
-    return headers if token is None else {**headers, "authorization": f"Bearer {token}"}
+    if token is None:
+        return headers
+    if not isinstance(token, str) or not token.isascii() or not token.isprintable():
+        raise InvalidRequest("a token is text that fits into a header")  # without the token itself
+    return {**headers, "authorization": f"Bearer {token}"}
 
 
 def _servers(bases: list[str], config: Config) -> Bases:

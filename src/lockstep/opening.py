@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from types import TracebackType
 
 import msgspec
 
@@ -32,13 +33,27 @@ def open_engine(
         config = msgspec.structs.replace(config, dsn=url)
     if config.dsn is not None:
         check_address(config.dsn)
-    return _opened(config)
+    return _Opening(config)
 
 
-@asynccontextmanager
-async def _opened(config: Config) -> AsyncIterator[Engine]:
-    async with running_database(config) as address, engine_on(address, config) as engine:
-        yield engine
+class _Opening:
+    """Opens an engine each time that it is entered: a store that was away may be there the next time."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Engine:
+        async with AsyncExitStack() as stack:
+            address = await stack.enter_async_context(running_database(self._config))
+            engine = await stack.enter_async_context(engine_on(address, self._config))
+            self._stack = stack.pop_all()
+        return engine
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
 
 
 @asynccontextmanager

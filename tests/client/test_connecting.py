@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 import lockstep
 from lockstep import AsyncClient, Client, connect, connect_async
 from lockstep.errors import InvalidOption, InvalidRequest, Unavailable
+from lockstep.storage.postgres.store import PostgresStore
 from support.embedded_tools import reachable_directory
 
 
@@ -67,12 +69,62 @@ async def test_client_opens_when_it_is_first_used_and_stays_closed() -> None:
         (["memory://", "http://a"], "http://host:port"),
         (["memory://", "memory://"], "several addresses"),
         ([], "no address"),
+        ("http://host:s3cret", "http://host:port"),
+        ("http://host:99999", "http://host:port"),
+        ("http://[::1", "http://host:port"),
+        ("http://ho st:1", "http://host:port"),
+        (5, "text, or a list of texts"),
+        (b"http://host", "text, or a list of texts"),
+        (["http://host", None], "text, or a list of texts"),
     ],
 )
 def test_other_addresses_are_refused_without_being_repeated(make: object, address: object, text: str) -> None:
     with pytest.raises(InvalidRequest, match=text) as caught:
         make(address)  # type: ignore[operator]
     assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("make", [connect, connect_async])
+@pytest.mark.parametrize("token", [5, "s3cret\nX-Role: admin", "schlüssel"])
+def test_token_must_fit_into_a_header(make: object, token: object) -> None:
+    with pytest.raises(InvalidRequest, match="token") as caught:
+        make("http://localhost", token=token)  # type: ignore[operator]
+    assert "s3cret" not in str(caught.value)
+
+
+async def test_client_opens_once_the_database_is_there(database_dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+
+    async def away_at_first(store: PostgresStore) -> None:
+        opened.append("tried")
+        if len(opened) % 2:
+            raise Unavailable("not yet")
+        await open_store(store)
+
+    open_store = PostgresStore.open
+    monkeypatch.setattr(PostgresStore, "open", away_at_first)
+    client = connect_async(database_dsn)
+    with pytest.raises(Unavailable, match="not yet"):
+        await client.push("q", 1)
+    assert (await client.push("q", 1)).seq == 1
+    await client.close()
+    plain = connect(database_dsn)
+    with pytest.raises(Unavailable, match="not yet"):
+        plain.push("q", 2)
+    assert plain.push("q", 2).seq == 2
+    plain.close()
+
+
+async def test_client_that_is_cancelled_while_it_opens_opens_later(database_dsn: str) -> None:
+    client = connect_async(database_dsn)
+    opening = asyncio.create_task(client.open())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    assert (await client.push("q", 1)).seq == 1
+    await client.close()
 
 
 @pytest.mark.parametrize("make", [connect, connect_async])

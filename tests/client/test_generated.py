@@ -7,6 +7,9 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import TypeVar, get_args, get_type_hints
+
+import pytest
 
 import lockstep.client
 from lockstep import AsyncClient, Client, Engine
@@ -74,3 +77,17 @@ def test_import_is_light() -> None:
     program = "import sys, lockstep; print({'aiohttp', 'urllib3', 'pydantic'} & set(sys.modules))"
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert said.stdout == "set()\n"
+
+
+@pytest.mark.parametrize("name", ["Client", "Consumer", "DeliveredMessage", "Delivery", "Producer", "Transaction"])
+def test_help_says_what_a_method_does(name: str) -> None:
+    methods = inspect.getmembers(getattr(lockstep.client, name), inspect.isfunction)
+    silent = [method for method, function in methods if not method.startswith("_") and not inspect.getdoc(function)]
+    assert silent == []
+
+
+@pytest.mark.parametrize("client", [AsyncClient, Client])
+def test_function_keeps_its_type_as_a_handler(client: type) -> None:
+    [taken], given = get_args(get_type_hints(client.worker)["return"])  # type: ignore[attr-defined]
+    assert isinstance(given, TypeVar)
+    assert taken is given

@@ -58,6 +58,29 @@ def test_signal_drains_the_workers(database_dsn: str, tmp_path: Path, program: s
         assert [(message.payload, message.attempt) for message in again] == [(2, 1), (3, 1)]
 
 
+@pytest.mark.parametrize(("program", "sleep"), [(SYNC, "time.sleep"), (ASYNC, "await asyncio.sleep")])
+def test_second_signal_gives_back_what_is_being_handled(
+    database_dsn: str, tmp_path: Path, program: str, sleep: str
+) -> None:
+    with connect(database_dsn) as client:
+        client.push_many([new_message("orders", i) for i in range(1, 4)])
+    script = tmp_path / "worker.py"
+    busy = program.replace("_stop.wait(60)", f"_stop.wait(60); print('draining', flush=True); {sleep}(60)")
+    # A signal that comes before the drain has begun waits for its end.
+    script.write_text("import time\n" + busy.replace("client.run()", "client.run(drain_timeout_seconds=10)"))
+    command = [sys.executable, str(script), database_dsn]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as worker:
+        assert worker.stdout is not None
+        for said in ("working\n", "draining\n"):
+            assert worker.stdout.readline() == said
+            worker.send_signal(signal.SIGINT)
+        _, failure = worker.communicate(timeout=60)
+    assert "KeyboardInterrupt" in failure
+    with connect(database_dsn) as client:
+        again = client.pop("orders", batch=10)
+        assert [(message.payload, message.attempt) for message in again] == [(1, 1), (2, 1), (3, 1)]
+
+
 @pytest.mark.parametrize("kind", ["memory", "http"])
 def test_many_threads_share_a_client(kind: str, request: pytest.FixtureRequest) -> None:
     address = "memory://" if kind == "memory" else request.getfixturevalue("server_url")

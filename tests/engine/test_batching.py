@@ -201,6 +201,24 @@ async def test_what_was_leased_for_somebody_who_just_went_is_released(store: Sto
     assert await store.leases() == []
 
 
+@pytest.mark.parametrize("batching", [True, False])
+async def test_what_was_leased_for_somebody_who_goes_when_the_answer_comes_is_released(
+    store: Store, batching: bool
+) -> None:
+    await store.push([batch("p", b"1")])
+    late = LateAnswers(store, "pop")
+    engine = Engine(late, one_call_at_a_time(batching=batching))  # type: ignore[arg-type]
+    gone = asyncio.create_task(engine.pop([PopRequest(queue=QUEUE)]))
+    await late.arrived.wait()
+    late.open()
+    await asyncio.sleep(0)  # it has its answer now, and has not looked at it
+    gone.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await gone
+    await engine._batching.close()
+    assert await store.leases() == []
+
+
 async def test_what_was_leased_for_somebody_who_went_is_released(store: Store) -> None:
     await store.push([batch("p", b"1")])
     gate = Gate(store, "pop")

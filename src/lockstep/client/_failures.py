@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from lockstep.client._received import ReceivedMessage
-from lockstep.errors import LockstepError
+from lockstep.errors import InvalidRequest, LockstepError
 
 logger = logging.getLogger("lockstep.client")
 
@@ -17,11 +18,19 @@ OnError = Callable[[Exception, Any], object]
 
 ERROR_TEXT_LENGTH_MAX = 2_000
 
+FORKED = "the client is that of the process from which this one was forked; connect anew here"
+
 
 def error_text(error: BaseException) -> str:
     """The error's kind and text, cut to what is of use to people."""
     text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     return text[:ERROR_TEXT_LENGTH_MAX]
+
+
+def check_on_error(on_error: OnError | None) -> None:
+    """A coroutine function would be called, and never run."""
+    if inspect.iscoroutinefunction(on_error):
+        raise InvalidRequest("on_error must be a plain function, not an async one")
 
 
 def tell(on_error: OnError | None, error: Exception, about: Any) -> None:

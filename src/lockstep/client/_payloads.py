@@ -137,7 +137,17 @@ _encode_finite = json.JSONEncoder(allow_nan=False, check_circular=False).encode
 
 @lru_cache(maxsize=1024)
 def _decoder(as_type: Any) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(as_type)
+    return msgspec.json.Decoder(as_type, dec_hook=_decode_model)
+
+
+def _decode_model(as_type: Any, value: Any) -> Any:
+    """The same on the way back, as one that is the whole payload is decoded."""
+    if not _is_model_type(as_type):
+        return value
+    try:
+        return as_type.model_validate_json(_encode(value))
+    except ValueError as error:
+        raise ValueError(_reason(error)) from None
 
 
 # Whoever has a model has imported pydantic; nobody else has to have it.

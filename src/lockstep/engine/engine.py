@@ -134,7 +134,11 @@ class Engine:
         self._listening = False
 
     async def __aenter__(self) -> Engine:
-        await self.open()
+        try:
+            await self.open()
+        except BaseException:
+            await self._store.close()  # nobody else will: the context was not entered
+            raise
         return self
 
     async def __aexit__(

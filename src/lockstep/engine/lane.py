@@ -210,8 +210,17 @@ class Lane(Generic[Item, Answer]):
         self._start()
         if self._is_crowded(asked.at):
             self._tell_crowded()
-        answer: Answer = await asked.answer
+        try:
+            answer: Answer = await asked.answer
+        except asyncio.CancelledError:
+            self._give_back(asked.answer)
+            raise
         return answer
+
+    def _give_back(self, future: asyncio.Future[Answer]) -> None:
+        """Who asked was cancelled after the answer came, and before it was looked at."""
+        if self._abandoned is not None and future.done() and not future.cancelled() and future.exception() is None:
+            self._abandoned(future.result())
 
     def _is_crowded(self, now: float) -> bool:
         """Whether too many wait. How long so many messages take is known from those of late only, if there were any,

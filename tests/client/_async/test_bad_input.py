@@ -93,6 +93,10 @@ BAD_POPS: list[tuple[dict[str, Any], type[LockstepError]]] = [
     ({"queue": "orders", "group": None}, InvalidName),
     ({"queue": "orders", "namespace": "shop"}, InvalidRequest),
     ({"namespace": "shop", "partition": "p"}, InvalidRequest),
+    ({"namespace": 5}, InvalidName),
+    ({"task": 5}, InvalidName),
+    ({"queue": "orders", "auto_ack": "no"}, InvalidRequest),
+    ({"queue": "orders", "auto_ack": None}, InvalidRequest),
     ({}, InvalidRequest),
     ({"queue": "orders", "batch": 0}, InvalidRequest),
     ({"queue": "orders", "lease_seconds": nan}, InvalidRequest),
@@ -129,6 +133,10 @@ async def test_bad_acks_and_renewals(client: AsyncClient) -> None:
         Ack(lease_id="nobody"),
         Ack(transaction_id="t"),
         Ack(transaction_id="t", partition_id=place, seq=1),
+        Ack(transaction_id="t", partition_id=-1),
+        Ack(transaction_id="t", partition_id=2**63),
+        Ack(transaction_id="t", partition_id=cast(int, str(place))),
+        Ack(lease_id=lease_id, partition_id=cast(int, str(place)), seq=1),
         Ack(lease_id=lease_id, status="failed", retry_at=NAIVE),
         Ack(lease_id=lease_id, status="failed", retry_at=cast(datetime, "soon")),
     ]
@@ -147,6 +155,15 @@ async def test_bad_acks_and_renewals(client: AsyncClient) -> None:
 async def test_bad_argument_of_another_verb(client: AsyncClient) -> None:
     assert isinstance(await refusal(client.queue, "\ud800"), InvalidRequest)
     assert isinstance(await refusal(client.message, str(uuid4()), partition_id=cast(int, nan)), InvalidRequest)
+
+
+async def test_bad_arguments_of_consumers_and_producers(client: AsyncClient) -> None:
+    for seconds in (-1, nan, "1"):
+        with pytest.raises(InvalidRequest, match="idle_timeout_seconds"):
+            client.consume("orders", idle_timeout_seconds=cast(float, seconds))
+    with pytest.raises(InvalidRequest, match="delivery or one of its messages, not str"):
+        client.transaction().ack(cast(Any, "orders"))
+    assert "QueueOptions" in str(await refusal(client.configure, "orders", {"lease_seconds": 5}))
 
 
 async def test_acks_by_lease_come_in_lists(client: AsyncClient) -> None:

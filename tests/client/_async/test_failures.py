@@ -133,6 +133,21 @@ async def test_server_that_is_not_there(nobody_url: str) -> None:
         await client.push("orders", 1)
 
 
+async def test_attempt_before_the_last_may_have_been_applied(flaky: Flaky, nobody_url: str) -> None:
+    async with connect_async([flaky.url, nobody_url], retry_attempts_max=2, **QUICK) as client:
+        flaky.plan = ["unanswered"]
+        with pytest.raises(Unavailable, match="cannot be reached") as caught:
+            await client.push("orders", 1)
+        assert caught.value.details["maybe_applied"] is True
+
+
+async def test_answer_of_a_proxy_does_not_say_what_was_done(quick: AsyncClient, flaky: Flaky) -> None:
+    flaky.plan = [502]
+    with pytest.raises(Unavailable) as caught:
+        await quick.clear("orders")
+    assert caught.value.details["maybe_applied"] is True
+
+
 async def test_next_server_steps_in_and_stays(flaky: Flaky, nobody_url: str, server_url: str) -> None:
     async with connect_async([nobody_url, flaky.url, server_url], retry_attempts_max=1) as client:
         flaky.requests.clear()

@@ -36,6 +36,11 @@ class Invoice(pydantic.BaseModel):
     id: int
 
 
+@dataclass
+class Folder:
+    invoice: Invoice | None
+
+
 async def test_pop_of_nothing_is_empty(client: AsyncClient) -> None:
     delivery = await client.pop("orders")
     assert not delivery
@@ -133,6 +138,17 @@ async def test_payloads_are_decoded_to_the_type(client: AsyncClient, kind: type)
     [message] = await client.pop("orders", as_type=kind)
     assert message.payload == (kind(id=7) if kind in (Order, Parcel, Invoice) else {"id": 7})
     assert message.payload is message.payload
+
+
+async def test_models_inside_of_other_types(memory_client: AsyncClient) -> None:
+    await memory_client.push("orders", [Folder(Invoice(id=7)), Folder(None)])
+    [message] = await memory_client.pop("orders", as_type=list[Folder])
+    assert message.payload == [Folder(Invoice(id=7)), Folder(None)]
+    await memory_client.push("bills", {"first": {"id": "secret"}})
+    [message] = await memory_client.pop("bills", as_type=dict[str, Invoice])
+    with pytest.raises(InvalidPayload, match="valid integer") as caught:
+        message.payload  # noqa: B018
+    assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize("kind", [Order, Parcel, Row, Invoice, list[int]])

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import pytest
 
 from lockstep import AsyncClient, Config, Engine
-from lockstep.client._async.concurrency import Task
+from lockstep.client._async.concurrency import Task, sleep
 from lockstep.client._async.transport_engine import AsyncEngineTransport
 from lockstep.errors import InvalidName, InvalidPayload, InvalidRequest, QueueFull, TooLarge
 from lockstep.storage.memory import MemoryStore
@@ -150,6 +151,29 @@ async def test_closed_client_flushes_its_producers(memory_client: AsyncClient) -
     with pytest.raises(QueueFull):
         await client.close()
     assert gate.pushes == [1, 2] or gate.pushes == [2, 1]
+
+
+async def test_failure_of_a_producer_that_nobody_holds_is_raised_by_close(memory_client: AsyncClient) -> None:
+    gate = AsyncGate(memory_client._transport)
+    gate.opened.set()
+    client = AsyncClient(gate)
+    await memory_client.configure("small", max_size=1)
+
+    async def push_two() -> None:
+        producer = client.producer("small")
+        await producer.push(1)
+        await producer.push(2)
+
+    await push_two()
+
+    async def both_are_settled() -> bool:
+        return sum(gate.pushes) == 2
+
+    await until(both_are_settled)
+    await sleep(0)
+    gc.collect()
+    with pytest.raises(QueueFull):
+        await client.close()
 
 
 async def test_error_of_on_error_ends_nothing(memory_client: AsyncClient) -> None:

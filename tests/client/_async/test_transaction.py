@@ -23,7 +23,9 @@ async def test_transaction_moves_a_message_on(client: AsyncClient) -> None:
         ("bills", "ann", 2, "queued"),
     ]
     assert receipts[1].transaction_id == "second"
-    assert [outcome.success for outcome in transaction.result.acks] == [True]
+    [outcome] = transaction.result.acks
+    assert (outcome.success, outcome.noop, outcome.released, outcome.messages) == (True, False, False, 2)
+    assert (outcome.queue, outcome.partition) == ("orders", "Default")
     assert [(m.payload, m.kind, m.headers) for m in await client.pop("bills", batch=1)] == [
         ({"of": 1}, "bill", {"a": "b"})
     ]
@@ -80,8 +82,9 @@ async def test_full_queue_rolls_everything_back(client: AsyncClient) -> None:
     transaction.ack(delivery)
     transaction.push("bills", 1)
     transaction.push("bills", 2)
-    with pytest.raises(QueueFull):
+    with pytest.raises(QueueFull) as caught:
         await transaction.commit()
+    assert caught.value.details == {"queue": "bills", "depth": 0, "max_size": 1}
     assert [lag.acked for lag in await client.lag("orders")] == [0]
     await delivery.ack()
 

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from lockstep import AsyncClient, new_message
-from lockstep.client._async.concurrency import Event
+from lockstep import AsyncClient, connect_async, new_message
+from lockstep.client._async.concurrency import Event, Task
 from lockstep.client._async.delivery import AsyncDelivery
 from lockstep.errors import InvalidRequest, LeaseLost
 from support.clock import SetClock
@@ -38,6 +38,38 @@ async def test_drain_may_take_for_ever(memory_client: AsyncClient) -> None:
 
     await memory_client.run(stop_on_signals=False, drain_timeout_seconds=inf)
     assert await acked(memory_client) == 1
+
+
+async def test_closed_client_drains_its_workers(server_url: str) -> None:
+    client = connect_async(server_url)
+    await push_numbers(client, 2)
+    working, go_on = Event(), Event()
+
+    @client.worker("orders")
+    async def handle(_: Any) -> None:
+        working.set()
+        assert await go_on.wait(PATIENCE_SECONDS)
+
+    run = running(client)
+    assert await working.wait(PATIENCE_SECONDS)
+    closing = Task(client.close, name="test-close")
+    assert not await closing.join(0.05)
+    go_on.set()
+    await ended(closing)
+    await ended(run)
+    async with connect_async(server_url) as other:
+        assert await acked(other) == 1
+        assert await other.leases() == []
+
+
+async def test_handler_may_close_its_client(memory_client: AsyncClient) -> None:
+    await push_numbers(memory_client, 1)
+
+    @memory_client.worker("orders")
+    async def handle(_: Any) -> None:
+        await memory_client.close()
+
+    await ended(running(memory_client))
 
 
 async def test_lanes_handle_every_message_once_and_in_order(client: AsyncClient) -> None:

@@ -37,6 +37,11 @@ class Invoice(pydantic.BaseModel):
     id: int
 
 
+@dataclass
+class Folder:
+    invoice: Invoice | None
+
+
 def test_pop_of_nothing_is_empty(client: Client) -> None:
     delivery = client.pop("orders")
     assert not delivery
@@ -134,6 +139,17 @@ def test_payloads_are_decoded_to_the_type(client: Client, kind: type) -> None:
     [message] = client.pop("orders", as_type=kind)
     assert message.payload == (kind(id=7) if kind in (Order, Parcel, Invoice) else {"id": 7})
     assert message.payload is message.payload
+
+
+def test_models_inside_of_other_types(memory_client: Client) -> None:
+    memory_client.push("orders", [Folder(Invoice(id=7)), Folder(None)])
+    [message] = memory_client.pop("orders", as_type=list[Folder])
+    assert message.payload == [Folder(Invoice(id=7)), Folder(None)]
+    memory_client.push("bills", {"first": {"id": "secret"}})
+    [message] = memory_client.pop("bills", as_type=dict[str, Invoice])
+    with pytest.raises(InvalidPayload, match="valid integer") as caught:
+        message.payload  # noqa: B018
+    assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize("kind", [Order, Parcel, Row, Invoice, list[int]])

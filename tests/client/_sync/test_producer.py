@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import pytest
 
 from lockstep import Client, Config, Engine
-from lockstep.client._sync.concurrency import Task
+from lockstep.client._sync.concurrency import Task, sleep
 from lockstep.client._sync.transport_engine import EngineTransport
 from lockstep.errors import InvalidName, InvalidPayload, InvalidRequest, QueueFull, TooLarge
 from lockstep.storage.memory import MemoryStore
@@ -151,6 +152,29 @@ def test_closed_client_flushes_its_producers(memory_client: Client) -> None:
     with pytest.raises(QueueFull):
         client.close()
     assert gate.pushes == [1, 2] or gate.pushes == [2, 1]
+
+
+def test_failure_of_a_producer_that_nobody_holds_is_raised_by_close(memory_client: Client) -> None:
+    gate = Gate(memory_client._transport)
+    gate.opened.set()
+    client = Client(gate)
+    memory_client.configure("small", max_size=1)
+
+    def push_two() -> None:
+        producer = client.producer("small")
+        producer.push(1)
+        producer.push(2)
+
+    push_two()
+
+    def both_are_settled() -> bool:
+        return sum(gate.pushes) == 2
+
+    until(both_are_settled)
+    sleep(0)
+    gc.collect()
+    with pytest.raises(QueueFull):
+        client.close()
 
 
 def test_error_of_on_error_ends_nothing(memory_client: Client) -> None:

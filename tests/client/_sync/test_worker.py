@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from lockstep import Client, new_message
-from lockstep.client._sync.concurrency import Event
+from lockstep import Client, connect, new_message
+from lockstep.client._sync.concurrency import Event, Task
 from lockstep.client._sync.delivery import Delivery
 from lockstep.errors import InvalidRequest, LeaseLost
 from support.clock import SetClock
@@ -39,6 +39,38 @@ def test_drain_may_take_for_ever(memory_client: Client) -> None:
 
     memory_client.run(stop_on_signals=False, drain_timeout_seconds=inf)
     assert acked(memory_client) == 1
+
+
+def test_closed_client_drains_its_workers(server_url: str) -> None:
+    client = connect(server_url)
+    push_numbers(client, 2)
+    working, go_on = Event(), Event()
+
+    @client.worker("orders")
+    def handle(_: Any) -> None:
+        working.set()
+        assert go_on.wait(PATIENCE_SECONDS)
+
+    run = running(client)
+    assert working.wait(PATIENCE_SECONDS)
+    closing = Task(client.close, name="test-close")
+    assert not closing.join(0.05)
+    go_on.set()
+    ended(closing)
+    ended(run)
+    with connect(server_url) as other:
+        assert acked(other) == 1
+        assert other.leases() == []
+
+
+def test_handler_may_close_its_client(memory_client: Client) -> None:
+    push_numbers(memory_client, 1)
+
+    @memory_client.worker("orders")
+    def handle(_: Any) -> None:
+        memory_client.close()
+
+    ended(running(memory_client))
 
 
 def test_lanes_handle_every_message_once_and_in_order(client: Client) -> None:

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any
 from weakref import WeakSet
 
-from lockstep.client._async.concurrency import Event, Handler, check_handler, monotonic
+from lockstep.client._async.concurrency import Event, H, check_handler, monotonic
 from lockstep.client._async.consumer import AsyncConsumer
 from lockstep.client._async.crew import AsyncCrew
 from lockstep.client._async.delivery import AsyncDelivery
@@ -20,7 +20,7 @@ from lockstep.client._async.transaction import AsyncTransaction
 from lockstep.client._async.transport import AsyncTransport
 from lockstep.client._async.verbs import AsyncVerbs, Begin, subscription_of
 from lockstep.client._async.worker import AsyncWorker
-from lockstep.client._failures import OnError
+from lockstep.client._failures import OnError, check_on_error
 from lockstep.client._payloads import check_type, new_message
 from lockstep.core.messages import Batch, NewMessage, Receipt
 from lockstep.core.names import DEFAULT_PARTITION, QUEUE_MODE
@@ -40,7 +40,9 @@ class AsyncClient(AsyncVerbs):
         self._renewer = AsyncRenewer(transport)
         self._workers: list[AsyncWorker] = []
         self._consumers: WeakSet[AsyncConsumer] = WeakSet()
-        self._producers: WeakSet[AsyncProducer] = WeakSet()
+        self._producers: set[AsyncProducer] = set()
+        """Until they are closed, whoever else holds them: their failures are to be told."""
+        self._crews: set[AsyncCrew] = set()
         self._stop = Event()
         self._closing = Event()
 
@@ -62,7 +64,8 @@ class AsyncClient(AsyncVerbs):
         await self._transport.open()
 
     async def close(self) -> None:
-        """Flush what producers hold, give back what consumers have in hand, let go of everything. Safe to call twice.
+        """Drain the workers, flush what producers hold, give back what consumers have in hand, let go of everything.
+        Safe to call twice.
 
         Raises what a producer failed with, as its `flush` does.
         """
@@ -76,6 +79,8 @@ class AsyncClient(AsyncVerbs):
                 stack.push_async_callback(consumer.close)
             for producer in list(self._producers):
                 stack.push_async_callback(producer.close)
+            for crew in list(self._crews):
+                stack.push_async_callback(crew.wait)
 
     # Messages in
 
@@ -150,6 +155,7 @@ class AsyncClient(AsyncVerbs):
         ):
             _check_count(limit, name)
         _check_seconds(linger_seconds, "linger_seconds")
+        check_on_error(on_error)
         producer = AsyncProducer(
             self._transport,
             queue,
@@ -159,6 +165,7 @@ class AsyncClient(AsyncVerbs):
             batch_bytes_max=batch_bytes_max,
             linger_seconds=linger_seconds,
             on_error=on_error,
+            on_close=self._producers.discard,
         )
         self._producers.add(producer)
         return producer
@@ -255,6 +262,8 @@ class AsyncClient(AsyncVerbs):
         """
         check_type(as_type)
         _check_seconds(ack_interval_seconds, "ack_interval_seconds")
+        if idle_timeout_seconds is not None:
+            _check_seconds(idle_timeout_seconds, "idle_timeout_seconds")
         request = PopRequest(
             queue=queue,
             partition=partition,
@@ -300,7 +309,7 @@ class AsyncClient(AsyncVerbs):
         renew: bool = True,
         ack_interval_seconds: float = 1.0,
         on_error: OnError | None = None,
-    ) -> Callable[[Handler], Handler]:
+    ) -> Callable[[H], H]:
         """A decorator: the function is called for each message, or with `whole` for each delivery, while `run` runs.
 
         `concurrency` lanes pop for themselves. An error of the function is a failed delivery: the message comes
@@ -309,6 +318,7 @@ class AsyncClient(AsyncVerbs):
         check_type(as_type)
         _check_count(concurrency, "concurrency")
         _check_seconds(ack_interval_seconds, "ack_interval_seconds")
+        check_on_error(on_error)
         request = PopRequest(
             queue=queue,
             partition=partition,
@@ -323,7 +333,7 @@ class AsyncClient(AsyncVerbs):
             mode=mode,
         )
 
-        def register(handler: Handler) -> Handler:
+        def register(handler: H) -> H:
             check_handler(handler)
             worker = AsyncWorker(
                 self._transport,
@@ -349,10 +359,12 @@ class AsyncClient(AsyncVerbs):
         if not self._workers:
             raise InvalidRequest("there is no worker to run")
         _check_seconds(drain_timeout_seconds, "drain_timeout_seconds")
+        crew = AsyncCrew(list(self._workers), self._stop)
+        self._crews.add(crew)
         try:
-            crew = AsyncCrew(list(self._workers), self._stop)
             await crew.run(stop_on_signals=stop_on_signals, drain_timeout_seconds=drain_timeout_seconds)
         finally:
+            self._crews.discard(crew)
             self._stop.clear()
 
     def stop(self) -> None:

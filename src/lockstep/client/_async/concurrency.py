@@ -11,16 +11,20 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from time import monotonic
 from typing import Any, TypeVar
 
-from lockstep.errors import InvalidRequest
+from lockstep.errors import InvalidRequest, LockstepError
 
 T = TypeVar("T")
 
 Handler = Callable[[Any], Awaitable[object]]
+H = TypeVar("H", bound=Handler)
+"""So that a function keeps its type when it becomes a handler."""
 
 POLL_SECONDS = 30.0
 """How long one poll of a consumer waits for messages. A stop ends it before."""
 
 _CANCEL_SECONDS = 1.0
+_ABANDONED_SECONDS = 0.2
+"""How long an answer is waited for that nobody wants any more: one that is on its way must not get lost."""
 
 Condition = asyncio.Condition
 Lock = asyncio.Lock
@@ -30,10 +34,14 @@ __all__ = [
     "POLL_SECONDS",
     "Condition",
     "Event",
+    "H",
     "Handler",
+    "Handover",
     "Lock",
     "Task",
     "check_handler",
+    "check_loop",
+    "current",
     "monotonic",
     "race",
     "sleep",
@@ -69,6 +77,7 @@ class Task:
 
     def __init__(self, function: Callable[..., Coroutine[Any, Any, object]], *arguments: Any, name: str) -> None:
         self._task = asyncio.create_task(function(*arguments), name=name)
+        self.identity: object = self._task
 
     async def join(self, timeout_seconds: float | None = None) -> bool:
         """Whether it has ended, in time."""
@@ -87,18 +96,78 @@ class Task:
             self._task.result()
 
 
+def current() -> object:
+    """The identity of the task that asks."""
+    return asyncio.current_task()
+
+
 async def race(work: Coroutine[Any, Any, T], stop: Event) -> T | None:
-    """What the work gives; None if the stop comes first, and then the work is cancelled."""
-    working = asyncio.ensure_future(work)
-    stopping = asyncio.ensure_future(stop.wait())
+    """What the work gives; None if the stop comes first, and then the work is cancelled.
+
+    The work runs in this task: from a task of its own, what it gave would be lost if this one were cancelled then.
+    """
+    watching = asyncio.ensure_future(stop.wait())
+    scope = asyncio.timeout(None)
+    racing = True
+
+    def stopped(_: object) -> None:
+        if racing:
+            scope.reschedule(asyncio.get_running_loop().time())
+
+    watching.add_done_callback(stopped)
     try:
-        await asyncio.wait([working, stopping], return_when=asyncio.FIRST_COMPLETED)
-        return await working if working.done() else None
+        async with scope:
+            return await work
+    except TimeoutError:
+        if not scope.expired():
+            raise
+        return None
     finally:
-        for task in (working, stopping):
-            task.cancel()
-        # Until it has ended, what is cancelled may still use the connection that is closed next.
-        await asyncio.gather(working, stopping, return_exceptions=True)
+        racing = False
+        watching.cancel()
+
+
+class Handover:
+    """Hands over what a request gave. If who asked is cancelled meanwhile, it is given back: a server that has answered
+    cannot know that nobody reads it."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def run(self, work: Coroutine[Any, Any, T], give_back: Callable[[T], Coroutine[Any, Any, object]]) -> T:
+        working = self._begin(work)
+        try:
+            return await asyncio.shield(working)
+        except asyncio.CancelledError:
+            self._begin(self._abandon(working, give_back))
+            raise
+
+    async def close(self) -> None:
+        """Wait for what is under way, and not for long."""
+        while self._tasks:
+            _, late = await asyncio.wait(set(self._tasks), timeout=_CANCEL_SECONDS)
+            for task in late:
+                task.cancel()
+
+    def _begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _abandon(self, working: asyncio.Task[T], give_back: Callable[[T], Coroutine[Any, Any, object]]) -> None:
+        # A server that has not answered by then sees the connection close, and gives back what it leased.
+        await asyncio.wait([working], timeout=_ABANDONED_SECONDS)
+        if working.cancel() or working.cancelled() or working.exception() is not None:
+            return
+        with contextlib.suppress(LockstepError):
+            await give_back(working.result())
+
+
+def check_loop(loop: asyncio.AbstractEventLoop | None) -> None:
+    """What a client has belongs to the event loop in which it was first used."""
+    if loop is not asyncio.get_running_loop():
+        raise InvalidRequest("the client belongs to another event loop; connect anew in this one")
 
 
 def check_handler(handler: object) -> None:

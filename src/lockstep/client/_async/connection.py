@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from io import BytesIO
 
 import aiohttp
 from yarl import URL
 
+from lockstep.client._async.concurrency import check_loop
 from lockstep.client._protocol import Answer, ConnectionFailed, Request
 
 # aiohttp writes bytes at once, and larger ones would hold up the event loop; a file is written piece by piece.
@@ -23,11 +25,13 @@ class AsyncConnection:
     def __init__(self, *, headers: Mapping[str, str], connections_max: int) -> None:
         self._headers = dict(headers)
         self._connections_max = connections_max
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._session: aiohttp.ClientSession | None = None
 
     async def send(self, base: str, request: Request, timeout_seconds: float) -> Answer:
         """The answer. Raises ConnectionFailed."""
         session = self._session or self._opened()
+        check_loop(self._loop)
         body = request.body
         try:
             async with session.request(
@@ -50,6 +54,7 @@ class AsyncConnection:
 
     def _opened(self) -> aiohttp.ClientSession:
         """A session belongs to the event loop in which it is first used."""
+        self._loop = asyncio.get_running_loop()
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=self._connections_max), headers=self._headers
         )

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from contextlib import nullcontext
 
-from lockstep.client._async.concurrency import Event, Task, monotonic, stopping_on_signals
+from lockstep.client._async.concurrency import Event, Task, current, monotonic, stopping_on_signals
 from lockstep.client._async.worker import AsyncWorker
 
 logger = logging.getLogger("lockstep.client")
@@ -19,9 +19,12 @@ class AsyncCrew:
         self._workers = workers
         self._stop = stop
         self._lanes: list[Task] = []
+        self._drained = Event()
+        self._runner: object = None
 
     async def run(self, *, stop_on_signals: bool, drain_timeout_seconds: float) -> None:
         """Until stopped, or until a lane fails for good; then drain, and raise what it failed with."""
+        self._runner = current()
         try:
             with stopping_on_signals(self._stop.set) if stop_on_signals else nullcontext():
                 for worker in self._workers:
@@ -30,9 +33,17 @@ class AsyncCrew:
                 await self._stop.wait()
         finally:
             self._stop.set()
-            await self._drain(drain_timeout_seconds)
+            try:
+                await self._drain(drain_timeout_seconds)
+            finally:
+                self._drained.set()
         for lane in self._lanes:
             lane.result()
+
+    async def wait(self) -> None:
+        """Until they are drained. Not for those whom they wait for: a handler, or a signal handler of who runs them."""
+        if current() not in [self._runner, *[lane.identity for lane in self._lanes]]:
+            await self._drained.wait()
 
     async def _lane(self, worker: AsyncWorker) -> None:
         try:
@@ -42,11 +53,18 @@ class AsyncCrew:
             self._stop.set()
 
     async def _drain(self, timeout_seconds: float) -> None:
-        """Wait for what is running; after the timeout give it back, so that another consumer gets it at once."""
+        """Wait for what is running; after the timeout, or if nobody wants to wait, give it back."""
         deadline = monotonic() + timeout_seconds
-        late = [lane for lane in self._lanes if not await lane.join(max(deadline - monotonic(), 0.0))]
-        if not late:
-            return
+        try:
+            for lane in self._lanes:
+                await lane.join(max(deadline - monotonic(), 0.0))
+        finally:
+            late = [lane for lane in self._lanes if not await lane.join(0.0)]
+            if late:
+                await self._give_back(late)
+
+    async def _give_back(self, late: Sequence[Task]) -> None:
+        """So that another consumer gets at once what these lanes have in hand."""
         logger.warning("drain_timeout", extra={"action": "drain_timeout", "lanes": len(late)})
         for worker in self._workers:
             await worker.release()

@@ -83,6 +83,7 @@ class AsyncDelivery:
         return f"<delivery of {len(self.messages)} messages to {self.group}, lease {self.lease_id}>"
 
     def payloads(self) -> list[Any]:
+        """What the messages hold, decoded. Raises InvalidPayload."""
         return [message.payload for message in self.messages]
 
     async def ack(self) -> None:
@@ -148,6 +149,7 @@ class AsyncDelivery:
         self._progress.settle(acks, outcomes)
 
     async def ack_to(self, message: AsyncDeliveredMessage) -> None:
+        """The message is done, and in an ordered group all before it."""
         async with self._lock:
             self._check_leased()
             if self._progress.is_gone(message.partition_id, message.seq):
@@ -158,6 +160,7 @@ class AsyncDelivery:
     async def end_at(
         self, message: AsyncDeliveredMessage, status: Any, error: str | None, retry_at: datetime | None = None
     ) -> None:
+        """The message ends with a status other than done."""
         async with self._lock:
             await self._send(self._progress.ends_one(message.partition_id, message.seq, status, error, retry_at))
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from types import TracebackType
 from typing import Any
 
 from lockstep.client._async.concurrency import Condition, Event, Task
 from lockstep.client._async.transport import AsyncTransport
-from lockstep.client._failures import OnError, tell
+from lockstep.client._failures import FORKED, OnError, tell
 from lockstep.client._payloads import new_message
 from lockstep.core.messages import NewMessage
 from lockstep.core.names import DEFAULT_PARTITION, check_name
@@ -34,6 +35,7 @@ class AsyncProducer:
         batch_bytes_max: int,
         linger_seconds: float,
         on_error: OnError | None,
+        on_close: Callable[[AsyncProducer], object],
     ) -> None:
         self._transport = transport
         self._queue = check_name(queue, what="queue")
@@ -43,6 +45,7 @@ class AsyncProducer:
         self._batch_bytes_max = batch_bytes_max
         self._linger_seconds = linger_seconds
         self._on_error = on_error
+        self._on_close = on_close
         self._changed = Condition()
         self._hurry = Event()
         """Set when a batch is full, or somebody waits for the buffer to be empty."""
@@ -55,6 +58,7 @@ class AsyncProducer:
         self._failure: Exception | None = None
         self._failed = 0
         self._closed = False
+        self._process = os.getpid()
         self._task: Task | None = None
 
     async def __aenter__(self) -> AsyncProducer:
@@ -104,6 +108,7 @@ class AsyncProducer:
             delay_seconds=delay_seconds,
             schedule_key=schedule_key,
         )
+        self._check_process()
         async with self._changed:
             while self._full(len(message.payload)) and not self._closed:
                 await self._changed.wait()
@@ -112,6 +117,7 @@ class AsyncProducer:
     async def flush(self) -> None:
         """Wait until all that was pushed before is stored. Raises the first failure since the last time, with how
         many messages failed in its details."""
+        self._check_process()
         async with self._changed:
             target = self._accepted
             while self._settled < target:
@@ -125,13 +131,20 @@ class AsyncProducer:
 
     async def close(self) -> None:
         """Flush, and stop. Safe to call twice."""
+        if os.getpid() != self._process:
+            return  # what it holds is pushed by the process from which this one was forked
         async with self._changed:
             self._closed = True
             self._hurry.set()
             self._changed.notify_all()
         if self._task is not None:
             await self._task.join()
+        self._on_close(self)
         await self.flush()
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise InvalidRequest(FORKED)
 
     def _full(self, size: int) -> bool:
         """A message that is larger than the whole buffer has it for itself."""

@@ -103,6 +103,7 @@ class AsyncSchedules(AsyncOperations):
         return result
 
     async def cron(self, name: str) -> Cron:
+        """One recurring message. Raises CronNotFound."""
         result: Cron = await self._call("cron", name=name)
         return result
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from math import inf
 from typing import Any, Protocol
 
-from lockstep.client._async.concurrency import Lock
+from lockstep.client._async.concurrency import Lock, check_loop
 from lockstep.client._received import Committed, Delivered
 from lockstep.core.messages import Batch, NewMessage, PushResult
 from lockstep.core.operations import QueuedAs
@@ -47,12 +48,16 @@ class AsyncEngineTransport:
         self._stack = AsyncExitStack()
         self._lock = Lock()
         self._engine: EngineVerbs | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
 
     async def open(self) -> None:
         await self._opened()
 
     async def close(self) -> None:
+        if self._loop is not None and self._loop.is_closed():
+            self._closed = True  # and what ran in it has ended with it
+            return
         async with self._lock:
             self._closed = True
             self._engine = None
@@ -62,11 +67,11 @@ class AsyncEngineTransport:
         self, messages: Sequence[NewMessage] | Sequence[Batch], queued: QueuedAs | None = None
     ) -> PushResult:
         check_json(messages)
-        engine = self._engine or await self._opened()
+        engine = self._ready() or await self._opened()
         return await engine.push(messages, queued=queued or self._queued)
 
     async def pop(self, request: PopRequest, wait_seconds: float) -> Delivered:
-        engine = self._engine or await self._opened()
+        engine = self._ready() or await self._opened()
         if wait_seconds > 0:
             popped = await engine.wait_pop(request, min(wait_seconds, self._wait_seconds_max))
         else:
@@ -74,21 +79,26 @@ class AsyncEngineTransport:
         return Delivered(popped.group, list(popped.messages()), popped.lease_id, popped.expires_at, popped.mode)
 
     async def ack(self, acks: Sequence[Ack]) -> list[AckOutcome]:
-        engine = self._engine or await self._opened()
+        engine = self._ready() or await self._opened()
         return await engine.ack(acks)
 
     async def renew(self, renewals: Sequence[Renewal]) -> list[Renewed]:
-        engine = self._engine or await self._opened()
+        engine = self._ready() or await self._opened()
         return await engine.renew(renewals)
 
     async def transaction(self, acks: Sequence[Ack], messages: Sequence[NewMessage] | Sequence[Batch]) -> Committed:
-        engine = self._engine or await self._opened()
+        engine = self._ready() or await self._opened()
         result = await engine.transaction(acks, messages)
         return Committed(result.acks, list(result.pushed))
 
     async def call(self, verb: str, /, **arguments: Any) -> Any:
-        engine = self._engine or await self._opened()
+        engine = self._ready() or await self._opened()
         return await getattr(engine, verb)(**arguments)
+
+    def _ready(self) -> EngineVerbs | None:
+        if self._engine is not None:
+            check_loop(self._loop)
+        return self._engine
 
     async def _opened(self) -> EngineVerbs:
         async with self._lock:
@@ -96,4 +106,5 @@ class AsyncEngineTransport:
                 raise Unavailable("the client is closed")
             if self._engine is None:
                 self._engine = await self._stack.enter_async_context(self._opening)
+                self._loop = asyncio.get_running_loop()
             return self._engine

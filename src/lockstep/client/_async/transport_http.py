@@ -7,7 +7,7 @@ from random import random
 from typing import Any
 
 from lockstep.client import _protocol as protocol
-from lockstep.client._async.concurrency import monotonic, sleep
+from lockstep.client._async.concurrency import Handover, monotonic, sleep
 from lockstep.client._async.connection import AsyncConnection
 from lockstep.client._protocol import Answer, ConnectionFailed, Request
 from lockstep.client._received import Committed, Delivered
@@ -44,12 +44,14 @@ class AsyncHttpTransport:
         self._exactly_once = exactly_once
         self._queued = queued
         self._queued_seconds_max = queued_seconds_max
+        self._handover = Handover()
         self._closed = False
 
     async def open(self) -> None:
         await self._exchange(protocol.health())
 
     async def close(self) -> None:
+        await self._handover.close()
         self._closed = True
         await self._connection.close()
 
@@ -78,10 +80,18 @@ class AsyncHttpTransport:
         return info
 
     async def pop(self, request: PopRequest, wait_seconds: float) -> Delivered:
+        return await self._handover.run(self._pop(request, wait_seconds), self._release)
+
+    async def _pop(self, request: PopRequest, wait_seconds: float) -> Delivered:
         wait_seconds = min(wait_seconds, _POLL_SECONDS_MAX)
         timeout_seconds = self._timeout_seconds if wait_seconds <= 0 else wait_seconds + _POLL_GRACE_SECONDS
         answer, _ = await self._exchange(protocol.pop(request, wait_seconds), timeout_seconds)
         return protocol.delivered_of(answer, request.group)
+
+    async def _release(self, delivered: Delivered) -> None:
+        """Give back what was popped for somebody who is gone."""
+        if delivered.lease_id is not None:
+            await self._exchange(protocol.ack_by_lease(Ack(lease_id=delivered.lease_id, status="released")))
 
     async def ack(self, acks: Sequence[Ack]) -> list[AckOutcome]:
         protocol.check_kinds(acks, Ack, what="acks")
@@ -132,9 +142,11 @@ class AsyncHttpTransport:
                 self._bases.worked(base)
                 return answer, repeated
             another = failure.unreachable and self._bases.failed(base, monotonic())
-            if not self._retry.again(failure, attempt, repeatable=request.repeatable):
-                raise failure.error
             repeated = repeated or failure.maybe_applied
+            if not self._retry.again(failure, attempt, repeatable=request.repeatable):
+                if repeated:  # this time, or one before
+                    failure.error.details["maybe_applied"] = True
+                raise failure.error
             if not another:
                 await sleep(
                     self._retry.delay_seconds(attempt, random(), retry_after_seconds=failure.retry_after_seconds)

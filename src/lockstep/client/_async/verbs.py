@@ -56,6 +56,8 @@ class AsyncVerbs(AsyncSchedules):
         **changes: Any,
     ) -> QueueInfo:
         """Create the queue, or replace its whole configuration: by the options, or the defaults, with the changes."""
+        if options is not None and not isinstance(options, QueueOptions):
+            raise InvalidRequest(f"options must be QueueOptions, not {type(options).__name__}")
         base = {} if options is None else msgspec.structs.asdict(options)
         chosen = queue_options(**{**base, **changes})
         result: QueueInfo = await self._call("configure", queue=queue, options=chosen, namespace=namespace, task=task)
@@ -94,6 +96,7 @@ class AsyncVerbs(AsyncSchedules):
         return result
 
     async def queue(self, queue: str) -> QueueInfo:
+        """One queue, with its options. Raises QueueNotFound."""
         result: QueueInfo = await self._call("queue", queue=queue)
         return result
 
@@ -113,6 +116,7 @@ class AsyncVerbs(AsyncSchedules):
         return result
 
     async def partition(self, queue: str, partition: str) -> PartitionInfo:
+        """One partition. Raises QueueNotFound, PartitionNotFound."""
         result: PartitionInfo = await self._call("partition", queue=queue, partition=partition)
         return result
 
@@ -254,6 +258,7 @@ class AsyncVerbs(AsyncSchedules):
         return result
 
     async def dead_letter(self, dead_letter_id: int) -> DeadLetter:
+        """One dead letter, with its message. Raises DeadLetterNotFound."""
         result: DeadLetter = await self._call("dead_letter", dead_letter_id=dead_letter_id)
         return result
 

@@ -52,7 +52,7 @@ def ack_by_lease(ack: Ack) -> Request:
         status=ack.status,
         error=_error(ack),
         seq=ack.seq,
-        partition_id=None if ack.partition_id is None else str(ack.partition_id),
+        partition_id=_partition(ack.partition_id),
         retry_at=_retry_at(ack),
     )
     return Request("POST", f"/api/v1/lease/{_lease(ack.lease_id)}/ack", encoded(body))
@@ -83,7 +83,7 @@ def ack_batch(acks: Sequence[Ack]) -> Request:
 def ack_item(ack: Ack) -> _AckItem:
     return _AckItem(
         transaction_id=ack.transaction_id,
-        partition_id=None if ack.partition_id is None else str(ack.partition_id),
+        partition_id=_partition(ack.partition_id),
         seq=ack.seq,
         lease_id=ack.lease_id,
         consumer_group=None if ack.group == QUEUE_MODE else ack.group,
@@ -104,6 +104,17 @@ def ack_any(acks: Sequence[Ack], *, atomic: bool = False) -> Request:
 def _error(ack: Ack) -> str | None:
     """A text for people. What UTF-8 cannot hold must not make the ack fail."""
     return ack.error.encode("utf-8", "replace").decode() if isinstance(ack.error, str) else ack.error
+
+
+def _partition(partition_id: object) -> str | None:
+    """A partition in a text, where anything might stand; the server takes what is none for one that is not there."""
+    if partition_id is None:
+        return None
+    if isinstance(partition_id, bool) or not isinstance(partition_id, int):
+        raise InvalidRequest(f"partition id must be a whole number, not {type(partition_id).__name__}")
+    if not 0 < partition_id < 2**63:
+        raise InvalidRequest(f"partition id must be between 1 and {2**63 - 1}, not {partition_id}")
+    return str(partition_id)
 
 
 def _lease(lease_id: object) -> str:

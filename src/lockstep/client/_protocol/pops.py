@@ -15,7 +15,7 @@ from lockstep.core.messages import Message
 from lockstep.core.names import QUEUE_MODE, check_name
 from lockstep.core.records import PopRequest
 from lockstep.core.wire import messages as wire
-from lockstep.errors import InvalidRequest
+from lockstep.errors import InvalidName, InvalidRequest
 
 _pop_answer = msgspec.json.Decoder(wire.PopAnswer)
 _headers = msgspec.json.Decoder(dict[str, str])
@@ -49,6 +49,11 @@ def _check(request: PopRequest) -> None:
         if name is not None:
             check_name(name, what=what)
     check_name(request.group, what="group")
+    for what, label in (("namespace", request.namespace), ("task", request.task)):
+        if label is not None and not isinstance(label, str):
+            raise InvalidName(f"{what} must be a string, not {type(label).__name__}")
+    if not isinstance(request.auto_ack, bool):
+        raise InvalidRequest(f"auto_ack must be true or false, not {type(request.auto_ack).__name__}")
     if request.queue is not None and (request.namespace is not None or request.task is not None):
         raise InvalidRequest("a pop names a queue, or a namespace and/or a task, and not both")
     if request.partition is not None and request.queue is None:

@@ -37,13 +37,18 @@ def committed_of(answer: Answer, acks: Sequence[Ack], items: list[PushItem]) -> 
             index=index,
             success=step.success,
             error=ack_error(or_none(step.error)) if or_none(step.error) in ERRORS_BY_TEXT else None,
+            noop=step.noop is True,
+            released=step.lease_released is True,
             dead=step.dlq is True,
+            messages=or_none(step.messages) or 0,
+            queue=or_none(step.queue_name),
+            partition=or_none(step.partition_name),
         )
         for index, step in enumerate(steps[: len(acks)])
     ]
     if not result.success:
         error = CLASSES.get(or_none(result.code) or "", TransactionRolledBack)
-        raise error(or_none(result.error), outcomes=outcomes)
+        raise error(or_none(result.error), **(or_none(result.details) or {"outcomes": outcomes}))
     pushed = zip(steps[len(acks) :], items, strict=True)
     return Committed(outcomes, [_step_receipt(index, *pair) for index, pair in enumerate(pushed)])
 

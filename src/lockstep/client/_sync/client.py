@@ -10,9 +10,9 @@ from types import TracebackType
 from typing import Any
 from weakref import WeakSet
 
-from lockstep.client._failures import OnError
+from lockstep.client._failures import OnError, check_on_error
 from lockstep.client._payloads import check_type, new_message
-from lockstep.client._sync.concurrency import Event, Handler, check_handler, monotonic
+from lockstep.client._sync.concurrency import Event, H, check_handler, monotonic
 from lockstep.client._sync.consumer import Consumer
 from lockstep.client._sync.crew import Crew
 from lockstep.client._sync.delivery import Delivery
@@ -41,7 +41,9 @@ class Client(Verbs):
         self._renewer = Renewer(transport)
         self._workers: list[Worker] = []
         self._consumers: WeakSet[Consumer] = WeakSet()
-        self._producers: WeakSet[Producer] = WeakSet()
+        self._producers: set[Producer] = set()
+        """Until they are closed, whoever else holds them: their failures are to be told."""
+        self._crews: set[Crew] = set()
         self._stop = Event()
         self._closing = Event()
 
@@ -63,7 +65,8 @@ class Client(Verbs):
         self._transport.open()
 
     def close(self) -> None:
-        """Flush what producers hold, give back what consumers have in hand, let go of everything. Safe to call twice.
+        """Drain the workers, flush what producers hold, give back what consumers have in hand, let go of everything.
+        Safe to call twice.
 
         Raises what a producer failed with, as its `flush` does.
         """
@@ -77,6 +80,8 @@ class Client(Verbs):
                 stack.callback(consumer.close)
             for producer in list(self._producers):
                 stack.callback(producer.close)
+            for crew in list(self._crews):
+                stack.callback(crew.wait)
 
     # Messages in
 
@@ -151,6 +156,7 @@ class Client(Verbs):
         ):
             _check_count(limit, name)
         _check_seconds(linger_seconds, "linger_seconds")
+        check_on_error(on_error)
         producer = Producer(
             self._transport,
             queue,
@@ -160,6 +166,7 @@ class Client(Verbs):
             batch_bytes_max=batch_bytes_max,
             linger_seconds=linger_seconds,
             on_error=on_error,
+            on_close=self._producers.discard,
         )
         self._producers.add(producer)
         return producer
@@ -256,6 +263,8 @@ class Client(Verbs):
         """
         check_type(as_type)
         _check_seconds(ack_interval_seconds, "ack_interval_seconds")
+        if idle_timeout_seconds is not None:
+            _check_seconds(idle_timeout_seconds, "idle_timeout_seconds")
         request = PopRequest(
             queue=queue,
             partition=partition,
@@ -301,7 +310,7 @@ class Client(Verbs):
         renew: bool = True,
         ack_interval_seconds: float = 1.0,
         on_error: OnError | None = None,
-    ) -> Callable[[Handler], Handler]:
+    ) -> Callable[[H], H]:
         """A decorator: the function is called for each message, or with `whole` for each delivery, while `run` runs.
 
         `concurrency` lanes pop for themselves. An error of the function is a failed delivery: the message comes
@@ -310,6 +319,7 @@ class Client(Verbs):
         check_type(as_type)
         _check_count(concurrency, "concurrency")
         _check_seconds(ack_interval_seconds, "ack_interval_seconds")
+        check_on_error(on_error)
         request = PopRequest(
             queue=queue,
             partition=partition,
@@ -324,7 +334,7 @@ class Client(Verbs):
             mode=mode,
         )
 
-        def register(handler: Handler) -> Handler:
+        def register(handler: H) -> H:
             check_handler(handler)
             worker = Worker(
                 self._transport,
@@ -350,10 +360,12 @@ class Client(Verbs):
         if not self._workers:
             raise InvalidRequest("there is no worker to run")
         _check_seconds(drain_timeout_seconds, "drain_timeout_seconds")
+        crew = Crew(list(self._workers), self._stop)
+        self._crews.add(crew)
         try:
-            crew = Crew(list(self._workers), self._stop)
             crew.run(stop_on_signals=stop_on_signals, drain_timeout_seconds=drain_timeout_seconds)
         finally:
+            self._crews.discard(crew)
             self._stop.clear()
 
     def stop(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -15,6 +16,8 @@ from lockstep.errors import InvalidRequest
 T = TypeVar("T")
 
 Handler = Callable[[Any], object]
+H = TypeVar("H", bound=Handler)
+"""So that a function keeps its type when it becomes a handler."""
 
 POLL_SECONDS = 2.0
 """How long one poll of a consumer waits for messages. A thread that waits for an answer cannot be interrupted, so
@@ -27,10 +30,13 @@ __all__ = [
     "POLL_SECONDS",
     "Condition",
     "Event",
+    "H",
     "Handler",
+    "Handover",
     "Lock",
     "Task",
     "check_handler",
+    "current",
     "monotonic",
     "race",
     "sleep",
@@ -63,8 +69,12 @@ class Task:
 
     def __init__(self, function: Callable[..., object], *arguments: Any, name: str) -> None:
         self._failure: BaseException | None = None
+        # The thread itself counts as ended once a wait for it was interrupted, at least in Python 3.11 and 3.12.
+        self._ended = threading.Event()
+        self._process = os.getpid()
         # A handler that never ends must not keep the process from ending.
         self._thread = threading.Thread(target=self._run, args=(function, arguments), name=name, daemon=True)
+        self.identity: object = self._thread
         self._thread.start()
 
     def _run(self, function: Callable[..., object], arguments: tuple[Any, ...]) -> None:
@@ -72,11 +82,12 @@ class Task:
             function(*arguments)
         except BaseException as failure:
             self._failure = failure
+        finally:
+            self._ended.set()
 
     def join(self, timeout_seconds: float | None = None) -> bool:
-        """Whether it has ended, in time."""
-        self._thread.join(_limited(timeout_seconds))
-        return not self._thread.is_alive()
+        """Whether it has ended, in time. A thread does not come along in a fork: there it has."""
+        return os.getpid() != self._process or self._ended.wait(_limited(timeout_seconds))
 
     def cancel(self) -> None:
         """A thread cannot be cancelled: it goes on, and what it says about its messages no longer counts."""
@@ -92,9 +103,24 @@ def _limited(timeout_seconds: float | None) -> float | None:
     return None if timeout_seconds is None else min(timeout_seconds, threading.TIMEOUT_MAX)
 
 
+def current() -> object:
+    """The identity of the thread that asks."""
+    return threading.current_thread()
+
+
 def race(work: T, stop: Event) -> T:  # noqa: ARG001
     """What the work gave: by now it is done."""
     return work
+
+
+class Handover:
+    """Hands over what a request gave. Nobody can be cancelled while it is under way."""
+
+    def run(self, work: T, give_back: Callable[[T], object]) -> T:  # noqa: ARG002
+        return work
+
+    def close(self) -> None:
+        """Nothing is left."""
 
 
 def check_handler(handler: object) -> None:

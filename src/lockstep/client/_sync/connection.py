@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 
 import urllib3
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError
 
+from lockstep.client._failures import FORKED
 from lockstep.client._protocol import Answer, ConnectionFailed, Request
+from lockstep.errors import InvalidRequest
 
 CONNECT_SECONDS_MAX = 10.0
 """A poll waits long for its answer, and no longer than this for its connection."""
@@ -18,10 +21,12 @@ class Connection:
 
     def __init__(self, *, headers: Mapping[str, str], connections_max: int) -> None:
         self._headers = dict(headers)
+        self._process: int | None = None
         self._pool = urllib3.PoolManager(maxsize=connections_max, retries=False)
 
     def send(self, base: str, request: Request, timeout_seconds: float) -> Answer:
         """The answer. Raises ConnectionFailed."""
+        self._check_process()
         try:
             response = self._pool.request(
                 request.method,
@@ -36,6 +41,14 @@ class Connection:
         except HTTPError as error:
             raise ConnectionFailed(str(error) or type(error).__name__, sent=True) from error
         return Answer(response.status, response.data, response.headers.get("retry-after"))
+
+    def _check_process(self) -> None:
+        """Two processes on one connection would get each other's answers."""
+        process = os.getpid()
+        if self._process is None:
+            self._process = process
+        if self._process != process:
+            raise InvalidRequest(FORKED)
 
     def close(self) -> None:
         self._pool.clear()

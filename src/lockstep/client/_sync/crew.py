@@ -7,7 +7,7 @@ import logging
 from collections.abc import Sequence
 from contextlib import nullcontext
 
-from lockstep.client._sync.concurrency import Event, Task, monotonic, stopping_on_signals
+from lockstep.client._sync.concurrency import Event, Task, current, monotonic, stopping_on_signals
 from lockstep.client._sync.worker import Worker
 
 logger = logging.getLogger("lockstep.client")
@@ -20,9 +20,12 @@ class Crew:
         self._workers = workers
         self._stop = stop
         self._lanes: list[Task] = []
+        self._drained = Event()
+        self._runner: object = None
 
     def run(self, *, stop_on_signals: bool, drain_timeout_seconds: float) -> None:
         """Until stopped, or until a lane fails for good; then drain, and raise what it failed with."""
+        self._runner = current()
         try:
             with stopping_on_signals(self._stop.set) if stop_on_signals else nullcontext():
                 for worker in self._workers:
@@ -31,9 +34,17 @@ class Crew:
                 self._stop.wait()
         finally:
             self._stop.set()
-            self._drain(drain_timeout_seconds)
+            try:
+                self._drain(drain_timeout_seconds)
+            finally:
+                self._drained.set()
         for lane in self._lanes:
             lane.result()
+
+    def wait(self) -> None:
+        """Until they are drained. Not for those whom they wait for: a handler, or a signal handler of who runs them."""
+        if current() not in [self._runner, *[lane.identity for lane in self._lanes]]:
+            self._drained.wait()
 
     def _lane(self, worker: Worker) -> None:
         try:
@@ -43,11 +54,18 @@ class Crew:
             self._stop.set()
 
     def _drain(self, timeout_seconds: float) -> None:
-        """Wait for what is running; after the timeout give it back, so that another consumer gets it at once."""
+        """Wait for what is running; after the timeout, or if nobody wants to wait, give it back."""
         deadline = monotonic() + timeout_seconds
-        late = [lane for lane in self._lanes if not lane.join(max(deadline - monotonic(), 0.0))]
-        if not late:
-            return
+        try:
+            for lane in self._lanes:
+                lane.join(max(deadline - monotonic(), 0.0))
+        finally:
+            late = [lane for lane in self._lanes if not lane.join(0.0)]
+            if late:
+                self._give_back(late)
+
+    def _give_back(self, late: Sequence[Task]) -> None:
+        """So that another consumer gets at once what these lanes have in hand."""
         logger.warning("drain_timeout", extra={"action": "drain_timeout", "lanes": len(late)})
         for worker in self._workers:
             worker.release()

@@ -84,6 +84,7 @@ class Delivery:
         return f"<delivery of {len(self.messages)} messages to {self.group}, lease {self.lease_id}>"
 
     def payloads(self) -> list[Any]:
+        """What the messages hold, decoded. Raises InvalidPayload."""
         return [message.payload for message in self.messages]
 
     def ack(self) -> None:
@@ -149,6 +150,7 @@ class Delivery:
         self._progress.settle(acks, outcomes)
 
     def ack_to(self, message: DeliveredMessage) -> None:
+        """The message is done, and in an ordered group all before it."""
         with self._lock:
             self._check_leased()
             if self._progress.is_gone(message.partition_id, message.seq):
@@ -159,6 +161,7 @@ class Delivery:
     def end_at(
         self, message: DeliveredMessage, status: Any, error: str | None, retry_at: datetime | None = None
     ) -> None:
+        """The message ends with a status other than done."""
         with self._lock:
             self._send(self._progress.ends_one(message.partition_id, message.seq, status, error, retry_at))
 

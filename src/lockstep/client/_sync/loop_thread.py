@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from lockstep.errors import Unavailable
+from lockstep.client._failures import FORKED
+from lockstep.errors import InvalidRequest, Unavailable
 
 T = TypeVar("T")
 
@@ -19,11 +21,20 @@ class LoopThread:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._process: int | None = None
         self.closed = False
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether the thread is one of another process: that from which this one was forked."""
+        return self._process not in (None, os.getpid())
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """What the coroutine gives. If the caller is interrupted, it is cancelled."""
         try:
+            # Before any lock, which another thread may have held when the process was forked.
+            if self.is_elsewhere:
+                raise InvalidRequest(FORKED)
             future = asyncio.run_coroutine_threadsafe(work, self._started())
         except BaseException:
             work.close()
@@ -49,6 +60,7 @@ class LoopThread:
             if self.closed:
                 raise Unavailable("the client is closed")
             if self._loop is None:
+                self._process = os.getpid()
                 self._loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(
                     target=self._run, args=(self._loop,), name="lockstep-engine", daemon=True

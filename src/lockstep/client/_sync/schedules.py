@@ -104,6 +104,7 @@ class Schedules(Operations):
         return result
 
     def cron(self, name: str) -> Cron:
+        """One recurring message. Raises CronNotFound."""
         result: Cron = self._call("cron", name=name)
         return result
 

@@ -45,8 +45,10 @@ class Transaction:
         self._check_open()
         if isinstance(done, Delivery):
             self._acks.append((done, done.pending_acks()))
-        else:
+        elif isinstance(done, DeliveredMessage):
             self._acks.append((done.delivery, done.delivery.pending_acks(done)))
+        else:
+            raise InvalidRequest(f"what is done is a delivery or one of its messages, not {type(done).__name__}")
 
     def push(
         self,
@@ -66,6 +68,7 @@ class Transaction:
         delay_seconds: float | None = None,
         schedule_key: str | None = None,
     ) -> None:
+        """A message, as for the client's `push`. Raises InvalidPayload at once, and the rest when it commits."""
         self._check_open()
         self._messages.append(
             new_message(

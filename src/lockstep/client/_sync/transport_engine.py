@@ -32,7 +32,7 @@ class EngineTransport:
         self._loop.run(self._verbs.open())
 
     def close(self) -> None:
-        if not self._loop.closed:
+        if not self._loop.closed and not self._loop.is_elsewhere:
             self._loop.run(self._verbs.close())
             self._loop.close()
 

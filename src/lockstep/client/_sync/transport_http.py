@@ -11,7 +11,7 @@ from lockstep.client import _protocol as protocol
 from lockstep.client._protocol import Answer, ConnectionFailed, Request
 from lockstep.client._received import Committed, Delivered
 from lockstep.client._retry import Bases, Failure, RetryPolicy
-from lockstep.client._sync.concurrency import monotonic, sleep
+from lockstep.client._sync.concurrency import Handover, monotonic, sleep
 from lockstep.client._sync.connection import Connection
 from lockstep.core.messages import Batch, NewMessage, Receipt
 from lockstep.core.operations import OperationInfo, QueuedAs
@@ -45,12 +45,14 @@ class HttpTransport:
         self._exactly_once = exactly_once
         self._queued = queued
         self._queued_seconds_max = queued_seconds_max
+        self._handover = Handover()
         self._closed = False
 
     def open(self) -> None:
         self._exchange(protocol.health())
 
     def close(self) -> None:
+        self._handover.close()
         self._closed = True
         self._connection.close()
 
@@ -79,10 +81,18 @@ class HttpTransport:
         return info
 
     def pop(self, request: PopRequest, wait_seconds: float) -> Delivered:
+        return self._handover.run(self._pop(request, wait_seconds), self._release)
+
+    def _pop(self, request: PopRequest, wait_seconds: float) -> Delivered:
         wait_seconds = min(wait_seconds, _POLL_SECONDS_MAX)
         timeout_seconds = self._timeout_seconds if wait_seconds <= 0 else wait_seconds + _POLL_GRACE_SECONDS
         answer, _ = self._exchange(protocol.pop(request, wait_seconds), timeout_seconds)
         return protocol.delivered_of(answer, request.group)
+
+    def _release(self, delivered: Delivered) -> None:
+        """Give back what was popped for somebody who is gone."""
+        if delivered.lease_id is not None:
+            self._exchange(protocol.ack_by_lease(Ack(lease_id=delivered.lease_id, status="released")))
 
     def ack(self, acks: Sequence[Ack]) -> list[AckOutcome]:
         protocol.check_kinds(acks, Ack, what="acks")
@@ -133,9 +143,11 @@ class HttpTransport:
                 self._bases.worked(base)
                 return answer, repeated
             another = failure.unreachable and self._bases.failed(base, monotonic())
-            if not self._retry.again(failure, attempt, repeatable=request.repeatable):
-                raise failure.error
             repeated = repeated or failure.maybe_applied
+            if not self._retry.again(failure, attempt, repeatable=request.repeatable):
+                if repeated:  # this time, or one before
+                    failure.error.details["maybe_applied"] = True
+                raise failure.error
             if not another:
                 sleep(self._retry.delay_seconds(attempt, random(), retry_after_seconds=failure.retry_after_seconds))
 

@@ -57,6 +57,8 @@ class Verbs(Schedules):
         **changes: Any,
     ) -> QueueInfo:
         """Create the queue, or replace its whole configuration: by the options, or the defaults, with the changes."""
+        if options is not None and not isinstance(options, QueueOptions):
+            raise InvalidRequest(f"options must be QueueOptions, not {type(options).__name__}")
         base = {} if options is None else msgspec.structs.asdict(options)
         chosen = queue_options(**{**base, **changes})
         result: QueueInfo = self._call("configure", queue=queue, options=chosen, namespace=namespace, task=task)
@@ -93,6 +95,7 @@ class Verbs(Schedules):
         return result
 
     def queue(self, queue: str) -> QueueInfo:
+        """One queue, with its options. Raises QueueNotFound."""
         result: QueueInfo = self._call("queue", queue=queue)
         return result
 
@@ -112,6 +115,7 @@ class Verbs(Schedules):
         return result
 
     def partition(self, queue: str, partition: str) -> PartitionInfo:
+        """One partition. Raises QueueNotFound, PartitionNotFound."""
         result: PartitionInfo = self._call("partition", queue=queue, partition=partition)
         return result
 
@@ -249,6 +253,7 @@ class Verbs(Schedules):
         return result
 
     def dead_letter(self, dead_letter_id: int) -> DeadLetter:
+        """One dead letter, with its message. Raises DeadLetterNotFound."""
         result: DeadLetter = self._call("dead_letter", dead_letter_id=dead_letter_id)
         return result
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -22,7 +22,7 @@ from lockstep.core.wire.messages import (
     lease_of,
     receipts,
 )
-from lockstep.errors import InvalidRequest
+from lockstep.errors import InvalidRequest, QueueFull
 
 # Each may cost another attempt at the transaction.
 _REQUIRED_LEASES_MAX = 100
@@ -51,6 +51,10 @@ class TransactionStep(Struct, rename="camel", omit_defaults=True):
     transaction_id: str | None
     error: str | UnsetType | None = UNSET
     dlq: bool | UnsetType = UNSET
+    noop: bool | UnsetType = UNSET
+    lease_released: bool | UnsetType = UNSET
+    messages: int | UnsetType = UNSET
+    partition_name: str | UnsetType | None = UNSET
     status: str | UnsetType = UNSET
     message_id: str | UnsetType = UNSET
     partition_id: str | UnsetType = UNSET
@@ -66,6 +70,7 @@ class TransactionAnswer(Struct, rename="camel", omit_defaults=True):
     transaction_id: str | UnsetType = UNSET
     error: str | UnsetType = UNSET
     code: str | UnsetType = UNSET
+    details: dict[str, Any] | UnsetType = UNSET
 
 
 @dataclass(slots=True)
@@ -136,7 +141,7 @@ class TransactionSteps:
         return TransactionAnswer(success=True, transaction_id=transaction_id, results=steps)
 
     def rolled_back(
-        self, reason: str, outcomes: Sequence[AckOutcome] | None, *, code: str | None = None
+        self, reason: str, outcomes: Sequence[AckOutcome] | None, *, full: QueueFull | None = None
     ) -> TransactionAnswer:
         """Nothing was applied: every step failed, those at fault with their reason."""
         steps = [
@@ -155,7 +160,10 @@ class TransactionSteps:
             for index, (kind, place) in enumerate(self.plan)
         ]
         error = reason if reason.startswith("transaction rolled back") else f"transaction rolled back: {reason}"
-        return TransactionAnswer(success=False, error=error, code=code or UNSET, results=steps)
+        answer = TransactionAnswer(success=False, error=error, results=steps)
+        if full is not None:
+            answer.code, answer.details = full.code, full.details
+        return answer
 
     def _ack_step(
         self, index: int, place: int, success: bool, error: str | None, outcome: AckOutcome | None
@@ -167,6 +175,11 @@ class TransactionSteps:
             transaction_id=self.ack_items[place].transaction_id,
             error=error,
             dlq=outcome.dead if outcome else False,
+            noop=outcome.noop if outcome else UNSET,
+            lease_released=outcome.released if outcome else UNSET,
+            messages=outcome.messages if outcome else UNSET,
+            queue_name=outcome.queue if outcome else UNSET,
+            partition_name=outcome.partition if outcome else UNSET,
         )
 
 

@@ -200,7 +200,7 @@ async def transaction(node: Node, request: Request) -> Response:
     except TransactionRolledBack as error:
         return answer(steps.rolled_back(error.message, error.details["outcomes"]))
     except QueueFull as error:
-        return answer(steps.rolled_back(error.message, None, code=error.code))
+        return answer(steps.rolled_back(error.message, None, full=error))
     node.counters.messages_pushed += len(result.pushed)
     _count_acked(node, result.acks)
     return answer(steps.applied(str(uuid7(time.time_ns())), result))
