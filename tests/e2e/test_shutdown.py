@@ -116,6 +116,22 @@ async def test_new_requests_are_refused_while_the_server_stops(database_dsn: str
             assert await stopping == 0
 
 
+async def test_new_connections_are_refused_while_workers_stop(database_dsn: str, tmp_path: Path, queue: str) -> None:
+    """The process that watches over them must not keep the port open, behind which nobody answers any more."""
+    with running_server(database_dsn, tmp_path, workers=2, **PATIENT) as server:
+        async with Broker(server.url) as broker:
+            await broker.push_to(queue, 1)
+            async with held_up(database_dsn, PUSHES) as pushes:
+                pushing = asyncio.create_task(broker.push_to(queue, 2))
+                await pushes.wait_for_waiter()
+                stopping = asyncio.create_task(asyncio.to_thread(server.stop))
+                await until_nobody_listens(server.url)
+                assert not pushing.done()
+                pushes.release()
+                await pushing
+            assert await stopping == 0
+
+
 @pytest.mark.parametrize("batching", [True, False])
 async def test_what_takes_too_long_does_not_hold_up_the_end(
     database_dsn: str, tmp_path: Path, queue: str, batching: bool

@@ -408,6 +408,17 @@ async def test_calls_that_take_long_hold_up_nobody(store: Store) -> None:
     await asyncio.gather(*tasks)
 
 
+async def test_one_call_that_was_held_up_does_not_make_all_seem_slow(store: Store) -> None:
+    engine = Engine(store, one_call_at_a_time(call_patience_seconds=0.05))
+    lane = engine._batching._push
+    began = asyncio.get_running_loop().time() - 10
+    lane._time(began, 1)
+    assert lane.patience_seconds < 0.1
+    for _ in range(50):
+        lane._time(began, 1)
+    assert lane.patience_seconds > 10
+
+
 @asynccontextmanager
 async def held_partition(dsn: str, partition: str) -> AsyncIterator[None]:
     """Somebody has pushed to it, in a transaction that is still open."""
@@ -434,6 +445,25 @@ async def test_a_partition_that_somebody_holds_holds_up_no_other(database_dsn: s
             assert not any([task.done() for task in waiting])
         assert sorted(result[0].seq for result in await asyncio.gather(*waiting)) == [2, 3, 4]
         assert engine.counts.calls["push"].retried_alone > 0
+
+
+async def test_while_somebody_holds_a_partition_a_lone_push_to_another_goes_at_once(database_dsn: str) -> None:
+    """It does not wait for patience with the call before it, which has ended."""
+    config = one_call_at_a_time()
+    async with Engine(PostgresStore(database_dsn, config=config), config) as engine:
+        for name in ("held", "free"):
+            await engine.push([batch(name, b"0")])
+        async with held_partition(database_dsn, "held"):
+            waiting = asyncio.create_task(engine.push([batch("held", b"1")]))
+            await asyncio.sleep(0)
+            lane = engine._batching._push
+            [call] = lane._in_flight
+            lane._in_flight[call] -= lane.patience_seconds  # it has waited for as long as there is patience
+            for seq in (2, 3, 4):
+                result = await engine.push([batch("free", b"1")])
+                assert result[0].seq == seq
+            assert not waiting.done()
+        await waiting
 
 
 @pytest.mark.parametrize("whole", [True, False], ids=["lease", "seq"])

@@ -178,10 +178,8 @@ class Lane(Generic[Item, Answer]):
         self._calls: dict[asyncio.Task[None], list[_Asked[Item, Answer]]] = {}
         self._busy: set[Hashable] = set()
         """What of `apart` is in flight."""
-        self._direct = 0
-        """Calls that run in the task of the one who asked."""
-        self._started_at = 0.0
-        """When the youngest call was begun."""
+        self._in_flight: dict[object, float] = {}
+        """When each call was begun, the youngest last; also those that run in the task of the one who asked."""
         self._patience: asyncio.TimerHandle | None = None
         self.counts = CallCounts()
 
@@ -273,15 +271,17 @@ class Lane(Generic[Item, Answer]):
 
     def _may_start(self, messages: int, *, large: bool = False) -> bool:
         """Whether a call for so many messages, or for a large request, may be begun now."""
-        in_flight = len(self._calls) + self._direct
+        in_flight = len(self._in_flight)
         if in_flight == 0:
             return True
         if large and in_flight < self._calls_large_max():
             return True
         if in_flight < self._calls_max and messages >= self._limits.messages_min:
             return True
-        late = asyncio.get_running_loop().time() - self._started_at >= self.patience_seconds
-        return late and in_flight < self._limits.calls_late_max
+        if in_flight >= self._limits.calls_late_max:
+            return False
+        youngest_at = next(reversed(self._in_flight.values()))
+        return asyncio.get_running_loop().time() - youngest_at >= self.patience_seconds
 
     def _calls_large_max(self) -> int:
         return self._limits.calls_large_alone_max if self._alone() else self._limits.calls_large_max
@@ -298,14 +298,14 @@ class Lane(Generic[Item, Answer]):
     async def _ask_alone(self, items: Sequence[Item], messages: int) -> Answer:
         """The way of a lone request: no future, no task, no switch. Not for pops: a cancelled call would leave what
         it leased behind, unknown to anybody."""
-        self._direct += 1
+        call = object()
+        self._in_flight[call] = began = self._count(1, len(items))
         try:
-            began = self._count(1, len(items))
             answer = self._split(await self._call(list(items), joined=False), 0, len(items))
             self._time(began, messages)
             return answer
         finally:
-            self._direct -= 1
+            del self._in_flight[call]
             self._start()
 
     def _start(self) -> None:
@@ -318,6 +318,7 @@ class Lane(Generic[Item, Answer]):
             self._busy |= apart
             task = asyncio.create_task(self._run(gathered))
             self._calls[task] = gathered
+            self._in_flight[task] = asyncio.get_running_loop().time()
             task.add_done_callback(partial(self._finished, apart))
         if self._waiting and self._patience is None:
             loop = asyncio.get_running_loop()
@@ -328,7 +329,7 @@ class Lane(Generic[Item, Answer]):
         self._start()
 
     def _finished(self, apart: frozenset[Hashable], task: asyncio.Task[None]) -> None:
-        del self._calls[task]
+        del self._calls[task], self._in_flight[task]
         self._busy -= apart
         self._start()
 
@@ -416,12 +417,11 @@ class Lane(Generic[Item, Answer]):
 
     def _count(self, requests: int, items: int) -> float:
         """Count a call that begins now, and say when that is."""
-        self._started_at = asyncio.get_running_loop().time()
         counts = self.counts
         counts.calls += 1
         counts.items += items
         counts.requests_max = max(counts.requests_max, requests)
-        return self._started_at
+        return asyncio.get_running_loop().time()
 
     def _time(self, began: float, messages: int) -> None:
         """A call has ended well: how long the fastest one takes says more than how long those take that had to wait
@@ -429,7 +429,8 @@ class Lane(Generic[Item, Answer]):
         seconds = asyncio.get_running_loop().time() - began
         if seconds < self._fastest_seconds or self._fastest_seconds == 0.0:
             self._fastest_seconds = seconds
-        self._seconds_each += _SECONDS_SHARE * (seconds - self._seconds_each)
+        # One that was held up must not make all the others seem slow. If they are, that is learnt in a few more.
+        self._seconds_each += _SECONDS_SHARE * (min(seconds, self.patience_seconds) - self._seconds_each)
         self._done_messages += messages
 
 

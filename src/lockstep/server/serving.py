@@ -177,6 +177,7 @@ async def _watch_over_workers(
         ready()
         watching = [asyncio.create_task(worker.watch()) for worker in workers]
         await stop.wait()
+        listener.close()  # as the workers do: whoever comes now is refused, and not left to wait for nobody
         for task in watching:
             task.cancel()
         await asyncio.wait(watching)

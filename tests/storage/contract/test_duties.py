@@ -109,3 +109,16 @@ async def test_duties_are_apart_and_listed_by_name(store: Store) -> None:
     for name in ("b", "a", "c"):
         assert await claim(store, name=name) == GRANTED
     assert [duty.name for duty in await store.duties()] == ["a", "b", "c"]
+
+
+async def test_duty_is_due_when_the_clock_was_set_back(store: Store, clock: SetClock) -> None:
+    """It would rest until the clock is where it was, however far ahead that had been by mistake."""
+    right = clock.now
+    clock.advance(86_400)
+    await claim(store, "a")
+    await store.finish_duty("d", by="a", effect={})
+    await claim(store, "left", name="claimed")
+    clock.now = right
+    assert (await claim(store, "b")).granted
+    assert (await claim(store, "b", name="claimed")).granted
+    assert not (await claim(store, "c")).granted

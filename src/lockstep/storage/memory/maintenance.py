@@ -34,6 +34,9 @@ from lockstep.storage.memory.queues import put_right
 from lockstep.storage.memory.shared import expire_in_flight
 from lockstep.storage.memory.state import Group, Partition, Queue, State
 
+_CLOCK_SET_BACK = timedelta(minutes=1)
+"""A duty that began further in the future than this was claimed before the clock was set back."""
+
 
 @dataclass(slots=True)
 class _Sums:
@@ -213,7 +216,8 @@ def claim_duty(
     if before is not None:
         due_at = min(before.next_run_at, before.last_started_at + timedelta(seconds=interval_seconds))
         due_at = max(due_at, before.claimed_until or due_at)
-        if due_at > now:
+        set_back = before.last_started_at > now + _CLOCK_SET_BACK
+        if due_at > now and not set_back:
             return DutyClaim(granted=False, wait_seconds=(due_at - now).total_seconds())
     books.duties[name] = DutyInfo(
         name=name,

@@ -2,6 +2,8 @@
 
 -- Claims a duty for _by, for _hold_seconds at most: null if it is theirs now, else in how many seconds to ask again.
 -- The row lock decides between two who ask at once; the second one sees what the first has written.
+-- One that began in the future was claimed before the clock was set back, and does not count. A minute is nothing: who had to
+-- wait for the lock looked at the clock before that.
 create or replace function lockstep.claim_duty(
     _name text, _interval_seconds double precision, _hold_seconds double precision, _by text, _at timestamptz
 ) returns double precision language plpgsql as $$
@@ -13,7 +15,7 @@ begin
     on conflict (name) do update
     set interval_seconds = excluded.interval_seconds, next_run_at = excluded.next_run_at, claimed_until = excluded.claimed_until,
         claimed_by = excluded.claimed_by, last_started_at = excluded.last_started_at
-    where lockstep.duty_due_at(d, _interval_seconds) <= _now;
+    where lockstep.duty_due_at(d, _interval_seconds) <= _now or d.last_started_at > _now + interval '1 minute';
     if found then
         return null;
     end if;
