@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 import click
 
+from lockstep.cli.output import at_screen
 from lockstep.cli.signals import terminating
 from lockstep.errors import (
     Conflict,
@@ -72,6 +73,8 @@ class Program(click.Group):
             click.echo(f"Error: {error}", err=True)
             ctx.exit(FAILED)
         except (KeyboardInterrupt, click.Abort):
+            if at_screen():
+                click.echo(err=True)  # behind the ^C, or a question, or half of a bar
             ctx.exit(INTERRUPTED)
 
 

@@ -80,18 +80,27 @@ class Output:
         click.echo(_pretty(data) if self.format == "json" else _encoded(data).decode(errors="replace"))
 
 
-def buffer_stdout() -> None:
-    """Without a buffer (PYTHONUNBUFFERED) Python drops, in silence, what a pipe or a disk did not take of a write."""
+def prepare_stdout() -> None:
+    """See that whatever is to be printed can be."""
     unbuffered = getattr(sys.stdout, "buffer", None)
     if isinstance(unbuffered, io.RawIOBase):
+        # Without a buffer (PYTHONUNBUFFERED) Python drops, in silence, what a pipe or a disk did not take of a write.
         sys.stdout = io.TextIOWrapper(
             io.BufferedWriter(unbuffered), sys.stdout.encoding, sys.stdout.errors, line_buffering=True
         )
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        # An old locale does not know every character, and the name of a file may be none that UTF-8 knows.
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def counted(number: int, noun: str) -> str:
     """`1 message`, `2 messages`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def at_screen() -> bool:
+    """Whether somebody sees remarks and progress as they come. A program may have been started without standard error."""
+    return sys.stderr is not None and sys.stderr.isatty()
 
 
 def note(text: str) -> None:
@@ -131,7 +140,7 @@ def json_payload(message: WithPayload) -> msgspec.Raw | None:
         return None
     try:
         return _json_value.decode(message.payload)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 

@@ -18,7 +18,9 @@ from uuid import uuid4
 import click
 import msgspec
 
+from lockstep.cli.arguments import Seconds
 from lockstep.cli.connection import Session, on_session
+from lockstep.cli.output import at_screen
 from lockstep.client import Client
 from lockstep.core.messages import Batch
 
@@ -60,7 +62,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 @click.option("--partitions", type=click.IntRange(1, 1000), default=10, show_default=True, help="Over which they go.")
 @click.option("--payload-bytes", type=click.IntRange(2, 1024**2), default=256, show_default=True, help="Of each.")
 @click.option(
-    "--seconds", type=click.FloatRange(min=0.1), default=10.0, show_default=True, help="Each verb ends after this."
+    "--seconds", type=Seconds(0.1, 86_400), default=10.0, show_default=True, help="Each verb ends after this."
 )
 def bench(session: Session, **load: int | float) -> None:
     """Measure push, pop and ack.
@@ -114,7 +116,7 @@ def _pops(client: Client, queue: str, load: Load) -> Call:
 
 def _run(verb: str, load: Load, messages: int, call: Call) -> Measured:
     """Repeat the call from all connections until so many messages went, or the time is over."""
-    with click.progressbar(length=messages, label=verb, file=sys.stderr, hidden=not sys.stderr.isatty()) as shown:
+    with click.progressbar(length=messages, label=verb, file=sys.stderr, hidden=not at_screen()) as shown:
         work = _Work(call, messages, load.seconds, shown.update)
         began = time.perf_counter()
         with ThreadPoolExecutor(load.connections) as lanes:

@@ -13,10 +13,10 @@ from typing import Any, cast
 import click
 import msgspec
 
-from lockstep.cli.arguments import header, later
+from lockstep.cli.arguments import at_terminal, header, later
 from lockstep.cli.connection import Session, on_session
 from lockstep.cli.exits import FAILED, end_with
-from lockstep.cli.output import Output, counted
+from lockstep.cli.output import Output, at_screen, counted
 from lockstep.client import Client
 from lockstep.core.messages import NewMessage, NewSchedule, Receipt
 from lockstep.core.names import DEFAULT_PARTITION
@@ -107,7 +107,7 @@ def push(
             [receipt] = client.push_many([message])
         session.output.record(receipt)
         return
-    if payload is None and sys.stdin.isatty():
+    if sys.stdin is None or (payload is None and at_terminal()):
         raise click.UsageError("Give a PAYLOAD, or - and lines on standard input.")
     if defaults.transaction_id is not None:
         raise click.UsageError("--transaction-id is for one message; lines have theirs with --envelope.")
@@ -158,7 +158,7 @@ class Reader:
 def _decoded(decode: Callable[[], Any], what: str) -> Any:
     try:
         return decode()
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidPayload(f"not {what}: {error}") from error
 
 
@@ -227,7 +227,7 @@ class Count:
 def _push_lines(client: Client, batches: Iterable[list[NewMessage]], output: Output) -> None:
     counted = Count()
     try:
-        with click.progressbar(batches, label="pushing", file=sys.stderr, hidden=not sys.stderr.isatty()) as shown:
+        with click.progressbar(batches, label="pushing", file=sys.stderr, hidden=not at_screen()) as shown:
             for batch in shown:
                 receipts = client.push_many(batch)
                 counted = counted.plus(receipts)
