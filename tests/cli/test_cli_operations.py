@@ -138,6 +138,17 @@ def test_doctor_on_a_broken_dsn_keeps_the_password() -> None:
     assert findings("--dsn", "mysql://host/db", code=1)["database"]["level"] == "fail"
 
 
+@pytest.mark.parametrize(
+    "address",
+    ["u:sesame@[::1/db", "u:sesame%zz@127.0.0.1:1/db", "u:ses@me@127.0.0.1:1/db", "u:sesame/@127.0.0.1:1/db"],
+)
+def test_doctor_does_not_quote_a_password_that_breaks_the_dsn(address: str) -> None:
+    result = run("doctor", "--dsn", f"postgresql://{address}", code=1)
+    assert "is no address that PostgreSQL understands" in result.stdout
+    assert "ses" not in result.stdout + result.stderr
+    assert "me@" not in result.stdout + result.stderr
+
+
 def test_doctor_asks_a_server(shared_url: str, shared_dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCKSTEP_CLIENT_RETRY_ATTEMPTS_MAX", "1")
     monkeypatch.setenv("LOCKSTEP_DSN", shared_dsn)

@@ -99,7 +99,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def at_screen() -> bool:
-    """Whether somebody sees remarks and progress as they come. A program may have been started without standard error."""
+    """Whether somebody sees remarks and progress as they come. Standard error may have been closed."""
     return sys.stderr is not None and sys.stderr.isatty()
 
 
