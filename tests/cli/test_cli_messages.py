@@ -76,6 +76,13 @@ def test_groups_begin_where_they_are_told(lockstep: CommandLine, queue: str) -> 
     assert [message["payload"] for message in popped] == [1, 2]
 
 
+def test_pop_says_how_to_acknowledge_there(lockstep: CommandLine, queue: str) -> None:
+    lockstep("push", queue, "1")
+    said = lockstep("pop", queue).stderr.rstrip()
+    option, address = lockstep.target
+    assert said.endswith(f" {option} {address}" if option == "--url" else " --dsn …")  # which may hold a password
+
+
 def test_pop_waits(lockstep: CommandLine, queue: str) -> None:
     lockstep("push", queue, "1")
     assert len(lockstep.json("pop", queue, "--wait", "30", "--auto-ack")) == 1
