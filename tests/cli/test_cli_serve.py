@@ -56,6 +56,17 @@ def test_printed_settings_are_a_file_that_is_taken(tmp_path: Path) -> None:
     assert set(tomllib.loads(shown)) <= set(Config.__struct_fields__)
 
 
+def test_printed_settings_are_taken_with_the_key_from_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCKSTEP_ENCRYPTION_KEY", "c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0c2U=")
+    shown = run("serve", "--print-config").stdout
+    assert "# encryption_key: hidden  # LOCKSTEP_ENCRYPTION_KEY" in shown.splitlines()
+    (tmp_path / "lockstep.toml").write_text(shown)
+    again = run("serve", "--print-config", "--config", str(tmp_path / "lockstep.toml")).stdout
+    assert tomllib.loads(again) == tomllib.loads(shown)
+
+
 def test_printed_settings_have_no_secrets() -> None:
     key = "c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0c2U="
     options = ["--dsn", "postgresql://u:sesame@h/d", "--encryption-key", key]
@@ -79,9 +90,11 @@ def test_every_setting_of_a_server_is_a_flag() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--port", "high"], "port is not valid"),
+        (["--port", "high"], "port is not valid: it must be a whole number from 0 to 65535"),
         (["--port", "70000"], "port is not valid"),
-        (["--log-level", "loud"], "log_level is not valid"),
+        (["--log-level", "loud"], "log_level is not valid: it must be one of debug, error, info, warning"),
+        (["--keep-alive-seconds", "75s"], "keep_alive_seconds is not valid: it must be a number from 0.001 to 86400"),
+        (["--load-push-threshold", "0"], "it must be a number above 0 and up to 1000"),
         (["--encryption-key", "abc"], "encryption_key is not valid"),
         (["--config", "nowhere.toml"], "nowhere.toml cannot be read"),
         (["--prot", "1"], "No such option"),
