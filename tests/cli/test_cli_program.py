@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -93,6 +94,41 @@ def test_completion_completes() -> None:
     environ = {"_LOCKSTEP_COMPLETE": "bash_complete", "COMP_WORDS": "lockstep que", "COMP_CWORD": "1"}
     shown = run_process(env=environ)
     assert shown.stdout.split() == ["plain,queues", "plain,queue"]
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("lockstep serve --log-level w", ["plain,warning"]),
+        ("lockstep serve --log-level ", ["plain,debug", "plain,info", "plain,warning", "plain,error"]),
+        ("lockstep dsn --data-dir /sr", ["dir,/sr"]),
+    ],
+)
+def test_completion_knows_the_values_of_options(words: str, offered: list[str]) -> None:
+    environ = {"_LOCKSTEP_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    assert run_process(env=os.environ | environ).stdout.split() == offered
+
+
+def test_completion_of_zsh_loads_what_it_needs() -> None:
+    first, second, *_ = CommandLine()("completion", "zsh").stdout.splitlines()
+    assert first == "#compdef lockstep"
+    assert "compinit" in second
+    if shutil.which("zsh"):
+        ended = subprocess.run(
+            [
+                "zsh",
+                "-f",
+                "-c",
+                'eval "$1" && print $_comps[lockstep]',
+                "zsh",
+                CommandLine()("completion", "zsh").stdout,
+            ],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert (ended.stdout, ended.stderr) == ("_lockstep_completion\n", "")
 
 
 # --- Exit codes ---------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import click
 import msgspec
+from click.shell_completion import CompletionItem
 
 from lockstep.cli.output import FORMATS, Format, Output
 from lockstep.client import Client
@@ -105,7 +106,12 @@ def _shared(*names: str, **attributes: Any) -> Callable[[F], F]:
 _OPTIONS: dict[str, Callable[[Any], Any]] = {
     "url": _shared("--url", metavar="URL", help=f"The server; default ${URL_VARIABLE}, or else {DEFAULT_URL}."),
     "dsn": _shared("--dsn", metavar="DSN", help="The PostgreSQL to use."),
-    "data_dir": _shared("--data-dir", metavar="DIR", help="The directory whose embedded PostgreSQL to use."),
+    "data_dir": _shared(
+        "--data-dir",
+        metavar="DIR",
+        help="The directory whose embedded PostgreSQL to use.",
+        shell_complete=lambda _ctx, _param, incomplete: [CompletionItem(incomplete, type="dir")],
+    ),
     "output": _shared("-o", "--output", "format", type=click.Choice(FORMATS), help="How to print; default table."),
 }
 
