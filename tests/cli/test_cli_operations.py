@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import asyncpg
@@ -12,6 +13,7 @@ import pytest
 from command_lines import CommandLine
 
 from lockstep.cli.checks.machine import check_data_dir, check_java
+from lockstep.cli.commands.bench import Work
 from lockstep.storage.postgres import sql
 from lockstep.storage.postgres.migrate import migrate, schema_version
 from support.databases import with_database
@@ -196,3 +198,14 @@ def test_bench_moves_every_message_and_removes_its_queue(lockstep: CommandLine) 
 
 def test_dsn_where_no_server_runs(tmp_path: Path) -> None:
     assert "no server runs" in run("dsn", "--data-dir", str(tmp_path), code=5).stderr
+
+
+def test_bench_does_not_count_the_wait_of_a_pop_that_finds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, *[0.0, 0.0, 2.0], *[2.0, 2.0, 9.0], 9.0])
+    monkeypatch.setattr("lockstep.cli.commands.bench.time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    moved = iter([100, 0])
+    work = Work(lambda: next(moved), messages=200, seconds=5.0, progress=lambda _: None)
+    work.lane()
+    measured = work.measured("pop and ack")
+    assert (measured.messages, measured.calls, measured.seconds) == (100, 1, 2.0)
+    assert measured.messages_per_second == 50
