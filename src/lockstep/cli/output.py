@@ -17,6 +17,7 @@ import msgspec
 
 from lockstep.core.crons import Cron
 from lockstep.core.messages import Message
+from lockstep.core.payloads import decode_raw
 from lockstep.core.schedules import Scheduled
 
 Format = Literal["table", "json", "ndjson"]
@@ -29,7 +30,6 @@ WithPayload = Message | Scheduled | Cron
 """What has a payload, and may have an encoding that says what it is."""
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
-_json_value = msgspec.json.Decoder(msgspec.Raw)
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ def json_payload(message: WithPayload) -> msgspec.Raw | None:
     if message.encoding is not None:
         return None
     try:
-        return _json_value.decode(message.payload)
+        return decode_raw(message.payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 

@@ -20,11 +20,11 @@ from lockstep.cli.output import Output, at_screen, counted
 from lockstep.client import Client
 from lockstep.core.messages import NewMessage, NewSchedule, Receipt
 from lockstep.core.names import DEFAULT_PARTITION
+from lockstep.core.payloads import check_utf8, decode_raw
 from lockstep.errors import InvalidPayload, InvalidRequest, LockstepError
 
 _BATCH_BYTES_MAX = 4 * 1024**2
 _READ_BYTES = 1024**2
-_json = msgspec.json.Decoder(msgspec.Raw)
 
 
 class Envelope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -135,9 +135,10 @@ class Reader:
             return line
         if self.text:
             return msgspec.json.encode(_decoded(lambda: line.decode(), "text"))
-        return bytes(_decoded(lambda: _json.decode(line), "JSON (--text pushes it as a string)"))
+        return bytes(_decoded(lambda: decode_raw(line), "JSON (--text pushes it as a string)"))
 
     def _enveloped(self, line: bytes) -> NewMessage:
+        _decoded(lambda: check_utf8(line), "an envelope")
         envelope = _decoded(lambda: _envelope.decode(line), "an envelope")
         if (envelope.payload is msgspec.UNSET) == (envelope.payload_base64 is None):
             raise InvalidPayload("an envelope has either a payload or a payload_base64")
