@@ -186,6 +186,25 @@ def test_server_that_is_not_there_is_unavailable(monkeypatch: pytest.MonkeyPatch
     assert said.endswith("(unavailable)\n")
 
 
+@pytest.mark.parametrize(
+    "command", ["verify", "verify --repair", "queue clear q -y", "queue delete q -y", "dlq purge -y"]
+)
+@pytest.mark.parametrize(("limit", "settings"), [("", {"client_timeout_seconds": 86_400.0}), ("5", {})])
+def test_long_work_is_waited_for(
+    command: str, limit: str, settings: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = []
+
+    def connect(_: str, **settings: float) -> None:
+        given.append(settings)
+        raise errors.Unavailable
+
+    monkeypatch.setenv("LOCKSTEP_CLIENT_TIMEOUT_SECONDS", limit)
+    monkeypatch.setattr("lockstep.cli.connection.connect", connect)
+    CommandLine()(*command.split(), code=5)
+    assert given == [settings]
+
+
 def test_unknown_setting_in_the_environment_is_a_usage_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCKSTEP_PROT", "1")
     assert "LOCKSTEP_PROT" in CommandLine()("serve", "--print-config", code=2).stderr

@@ -22,6 +22,8 @@ from lockstep.storage.postgres.embedded import EmbeddedPostgres, running_dsn
 
 URL_VARIABLE = "LOCKSTEP_URL"
 DEFAULT_URL = "http://localhost:6632"
+_TIMEOUT_VARIABLE = "LOCKSTEP_CLIENT_TIMEOUT_SECONDS"
+_PATIENCE_SECONDS = 86_400.0
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -45,6 +47,12 @@ class Session:
         self._check()
         with self._address() as address, _opened(address, **settings) as client:
             yield client
+
+    def patient_client(self) -> AbstractContextManager[Client]:
+        """For work that takes as long as there is data. A client that gives up would only begin it once more."""
+        if os.environ.get(_TIMEOUT_VARIABLE):
+            return self.client()
+        return self.client(client_timeout_seconds=_PATIENCE_SECONDS)
 
     def _address(self) -> AbstractContextManager[str]:
         if self.data_dir is not None:

@@ -33,7 +33,7 @@ EXIT_CODES: dict[int, str] = {
     NOT_FOUND: "What was named does not exist.",
     REFUSED: "Refused: a conflict, a lost lease, a full queue, a limit, a data directory in use, or no permission.",
     UNAVAILABLE: "The server or the database cannot be reached, or is overloaded; try again later.",
-    INTERRUPTED: "Interrupted (Ctrl-C, SIGTERM).",
+    INTERRUPTED: "Interrupted (Ctrl-C, SIGTERM). A server that runs ends with 0 then.",
     PIPE_CLOSED: "Whoever read the output went away.",
 }
 

@@ -122,7 +122,7 @@ def _redrive(client: Client, where: dict[str, Any], total: int) -> int:
 def purge(session: Session, yes: bool, **given: Any) -> None:
     """Remove dead letters for good."""
     where = _where(given)
-    with session.client() as client:
+    with session.patient_client() as client:
         total = _total(client, where)
         if total:
             confirm(f"Remove {counted(total, 'dead letter')} for good?", yes=yes)
