@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +13,7 @@ import psycopg
 import pytest
 from command_lines import CommandLine
 
-from lockstep.cli.checks.machine import check_data_dir, check_java
+from lockstep.cli.checks.machine import check_data_dir, check_java, check_spool_dir
 from lockstep.cli.commands.bench import Work
 from lockstep.storage.postgres import sql
 from lockstep.storage.postgres.migrate import migrate, schema_version
@@ -99,6 +100,18 @@ def test_doctor_looks_at_the_database(database_dsn: str) -> None:
         assert levels["durability"] == "ok"
 
 
+def test_doctor_looks_at_the_disk_on_which_pushes_are_buffered(
+    database_dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCKSTEP_SPOOL_DIR", str(tmp_path / "spool"))
+    result = run("doctor", "--dsn", database_dsn, code=1 if without_fsync(database_dsn) else 0)
+    assert f"ok    spool directory     {tmp_path / 'spool'}\n" in result.stdout
+    assert f"GiB free on the disk of {tmp_path}" in result.stdout
+    (tmp_path / "file").touch()
+    [finding, _] = check_spool_dir(tmp_path / "file" / "spool")
+    assert (finding.level, finding.text) == ("warn", f"{tmp_path / 'file'} is not writable")
+
+
 def test_doctor_finds_what_is_wrong(empty_database_dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCKSTEP_POOL_CONNECTIONS_MAX", "5000")
     with psycopg.connect(empty_database_dsn) as connection:
@@ -164,6 +177,20 @@ def test_data_directory_is_checked(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     [finding] = check_data_dir(str(tmp_path / "file/data"))
     assert finding.level == "fail"
+
+
+def test_doctor_on_a_directory_that_may_not_be_looked_into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stat = os.stat
+
+    def refusing(path: Any, **options: Any) -> os.stat_result:
+        if str(path) == str(tmp_path / "closed/data"):
+            raise PermissionError(13, "Permission denied")
+        return stat(path, **options)
+
+    (tmp_path / "closed").mkdir()
+    monkeypatch.setattr(os, "stat", refusing)
+    found, _ = check_data_dir(str(tmp_path / "closed/data"))
+    assert found.text == f"{tmp_path / 'closed/data'}; the first start makes it"  # root may
 
 
 @pytest.mark.parametrize(

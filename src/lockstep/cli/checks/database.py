@@ -22,9 +22,13 @@ _APART_PER_WORKER = 1
 _Connection = psycopg.Connection[Any]
 
 
+def is_postgres(dsn: str) -> bool:
+    return dsn.startswith(("postgresql://", "postgres://"))
+
+
 def check_database(dsn: str, config: Config) -> Iterator[Finding]:
     shown = without_password(dsn)
-    if not dsn.startswith(("postgresql://", "postgres://")):
+    if not is_postgres(dsn):
         yield fail("database", f"{shown} is no address of a PostgreSQL", "A DSN begins with postgresql://.")
         return
     if not _understood(dsn):
