@@ -1,6 +1,16 @@
-"""`python -m lockstep` is the command line."""
+"""`lockstep`, or `python -m lockstep`, is the command line."""
 
-from lockstep.cli.main import main
+import sys
+
+
+def main() -> None:
+    """Loading the command line takes a moment, in which Ctrl-C ends it as quietly as later."""
+    try:
+        from lockstep.cli.main import main as run
+    except KeyboardInterrupt:
+        sys.exit(130)
+    run()
+
 
 if __name__ == "__main__":
     main()

@@ -16,6 +16,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import msgspec
 from msgspec import Meta
+from msgspec.inspect import BoolType, FloatType, IntType, LiteralType, Metadata, Type, type_info
 
 from lockstep.errors import InvalidOption
 
@@ -431,16 +432,36 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _convert(name: str, value: object, source: str) -> Any:
-    """The value as the type of its setting. The errors say what was expected and do not repeat a secret."""
+    """The value as the type of its setting. The errors say what it must be and do not repeat what may be a secret."""
     if isinstance(value, Path):
         value = str(value)
     try:
         converted = msgspec.convert(value, _TYPES[name], strict=False)
     except msgspec.ValidationError as error:
-        raise InvalidOption(f"{source} is not valid: {error}") from error
+        raise InvalidOption(f"{source} is not valid: it must be {_what_fits(type_info(_TYPES[name]))}") from error
     if name == "encryption_key" and len(_decode_key(converted) or b"") != ENCRYPTION_KEY_BYTES:
         raise InvalidOption(f"{source} is not valid: it must be the base64 of {ENCRYPTION_KEY_BYTES} bytes")
     return converted
+
+
+def _what_fits(kind: Type) -> str:
+    match kind:
+        case Metadata():
+            return _what_fits(kind.type)
+        case LiteralType():
+            return f"one of {', '.join(map(str, kind.values))}"
+        case BoolType():
+            return "true or false"
+        case IntType() | FloatType():
+            noun = "a whole number" if isinstance(kind, IntType) else "a number"
+            first = f"from {_number(kind.ge)} to" if kind.ge is not None else f"above {_number(kind.gt)} and up to"
+            return f"{noun} {first} {_number(kind.le)}"
+    return "text"
+
+
+def _number(limit: float | None) -> str:
+    assert limit is not None, "every number among the settings has its limits"
+    return str(int(limit) if limit == int(limit) else limit)
 
 
 def _decode_key(text: str) -> bytes | None:

@@ -33,7 +33,7 @@ def test_pushes_are_buffered_from_on_to_off(url: str, queue: str) -> None:
     while lockstep.json("maintenance", "status")["buffer"]["messages"]:
         assert time.monotonic() < deadline
     assert [one["payload"] for one in lockstep.ndjson("pop", queue, "--batch", "10")] == ["one", "two"]
-    assert lockstep("maintenance", "retry").stdout == "0 messages are pushed again\n"
+    assert lockstep("maintenance", "retry").stdout == "0 messages pushed again\n"
 
 
 def test_a_mode_that_is_set_on_the_database_holds_for_its_servers(url: str, database_dsn: str, queue: str) -> None:

@@ -76,6 +76,22 @@ def test_groups_begin_where_they_are_told(lockstep: CommandLine, queue: str) -> 
     assert [message["payload"] for message in popped] == [1, 2]
 
 
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [([], b'"\xff"\n'), (["--text"], b"\xff\n"), (["--envelope"], b'{"payload": "\xff"}\n')],
+    ids=["json", "text", "envelope"],
+)
+def test_payload_that_is_no_text_is_refused(lockstep: CommandLine, queue: str, options: list[str], line: bytes) -> None:
+    assert "(invalid_payload)" in lockstep("push", queue, "-", *options, stdin=line, code=2).stderr
+
+
+def test_pop_says_how_to_acknowledge_there(lockstep: CommandLine, queue: str) -> None:
+    lockstep("push", queue, "1")
+    said = lockstep("pop", queue).stderr.rstrip()
+    option, address = lockstep.target
+    assert said.endswith(f" {option} {address}" if option == "--url" else " --dsn …")  # which may hold a password
+
+
 def test_pop_waits(lockstep: CommandLine, queue: str) -> None:
     lockstep("push", queue, "1")
     assert len(lockstep.json("pop", queue, "--wait", "30", "--auto-ack")) == 1

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import asyncpg
@@ -11,7 +13,8 @@ import psycopg
 import pytest
 from command_lines import CommandLine
 
-from lockstep.cli.checks.machine import check_data_dir, check_java
+from lockstep.cli.checks.machine import check_data_dir, check_java, check_spool_dir
+from lockstep.cli.commands.bench import Work
 from lockstep.storage.postgres import sql
 from lockstep.storage.postgres.migrate import migrate, schema_version
 from support.databases import with_database
@@ -97,6 +100,18 @@ def test_doctor_looks_at_the_database(database_dsn: str) -> None:
         assert levels["durability"] == "ok"
 
 
+def test_doctor_looks_at_the_disk_on_which_pushes_are_buffered(
+    database_dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCKSTEP_SPOOL_DIR", str(tmp_path / "spool"))
+    result = run("doctor", "--dsn", database_dsn, code=1 if without_fsync(database_dsn) else 0)
+    assert f"ok    spool directory     {tmp_path / 'spool'}\n" in result.stdout
+    assert f"GiB free on the disk of {tmp_path}" in result.stdout
+    (tmp_path / "file").touch()
+    [finding, _] = check_spool_dir(tmp_path / "file" / "spool")
+    assert (finding.level, finding.text) == ("warn", f"{tmp_path / 'file'} is not writable")
+
+
 def test_doctor_finds_what_is_wrong(empty_database_dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCKSTEP_POOL_CONNECTIONS_MAX", "5000")
     with psycopg.connect(empty_database_dsn) as connection:
@@ -138,6 +153,17 @@ def test_doctor_on_a_broken_dsn_keeps_the_password() -> None:
     assert findings("--dsn", "mysql://host/db", code=1)["database"]["level"] == "fail"
 
 
+@pytest.mark.parametrize(
+    "address",
+    ["u:sesame@[::1/db", "u:sesame%zz@127.0.0.1:1/db", "u:ses@me@127.0.0.1:1/db", "u:sesame/@127.0.0.1:1/db"],
+)
+def test_doctor_does_not_quote_a_password_that_breaks_the_dsn(address: str) -> None:
+    result = run("doctor", "--dsn", f"postgresql://{address}", code=1)
+    assert "is no address that PostgreSQL understands" in result.stdout
+    assert "ses" not in result.stdout + result.stderr
+    assert "me@" not in result.stdout + result.stderr
+
+
 def test_doctor_asks_a_server(shared_url: str, shared_dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCKSTEP_CLIENT_RETRY_ATTEMPTS_MAX", "1")
     monkeypatch.setenv("LOCKSTEP_DSN", shared_dsn)
@@ -151,6 +177,20 @@ def test_data_directory_is_checked(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     [finding] = check_data_dir(str(tmp_path / "file/data"))
     assert finding.level == "fail"
+
+
+def test_doctor_on_a_directory_that_may_not_be_looked_into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stat = os.stat
+
+    def refusing(path: Any, **options: Any) -> os.stat_result:
+        if str(path) == str(tmp_path / "closed/data"):
+            raise PermissionError(13, "Permission denied")
+        return stat(path, **options)
+
+    (tmp_path / "closed").mkdir()
+    monkeypatch.setattr(os, "stat", refusing)
+    found, _ = check_data_dir(str(tmp_path / "closed/data"))
+    assert found.text == f"{tmp_path / 'closed/data'}; the first start makes it"  # root may
 
 
 @pytest.mark.parametrize(
@@ -185,3 +225,14 @@ def test_bench_moves_every_message_and_removes_its_queue(lockstep: CommandLine) 
 
 def test_dsn_where_no_server_runs(tmp_path: Path) -> None:
     assert "no server runs" in run("dsn", "--data-dir", str(tmp_path), code=5).stderr
+
+
+def test_bench_does_not_count_the_wait_of_a_pop_that_finds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, *[0.0, 0.0, 2.0], *[2.0, 2.0, 9.0], 9.0])
+    monkeypatch.setattr("lockstep.cli.commands.bench.time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    moved = iter([100, 0])
+    work = Work(lambda: next(moved), messages=200, seconds=5.0, progress=lambda _: None)
+    work.lane()
+    measured = work.measured("pop and ack")
+    assert (measured.messages, measured.calls, measured.seconds) == (100, 1, 2.0)
+    assert measured.messages_per_second == 50

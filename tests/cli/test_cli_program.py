@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import shlex
+import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import click
 import pytest
@@ -15,6 +19,7 @@ from command_lines import PROGRAM, CommandLine, run_process
 
 import lockstep
 from lockstep import errors
+from lockstep.__main__ import main
 from lockstep.cli.exits import EXIT_CODES, exit_code
 from lockstep.cli.main import cli
 
@@ -91,6 +96,41 @@ def test_completion_completes() -> None:
     assert shown.stdout.split() == ["plain,queues", "plain,queue"]
 
 
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("lockstep serve --log-level w", ["plain,warning"]),
+        ("lockstep serve --log-level ", ["plain,debug", "plain,info", "plain,warning", "plain,error"]),
+        ("lockstep dsn --data-dir /sr", ["dir,/sr"]),
+    ],
+)
+def test_completion_knows_the_values_of_options(words: str, offered: list[str]) -> None:
+    environ = {"_LOCKSTEP_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    assert run_process(env=os.environ | environ).stdout.split() == offered
+
+
+def test_completion_of_zsh_loads_what_it_needs() -> None:
+    first, second, *_ = CommandLine()("completion", "zsh").stdout.splitlines()
+    assert first == "#compdef lockstep"
+    assert "compinit" in second
+    if shutil.which("zsh"):
+        ended = subprocess.run(
+            [
+                "zsh",
+                "-f",
+                "-c",
+                'eval "$1" && print $_comps[lockstep]',
+                "zsh",
+                CommandLine()("completion", "zsh").stdout,
+            ],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert (ended.stdout, ended.stderr) == ("_lockstep_completion\n", "")
+
+
 # --- Exit codes ---------------------------------------------------------------------------------------------
 
 
@@ -126,9 +166,13 @@ def test_error_has_its_exit_code(error: type[errors.LockstepError], code: int) -
         (["push", "q", "1", "--key", "k"], 2, "--key needs --at"),
         (["push", "q", "not json"], 2, "--text pushes it as a string"),
         (["queues", "--url", "http://127.0.0.1:1", "--dsn", "postgresql://x"], 2, "exclude each other"),
+        (["push", "q", "[" * 100_000], 2, "(invalid_payload)"),
         (["queues", "--url", "ftp://host"], 2, "(invalid_request)"),
+        *[(["tail", "q", "--interval", value], 2, "'--interval'") for value in ("nan", "inf")],
+        *[(["leases", "--expiring-within", value], 2, "'--expiring-within'") for value in ("nan", "inf", "1e300")],
+        *[(["bench", "--seconds", value], 2, "'--seconds'") for value in ("nan", "inf")],
     ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+    ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else None,
 )
 def test_bad_input_is_a_clear_error(arguments: list[str], code: int, said: str) -> None:
     assert said in CommandLine()(*arguments, code=code).stderr
@@ -140,6 +184,25 @@ def test_server_that_is_not_there_is_unavailable(monkeypatch: pytest.MonkeyPatch
     said = CommandLine()("queues", code=5).stderr
     assert "`lockstep serve` starts one" in said
     assert said.endswith("(unavailable)\n")
+
+
+@pytest.mark.parametrize(
+    "command", ["verify", "verify --repair", "queue clear q -y", "queue delete q -y", "dlq purge -y"]
+)
+@pytest.mark.parametrize(("limit", "settings"), [("", {"client_timeout_seconds": 86_400.0}), ("5", {})])
+def test_long_work_is_waited_for(
+    command: str, limit: str, settings: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = []
+
+    def connect(_: str, **settings: float) -> None:
+        given.append(settings)
+        raise errors.Unavailable
+
+    monkeypatch.setenv("LOCKSTEP_CLIENT_TIMEOUT_SECONDS", limit)
+    monkeypatch.setattr("lockstep.cli.connection.connect", connect)
+    CommandLine()(*command.split(), code=5)
+    assert given == [settings]
 
 
 def test_unknown_setting_in_the_environment_is_a_usage_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,6 +267,57 @@ def test_output_that_cannot_be_written_is_an_error(direct: CommandLine, queue: s
     assert (ended.returncode, ended.stderr) == (1, b"Error: [Errno 28] No space left on device\n")
     [lag] = direct.json("lag", queue)
     assert lag["lag"] == 1  # what could not be printed is not acknowledged
+
+
+@pytest.mark.parametrize("verb", [["messages"], ["lag", "--all"]], ids=" ".join)
+def test_limit_may_be_larger_than_any_number_of_rows(lockstep: CommandLine, queue: str, verb: list[str]) -> None:
+    lockstep("push", queue, "1")
+    lockstep("pop", queue)
+    assert len(lockstep.json(*verb, queue, "--limit", str(10**30))) == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "said"), [("push {}", "Give a PAYLOAD"), ("push {} -", "Give a PAYLOAD"), ("queue delete {}", "--yes")]
+)
+def test_without_standard_input_nothing_is_read(direct: CommandLine, queue: str, command: str, said: str) -> None:
+    direct("push", queue, "1")
+    line = shlex.join([*PROGRAM, *direct.target, *command.format(queue).split()])
+    ended = subprocess.run(["sh", "-c", f"{line} <&-"], capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 2
+    assert said in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_without_standard_error_there_is_no_progress(direct: CommandLine, queue: str) -> None:
+    line = shlex.join([*PROGRAM, *direct.target, "push", queue, "-"])
+    ended = subprocess.run(
+        ["sh", "-c", f"echo 1 | {line} 2>&-"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (ended.returncode, ended.stdout) == (0, "1 message pushed\n")
+
+
+def test_what_the_terminal_cannot_show_is_escaped(direct: CommandLine, queue: str) -> None:
+    direct("push", queue, '"日本 ü"')
+    shown = subprocess.run(
+        [*PROGRAM, *direct.target, "tail", queue, "--no-follow"],
+        capture_output=True,
+        env=os.environ | {"PYTHONIOENCODING": "latin-1"},
+        timeout=60,
+        check=False,
+    )
+    assert (shown.returncode, shown.stderr) == (0, b"")
+    assert shown.stdout.endswith(b'"\\u65e5\\u672c \xfc"\n')
+
+
+def test_interrupt_while_the_program_loads_ends_quietly(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Loading(ModuleType):
+        def __getattr__(self, name: str) -> object:
+            raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "lockstep.cli.main", Loading("lockstep.cli.main"))
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 130
 
 
 def test_no_colour_without_a_terminal(direct: CommandLine, queue: str) -> None:

@@ -56,6 +56,17 @@ def test_printed_settings_are_a_file_that_is_taken(tmp_path: Path) -> None:
     assert set(tomllib.loads(shown)) <= set(Config.__struct_fields__)
 
 
+def test_printed_settings_are_taken_with_the_key_from_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCKSTEP_ENCRYPTION_KEY", "c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0c2U=")
+    shown = run("serve", "--print-config").stdout
+    assert "# encryption_key: hidden  # LOCKSTEP_ENCRYPTION_KEY" in shown.splitlines()
+    (tmp_path / "lockstep.toml").write_text(shown)
+    again = run("serve", "--print-config", "--config", str(tmp_path / "lockstep.toml")).stdout
+    assert tomllib.loads(again) == tomllib.loads(shown)
+
+
 def test_printed_settings_have_no_secrets() -> None:
     key = "c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0c2U="
     options = ["--dsn", "postgresql://u:sesame@h/d", "--encryption-key", key]
@@ -79,9 +90,11 @@ def test_every_setting_of_a_server_is_a_flag() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--port", "high"], "port is not valid"),
+        (["--port", "high"], "port is not valid: it must be a whole number from 0 to 65535"),
         (["--port", "70000"], "port is not valid"),
-        (["--log-level", "loud"], "log_level is not valid"),
+        (["--log-level", "loud"], "log_level is not valid: it must be one of debug, error, info, warning"),
+        (["--keep-alive-seconds", "75s"], "keep_alive_seconds is not valid: it must be a number from 0.001 to 86400"),
+        (["--load-push-threshold", "0"], "it must be a number above 0 and up to 1000"),
         (["--encryption-key", "abc"], "encryption_key is not valid"),
         (["--config", "nowhere.toml"], "nowhere.toml cannot be read"),
         (["--prot", "1"], "No such option"),
@@ -184,34 +197,43 @@ def serving(*options: str) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
 
 def test_server_with_a_postgres_of_its_own() -> None:
     """The way of a new user: start, do what the greeting says, look into the database, Ctrl-C."""
-    with scratch_directory() as directory, serving("--data-dir", str(directory / "data")) as (process, said):
+    name = "with 'quotes"
+    with scratch_directory() as directory, serving("--data-dir", str(directory / name)) as (process, said):
         text = "\n".join(said)
         url = re.search(r"listens on (http://localhost:\d+)", text)[1]  # type: ignore[index]
-        assert f"Its data is in {directory / 'data'}" in text
+        assert f"Its data is in {directory / name}" in text
         _do([line.strip() for line in said if line.startswith("  ")], url)
-        dsn = run("dsn", "--data-dir", str(directory / "data")).stdout.strip()
+        look = next(line for line in said if line.startswith("To look into it: psql "))
+        assert _typed(look.removeprefix("To look into it: psql ").strip('"')[2:-1]).startswith("postgresql://")
+        dsn = run("dsn", "--data-dir", str(directory / name)).stdout.strip()
         with psycopg.connect(dsn) as connection:
             assert connection.execute("select queue from lockstep.messages").fetchall() == [("hello",)]
         # A command on the directory goes to the server's database, too.
-        assert run.json("queue", "show", "hello", "--data-dir", str(directory / "data"))["messages"] == 1
-        findings = run.json("doctor", "--data-dir", str(directory / "data"))
+        assert run.json("queue", "show", "hello", "--data-dir", str(directory / name))["messages"] == 1
+        findings = run.json("doctor", "--data-dir", str(directory / name))
         assert {finding["level"] for finding in findings if finding["subject"] not in ("java", "disk")} == {"ok"}
-        assert run_process("serve", "--port", "0", "--data-dir", str(directory / "data")).returncode == 1
+        assert run_process("serve", "--port", "0", "--data-dir", str(directory / name)).returncode == 1
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=60) == 0
-        run("dsn", "--data-dir", str(directory / "data"), code=5)
+        run("dsn", "--data-dir", str(directory / name), code=5)
 
 
 def _do(hints: list[str], url: str) -> None:
     """What the greeting tells the user to do."""
-    push, pop, queues = map(shlex.split, hints)
+    push, pop = map(shlex.split, hints[:2])
     body = push[push.index("-d") + 1].encode()
     with urlopen(Request(push[3], data=body, method="POST"), timeout=30) as answer:
         assert answer.status == 201
     with urlopen(pop[1], timeout=30) as answer:
         assert b'"hi"' in answer.read()
-    assert queues == ["lockstep", "queues", "--url", url]
-    assert "hello" in run(*queues[1:]).stdout
+    assert hints[2].endswith(f"lockstep queues --url {url}")
+    assert "hello" in _typed(hints[2])
+
+
+def _typed(line: str) -> str:
+    """What a shell makes of it that knows nothing of a virtual environment."""
+    environ = os.environ | {"PATH": "/usr/bin:/bin"}
+    return subprocess.run(line, shell=True, capture_output=True, text=True, timeout=60, check=True, env=environ).stdout
 
 
 def test_server_says_where_its_data_is_without_the_password(shared_dsn: str) -> None:

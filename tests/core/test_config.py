@@ -160,3 +160,9 @@ def test_repr_and_errors_hide_the_encryption_key() -> None:
     with pytest.raises(InvalidOption) as caught:
         load({"encryption_key": KEY[:-4]}, environ={})
     assert KEY[:-4] not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", Config.__struct_fields__)
+def test_error_says_what_a_setting_must_be(name: str) -> None:
+    with pytest.raises(InvalidOption, match=r"it must be (one of|true or false|a whole number|a number|text)"):
+        load({name: []}, environ={})

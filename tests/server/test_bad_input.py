@@ -46,6 +46,7 @@ def _rest(connection: socket.socket) -> bytes:
         b"not json",
         b'{"items": [}',
         b'{"items": [{"queue": "\xff\xfe"}]}',
+        b'{"items": [{"queue": "q", "payload": "\xff\xfe"}]}',
         b"\x00\x01\x02",
         b'{"items": []} trailing',
         b"NaN",

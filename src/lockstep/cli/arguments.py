@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import click
 
@@ -85,17 +86,38 @@ def header(value: str) -> tuple[str, str]:
     return name, text
 
 
+class Seconds(click.FloatRange):
+    """A number of seconds within limits. A range of click's takes `nan`, which is within any."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        seconds: float = super().convert(value, param, ctx)
+        if math.isnan(seconds):
+            self.fail(f"{value!r} is no number of seconds", param, ctx)
+        return seconds
+
+
 limit_option = click.option(
-    "--limit", type=click.IntRange(min=1), default=100, show_default=True, help="Most rows that are shown."
+    "--limit",
+    type=click.IntRange(min=1),
+    # Whoever asks for more than Python can count to wants all of them.
+    callback=lambda _ctx, _param, value: min(value, sys.maxsize),
+    default=100,
+    show_default=True,
+    help="Most rows that are shown.",
 )
 yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+
+
+def at_terminal() -> bool:
+    """Whether somebody may type at standard input, which is nothing at all for a program that was started without."""
+    return sys.stdin is not None and sys.stdin.isatty()
 
 
 def confirm(question: str, *, yes: bool) -> None:
     """Go on if the user says so. Without a terminal there is nobody to ask, so that --yes is needed."""
     if yes:
         return
-    if not sys.stdin.isatty():
+    if not at_terminal():
         raise click.UsageError(f"{question} There is no terminal to ask on: say --yes.")
     if not click.confirm(question, err=True):
         raise LockstepError("not confirmed, so nothing was changed")

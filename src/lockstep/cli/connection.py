@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import click
 import msgspec
+from click.shell_completion import CompletionItem
 
 from lockstep.cli.output import FORMATS, Format, Output
 from lockstep.client import Client
@@ -21,6 +22,8 @@ from lockstep.storage.postgres.embedded import EmbeddedPostgres, has_database, r
 
 URL_VARIABLE = "LOCKSTEP_URL"
 DEFAULT_URL = "http://localhost:6632"
+_TIMEOUT_VARIABLE = "LOCKSTEP_CLIENT_TIMEOUT_SECONDS"
+_PATIENCE_SECONDS = 86_400.0
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -44,6 +47,12 @@ class Session:
         self._check()
         with self._address(begins=begins) as address, _opened(address, **settings) as client:
             yield client
+
+    def patient_client(self) -> AbstractContextManager[Client]:
+        """For work that takes as long as there is data. A client that gives up would only begin it once more."""
+        if os.environ.get(_TIMEOUT_VARIABLE):
+            return self.client()
+        return self.client(client_timeout_seconds=_PATIENCE_SECONDS)
 
     def _address(self, *, begins: bool) -> AbstractContextManager[str]:
         if self.data_dir is not None:
@@ -110,7 +119,12 @@ def _shared(*names: str, **attributes: Any) -> Callable[[F], F]:
 _OPTIONS: dict[str, Callable[[Any], Any]] = {
     "url": _shared("--url", metavar="URL", help=f"The server; default ${URL_VARIABLE}, or else {DEFAULT_URL}."),
     "dsn": _shared("--dsn", metavar="DSN", help="The PostgreSQL to use."),
-    "data_dir": _shared("--data-dir", metavar="DIR", help="The directory whose embedded PostgreSQL to use."),
+    "data_dir": _shared(
+        "--data-dir",
+        metavar="DIR",
+        help="The directory whose embedded PostgreSQL to use.",
+        shell_complete=lambda _ctx, _param, incomplete: [CompletionItem(incomplete, type="dir")],
+    ),
     "output": _shared("-o", "--output", "format", type=click.Choice(FORMATS), help="How to print; default table."),
 }
 

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 import click
 
+from lockstep.cli.output import at_screen
 from lockstep.cli.signals import terminating
 from lockstep.errors import (
     Conflict,
@@ -32,7 +33,7 @@ EXIT_CODES: dict[int, str] = {
     NOT_FOUND: "What was named does not exist.",
     REFUSED: "Refused: a conflict, a lost lease, a full queue, a limit, a data directory in use, or no permission.",
     UNAVAILABLE: "The server or the database cannot be reached, or is overloaded; try again later.",
-    INTERRUPTED: "Interrupted (Ctrl-C, SIGTERM).",
+    INTERRUPTED: "Interrupted (Ctrl-C, SIGTERM). A server that runs ends with 0 then.",
     PIPE_CLOSED: "Whoever read the output went away.",
 }
 
@@ -72,6 +73,8 @@ class Program(click.Group):
             click.echo(f"Error: {error}", err=True)
             ctx.exit(FAILED)
         except (KeyboardInterrupt, click.Abort):
+            if at_screen():
+                click.echo(err=True)  # behind the ^C, or a question, or half of a bar
             ctx.exit(INTERRUPTED)
 
 

@@ -37,7 +37,7 @@ from lockstep.cli.commands.trace import trace
 from lockstep.cli.commands.verify import verify
 from lockstep.cli.connection import Session, shared_options
 from lockstep.cli.exits import Program
-from lockstep.cli.output import buffer_stdout
+from lockstep.cli.output import prepare_stdout
 from lockstep.version import VERSION
 
 COMMANDS = (
@@ -101,5 +101,5 @@ for command in COMMANDS:
 
 def main() -> None:
     """The program `lockstep`."""
-    buffer_stdout()
+    prepare_stdout()
     cli(prog_name="lockstep")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from lockstep.cli.connection import Session, database_in
-from lockstep.cli.output import note
+from lockstep.cli.output import at_screen, note
 from lockstep.spark.session import LOCAL, check_spark, spark_session
 from lockstep.storage.postgres.embedded import running_dsn
 
@@ -76,7 +75,7 @@ def running(
         with access.connect() as connection:
             if first is not None:
                 first(connection)
-        if sys.stderr.isatty():
+        if at_screen():
             note("starting Spark …")
         environment = {name: os.environ[name] for name in _EXECUTORS_NEED if os.environ.get(name)}
         made = spark_session(f"lockstep {name}", master=master, conf=dict(conf), environment=environment)

@@ -17,6 +17,7 @@ import msgspec
 
 from lockstep.core.crons import Cron
 from lockstep.core.messages import Message
+from lockstep.core.payloads import decode_raw
 from lockstep.core.schedules import Scheduled
 
 Format = Literal["table", "json", "ndjson"]
@@ -29,7 +30,6 @@ WithPayload = Message | Scheduled | Cron
 """What has a payload, and may have an encoding that says what it is."""
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
-_json_value = msgspec.json.Decoder(msgspec.Raw)
 
 
 @dataclass(frozen=True)
@@ -80,18 +80,27 @@ class Output:
         click.echo(_pretty(data) if self.format == "json" else _encoded(data).decode(errors="replace"))
 
 
-def buffer_stdout() -> None:
-    """Without a buffer (PYTHONUNBUFFERED) Python drops, in silence, what a pipe or a disk did not take of a write."""
+def prepare_stdout() -> None:
+    """See that whatever is to be printed can be."""
     unbuffered = getattr(sys.stdout, "buffer", None)
     if isinstance(unbuffered, io.RawIOBase):
+        # Without a buffer (PYTHONUNBUFFERED) Python drops, in silence, what a pipe or a disk did not take of a write.
         sys.stdout = io.TextIOWrapper(
             io.BufferedWriter(unbuffered), sys.stdout.encoding, sys.stdout.errors, line_buffering=True
         )
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        # An old locale does not know every character, and the name of a file may be none that UTF-8 knows.
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def counted(number: int, noun: str) -> str:
     """`1 message`, `2 messages`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def at_screen() -> bool:
+    """Whether somebody sees remarks and progress as they come. Standard error may have been closed."""
+    return sys.stderr is not None and sys.stderr.isatty()
 
 
 def note(text: str) -> None:
@@ -130,8 +139,8 @@ def json_payload(message: WithPayload) -> msgspec.Raw | None:
     if message.encoding is not None:
         return None
     try:
-        return _json_value.decode(message.payload)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        return decode_raw(message.payload)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 

@@ -17,6 +17,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 _OF_CLIENTS = "client_"
 _SHARED = ("dsn", "data_dir")
 """These are options of every command already."""
+_SECRETS = ("encryption_key",)
+"""These are not printed at all: what stands in their place would be refused by whoever reads it again."""
 
 
 def server_settings() -> list[str]:
@@ -38,7 +40,7 @@ def _option(name: str, hint: Any) -> Callable[[F], F]:
     help_text = f"{_description(hint)} Default {_toml(default)}." if default is not None else _description(hint)
     if isinstance(default, bool):
         return click.option(f"--{flag}/--no-{flag}", name, default=None, help=help_text)
-    return click.option(f"--{flag}", name, metavar=_metavar(hint), help=help_text)
+    return click.option(f"--{flag}", name, metavar=_metavar(hint), help=help_text, shell_complete=_complete(hint))
 
 
 def _description(hint: Any) -> str:
@@ -52,11 +54,23 @@ def _metas(hint: Any) -> Iterator[Meta]:
         yield from _metas(kind)
 
 
-def _metavar(hint: Any) -> str:
+def _complete(hint: Any) -> Callable[..., list[str]]:
+    """Completes the values of a setting that has only a few."""
+    values = _choices(hint)
+    return lambda _ctx, _param, incomplete: [value for value in values if value.startswith(incomplete)]
+
+
+def _choices(hint: Any) -> tuple[str, ...]:
     while get_origin(hint) is Annotated:
         hint = get_args(hint)[0]
-    if get_origin(hint) is Literal:
-        return "|".join(get_args(hint))
+    return get_args(hint) if get_origin(hint) is Literal else ()
+
+
+def _metavar(hint: Any) -> str:
+    if choices := _choices(hint):
+        return "|".join(choices)
+    while get_origin(hint) is Annotated:
+        hint = get_args(hint)[0]
     if get_origin(hint) in (Union, UnionType):
         hint = next(kind for kind in get_args(hint) if kind is not NoneType)
     return {int: "N", float: "NUMBER"}.get(hint, "TEXT")
@@ -70,6 +84,8 @@ def as_toml(config: Config, origins: Mapping[str, str]) -> str:
 def _line(name: str, value: Any, origins: Mapping[str, str]) -> str:
     origin = origins.get(name, "default")
     origin = f"--{name.replace('_', '-')}" if origin == name else origin
+    if name in _SECRETS and value is not None:
+        return f"# {name}: hidden  # {origin}"
     return f"# {name}: not set" if value is None else f"{name} = {_toml(value)}  # {origin}"
 
 

@@ -10,7 +10,20 @@ import msgspec
 from lockstep.core.messages import Batch, NewMessage, check_shape
 from lockstep.errors import InvalidPayload
 
-_check_json = msgspec.json.Decoder(msgspec.Raw).decode
+_raw = msgspec.json.Decoder(msgspec.Raw)
+
+
+def check_utf8(json: bytes) -> None:
+    """Raise UnicodeDecodeError for what is no text. The decoder takes it within strings that it leaves raw."""
+    if not json.isascii():
+        json.decode()
+
+
+def decode_raw(json: bytes) -> msgspec.Raw:
+    """The JSON as it is, once it is known to be some: raises DecodeError, UnicodeDecodeError or RecursionError."""
+    raw = _raw.decode(json)
+    check_utf8(json)
+    return raw
 
 
 def check_json(messages: Sequence[NewMessage] | Sequence[Batch]) -> None:
@@ -20,7 +33,7 @@ def check_json(messages: Sequence[NewMessage] | Sequence[Batch]) -> None:
     for index, message in enumerate(given):
         try:
             for payload in _json_payloads(message):
-                _check_json(payload)
+                decode_raw(payload)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidPayload(f"message {index}: the payload is not JSON, and has no encoding: {error}") from error
 

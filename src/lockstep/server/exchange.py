@@ -15,6 +15,7 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
+from lockstep.core.payloads import check_utf8
 from lockstep.errors import InvalidRequest
 
 T = TypeVar("T")
@@ -85,10 +86,10 @@ class Request:
 
 def decode(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
     try:
-        if not body.isascii():
-            # The decoder does not look into what it leaves raw, and a payload goes into the answers of others as it is.
-            body.decode("utf-8")
-        return decoder.decode(body)
+        decoded = decoder.decode(body)
+        # What stays raw, such as payloads, is not looked into, and would make every answer unreadable that it is in.
+        check_utf8(body)
+        return decoded
     except msgspec.ValidationError as error:
         raise InvalidRequest(_what_does_not_fit(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -47,7 +47,7 @@ async def test_async_connection(store: PostgresStore, database_dsn: str) -> None
 
 async def test_payload_that_is_not_json_needs_an_encoding(store: PostgresStore, database_dsn: str) -> None:
     with psycopg.connect(database_dsn) as connection:
-        for bad in (b"{", b"hello", b"", b"\xff", b"1 2"):
+        for bad in (b"{", b"hello", b"", b"\xff", b'"\xff"', b"1 2"):
             with pytest.raises(InvalidPayload, match=r"^message 1: the payload is not JSON, and has no encoding"):
                 push_within(connection, [message(b"1"), message(bad)])
         push_within(connection, [message(b"\xff", encoding="application/octet-stream")])

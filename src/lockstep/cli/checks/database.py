@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import psycopg
+from psycopg.conninfo import conninfo_to_dict
 from psycopg.errors import InsufficientPrivilege
 
 from lockstep.cli.checks.findings import Finding, fail, ok, warn
@@ -21,10 +22,18 @@ _APART_PER_WORKER = 1
 _Connection = psycopg.Connection[Any]
 
 
+def is_postgres(dsn: str) -> bool:
+    return dsn.startswith(("postgresql://", "postgres://"))
+
+
 def check_database(dsn: str, config: Config) -> Iterator[Finding]:
     shown = without_password(dsn)
-    if not dsn.startswith(("postgresql://", "postgres://")):
+    if not is_postgres(dsn):
         yield fail("database", f"{shown} is no address of a PostgreSQL", "A DSN begins with postgresql://.")
+        return
+    if not _understood(dsn):
+        advice = "Is it like postgresql://user:password@host:port/database, with %40 for an @ in the password?"
+        yield fail("database", f"{shown} is no address that PostgreSQL understands", advice)
         return
     try:
         with psycopg.connect(
@@ -38,6 +47,17 @@ def check_database(dsn: str, config: Config) -> Iterator[Finding]:
     except psycopg.Error as error:
         text = " ".join(str(error).split())
         yield fail("database", f"{shown}: {text}", "Is it running, and are address, user and password right?")
+
+
+def _understood(dsn: str) -> bool:
+    """Whether each part of it is what it should be. The errors of the driver would quote parts of the password."""
+    try:
+        parts = conninfo_to_dict(dsn)
+    except psycopg.ProgrammingError:
+        return False
+    ports = str(parts.get("port") or "").split(",")
+    # One with an @ first is a socket without a file.
+    return "@" not in str(parts.get("host") or "")[1:] and all(port.isdigit() or not port for port in ports)
 
 
 def _check(connection: _Connection, config: Config) -> Iterator[Finding]:

@@ -53,18 +53,34 @@ def _java() -> str | None:
 def check_data_dir(data_dir: str | None) -> Iterator[Finding]:
     """Of the embedded PostgreSQL."""
     path = (Path(data_dir) if data_dir else default_data_dir()).expanduser().resolve()
-    existing = next(place for place in (path, *path.parents) if place.exists())
+    existing = _existing(path)
     if not existing.is_dir():
         yield fail("data directory", f"{existing} is no directory", "Name another one with --data-dir.")
         return
     if not os.access(existing, os.W_OK | os.X_OK):
         advice = "Give this user the right to write there, or name another one with --data-dir."
         yield fail("data directory", f"{existing} is not writable", advice)
-    elif path.exists():
+    elif existing == path:
         yield ok("data directory", str(path))
     else:
         yield ok("data directory", f"{path}; the first start makes it")
     yield _check_space(existing)
+
+
+def check_spool_dir(path: Path) -> Iterator[Finding]:
+    """Where a server on another PostgreSQL buffers pushes while that is away. Without it, it only refuses them."""
+    existing = _existing(path)
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        yield warn("spool directory", f"{existing} is not writable", "Name another one with LOCKSTEP_SPOOL_DIR.")
+    else:
+        yield ok("spool directory", str(path))
+    yield _check_space(existing)
+
+
+def _existing(path: Path) -> Path:
+    """The directory, or that of its parents in which it would be made."""
+    # Unlike that of a Path, this `exists` does not fail at a directory that may not be looked into.
+    return next(place for place in (path, *path.parents) if os.path.exists(place))
 
 
 def _check_space(path: Path) -> Finding:

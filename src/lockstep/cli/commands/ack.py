@@ -9,6 +9,7 @@ import click
 
 from lockstep.cli.arguments import ahead
 from lockstep.cli.connection import Session, on_session
+from lockstep.cli.output import counted
 from lockstep.core.records import ACK_ERROR_TEXTS, Ack, AckStatus
 from lockstep.errors import Conflict, LeaseLost
 
@@ -55,7 +56,11 @@ def ack(
         [outcome] = client.ack([one])
     if outcome.error is not None:
         raise (LeaseLost if outcome.error == "lease_lost" else Conflict)(ACK_ERROR_TEXTS[outcome.error])
-    text = f"{outcome.messages} messages completed" if status == "completed" else f"the lease ended with {status}"
+    text = (
+        f"{counted(outcome.messages, 'message')} completed"
+        if status == "completed"
+        else f"the lease ended with {status}"
+    )
     if outcome.dead:
         text += "; dead letters were written"
     session.output.done(text, **{name: getattr(outcome, name) for name in ("success", "messages", "released", "dead")})

@@ -18,7 +18,9 @@ from uuid import uuid4
 import click
 import msgspec
 
+from lockstep.cli.arguments import Seconds
 from lockstep.cli.connection import Session, on_session
+from lockstep.cli.output import at_screen
 from lockstep.client import Client
 from lockstep.core.messages import Batch
 
@@ -60,7 +62,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 @click.option("--partitions", type=click.IntRange(1, 1000), default=10, show_default=True, help="Over which they go.")
 @click.option("--payload-bytes", type=click.IntRange(2, 1024**2), default=256, show_default=True, help="Of each.")
 @click.option(
-    "--seconds", type=click.FloatRange(min=0.1), default=10.0, show_default=True, help="Each verb ends after this."
+    "--seconds", type=Seconds(0.1, 86_400), default=10.0, show_default=True, help="Each verb ends after this."
 )
 def bench(session: Session, **load: int | float) -> None:
     """Measure push, pop and ack.
@@ -114,26 +116,25 @@ def _pops(client: Client, queue: str, load: Load) -> Call:
 
 def _run(verb: str, load: Load, messages: int, call: Call) -> Measured:
     """Repeat the call from all connections until so many messages went, or the time is over."""
-    with click.progressbar(length=messages, label=verb, file=sys.stderr, hidden=not sys.stderr.isatty()) as shown:
-        work = _Work(call, messages, load.seconds, shown.update)
-        began = time.perf_counter()
+    with click.progressbar(length=messages, label=verb, file=sys.stderr, hidden=not at_screen()) as shown:
+        work = Work(call, messages, load.seconds, shown.update)
         with ThreadPoolExecutor(load.connections) as lanes:
             try:
                 for lane in [lanes.submit(work.lane) for _ in range(load.connections)]:
                     lane.result()
             finally:
                 work.stop()
-        seconds = time.perf_counter() - began
-    return work.measured(verb, seconds)
+    return work.measured(verb)
 
 
-class _Work:
+class Work:
     """What is left to do, and how long the calls took."""
 
     def __init__(self, call: Call, messages: int, seconds: float, progress: Callable[[int], None]) -> None:
         self._call = call
         self._messages = messages
-        self._until = time.perf_counter() + seconds
+        self._began = self._moved_at = time.perf_counter()
+        self._until = self._began + seconds
         self._progress = progress
         self._lock = threading.Lock()
         self._moved = 0
@@ -146,21 +147,24 @@ class _Work:
         while self._moved < self._messages and time.perf_counter() < self._until:
             began = time.perf_counter()
             moved = self._call()
-            duration = time.perf_counter() - began
+            ended = time.perf_counter()
             with self._lock:
                 self._moved += moved
                 if moved:
-                    self._durations.append(duration)
+                    self._moved_at = max(self._moved_at, ended)
+                    self._durations.append(ended - began)
                     self._progress(moved)
 
-    def measured(self, verb: str, seconds: float) -> Measured:
+    def measured(self, verb: str) -> Measured:
+        # Until the last message went: pops that found nothing more have only waited.
+        seconds = self._moved_at - self._began
         ordered = sorted(self._durations) or [0.0]
         return Measured(
             verb=verb,
             messages=self._moved,
             calls=len(self._durations),
             seconds=round(seconds, 3),
-            messages_per_second=round(self._moved / seconds),
+            messages_per_second=round(self._moved / seconds) if seconds else 0,
             p50_ms=round(_quantile(ordered, 0.5) * 1000, 2),
             p99_ms=round(_quantile(ordered, 0.99) * 1000, 2),
         )

@@ -6,6 +6,8 @@ import click
 from click.shell_completion import get_completion_class
 
 _SHELLS = ("bash", "zsh", "fish")
+_ZSH_COMPLETES = "(( $+functions[compdef] )) || { autoload -Uz compinit && compinit }"
+"""A zsh whose user has set nothing up has no completion at all."""
 
 
 @click.command()
@@ -18,4 +20,8 @@ def completion(ctx: click.Context, shell: str) -> None:
     """
     kind = get_completion_class(shell)
     assert kind is not None
-    click.echo(kind(ctx.find_root().command, {}, "lockstep", "_LOCKSTEP_COMPLETE").source())
+    source = kind(ctx.find_root().command, {}, "lockstep", "_LOCKSTEP_COMPLETE").source()
+    if shell == "zsh":
+        # After the first line, by which zsh knows what a file in its path completes.
+        source = source.replace("\n", f"\n{_ZSH_COMPLETES}\n", 1)
+    click.echo(source)

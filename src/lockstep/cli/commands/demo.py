@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from lockstep.cli.arguments import Seconds
 from lockstep.cli.demo.checks import Counted, check
 from lockstep.cli.demo.server import DemoServer, prepare, running_server
 from lockstep.cli.demo.shop import CUSTOMERS, Customers, Order, Warehouse, make_orders
@@ -39,7 +40,7 @@ _WINDOW_SECONDS = 10
 @click.option(
     "--orders", "count", type=click.IntRange(1, 1_000_000), default=2_000, show_default=True, help="How many."
 )
-@click.option("--seconds", type=click.FloatRange(0, 86_400), default=60.0, show_default=True, help="Over which time.")
+@click.option("--seconds", type=Seconds(0, 86_400), default=60.0, show_default=True, help="Over which time.")
 @click.option(
     "--dir",
     "directory",

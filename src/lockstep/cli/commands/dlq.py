@@ -10,7 +10,7 @@ import click
 
 from lockstep.cli.arguments import PAGE, confirm, limit_option, time, yes_option
 from lockstep.cli.connection import Session, on_session
-from lockstep.cli.output import Column, counted, payload_text
+from lockstep.cli.output import Column, at_screen, counted, payload_text
 from lockstep.client import Client
 from lockstep.core.records import DeadLetter
 
@@ -105,7 +105,7 @@ def redrive(session: Session, yes: bool, **given: Any) -> None:
 def _redrive(client: Client, where: dict[str, Any], total: int) -> int:
     """As many as there were at the start: those that fail again meanwhile are left for another time."""
     redriven = 0
-    with click.progressbar(length=total, label="pushing", file=sys.stderr, hidden=not sys.stderr.isatty()) as shown:
+    with click.progressbar(length=total, label="pushing", file=sys.stderr, hidden=not at_screen()) as shown:
         while redriven < total:
             moved = client.redrive(**where, limit=min(total - redriven, PAGE))
             if not moved:
@@ -122,7 +122,7 @@ def _redrive(client: Client, where: dict[str, Any], total: int) -> int:
 def purge(session: Session, yes: bool, **given: Any) -> None:
     """Remove dead letters for good."""
     where = _where(given)
-    with session.client() as client:
+    with session.patient_client() as client:
         total = _total(client, where)
         if total:
             confirm(f"Remove {counted(total, 'dead letter')} for good?", yes=yes)

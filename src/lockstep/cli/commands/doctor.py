@@ -7,13 +7,14 @@ from collections.abc import Iterator
 
 import click
 
-from lockstep.cli.checks.database import check_database
+from lockstep.cli.checks.database import check_database, is_postgres
 from lockstep.cli.checks.findings import Finding, Level, fail, ok
-from lockstep.cli.checks.machine import check_data_dir, check_java, check_python
+from lockstep.cli.checks.machine import check_data_dir, check_java, check_python, check_spool_dir
 from lockstep.cli.connection import Session, on_session
 from lockstep.cli.exits import FAILED
 from lockstep.config import Config
 from lockstep.errors import LockstepError
+from lockstep.opening import spool_directory
 from lockstep.storage.postgres.embedded import running_dsn
 
 _COLOURS: dict[Level, str] = {"ok": "green", "warn": "yellow", "fail": "red"}
@@ -49,6 +50,8 @@ def _findings(session: Session, config: Config) -> Iterator[Finding]:
     if dsn is None:
         yield from check_data_dir(config.data_dir)
         dsn = running_dsn(config.data_dir)
+    elif is_postgres(dsn) and (spool_dir := spool_directory(config)) is not None:
+        yield from check_spool_dir(spool_dir)
     if dsn is None:
         yield ok("database", "embedded, and not running; lockstep serve starts it")
     else:

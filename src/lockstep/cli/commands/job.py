@@ -6,7 +6,6 @@ What needs PySpark is imported when a job runs, so that a command line without i
 from __future__ import annotations
 
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,11 +16,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from lockstep.cli.arguments import confirm, time, yes_option
+from lockstep.cli.arguments import Seconds, confirm, time, yes_option
 from lockstep.cli.connection import Session, on_session
 from lockstep.cli.exits import INTERRUPTED
 from lockstep.cli.on_spark import running, spark_options
-from lockstep.cli.output import Column, note
+from lockstep.cli.output import Column, at_screen, note
 from lockstep.cli.signals import handling
 from lockstep.errors import InvalidOption
 from lockstep.spark.session import check_spark
@@ -112,7 +111,7 @@ class _Line:
     """A line on standard error that says how far a job is; on what is no terminal, a line for each word of it."""
 
     def __init__(self) -> None:
-        self._terminal = sys.stderr.isatty()
+        self._terminal = at_screen()
         self._shown = False
 
     def say(self, text: str) -> None:
@@ -142,7 +141,7 @@ def job() -> None:
 @click.option("--follow", is_flag=True, help="Go on with what is pushed, until Ctrl-C.")
 @click.option(
     "--interval",
-    type=click.FloatRange(min=0.1),
+    type=Seconds(0.1, 86_400),
     default=30.0,
     show_default=True,
     metavar="SECONDS",

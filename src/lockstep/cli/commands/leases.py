@@ -6,16 +6,20 @@ from datetime import timedelta
 
 import click
 
-from lockstep.cli.arguments import PAGE
+from lockstep.cli.arguments import PAGE, Seconds
 from lockstep.cli.connection import Session, on_session
 
 _COLUMNS = ("queue", "partition", "group", "first_seq", "last_seq", "attempt", "leased_at", "expires_at", "lease_id")
+_WITHIN_SECONDS_MAX = 10 * 366 * 86_400
+"""No lease is longer."""
 
 
 @click.command()
 @on_session()
 @click.option("--queue", "-q", help="Only those of a queue.")
-@click.option("--expiring-within", type=click.FloatRange(min=0), metavar="SECONDS", help="Only those that end so soon.")
+@click.option(
+    "--expiring-within", type=Seconds(0, _WITHIN_SECONDS_MAX), metavar="SECONDS", help="Only those that end so soon."
+)
 @click.option("--limit", type=click.IntRange(1, PAGE), default=100, show_default=True, help="Most rows that are shown.")
 def leases(session: Session, queue: str | None, expiring_within: float | None, limit: int) -> None:
     """List the live leases by their deadline."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from lockstep.cli.connection import Session, on_session
+from lockstep.cli.output import counted
 
 _DUTIES = ("name", "last_finished_at", "next_run_at", "runs", "failures", "last_error", "claimed_by", "last_effect")
 
@@ -46,7 +47,7 @@ def retry(session: Session) -> None:
     """Push again what the database had refused when it was drained, and the server set aside."""
     with session.client() as client:
         messages = client.retry_rejected()
-    session.output.done(f"{messages} messages are pushed again", messages=messages)
+    session.output.done(f"{counted(messages, 'message')} pushed again", messages=messages)
 
 
 @maintenance.command()

@@ -8,6 +8,7 @@ import click
 
 from lockstep.cli.arguments import begin
 from lockstep.cli.connection import Session, on_session
+from lockstep.cli.hints import program, same_target
 from lockstep.cli.output import Column, Output, note, payload_text, plain
 from lockstep.client import Delivery
 from lockstep.core.names import QUEUE_MODE
@@ -54,7 +55,8 @@ def pop(session: Session, queue: str | None, wait: float, begin: Any, ack: bool,
         if delivery and ack:
             delivery.ack()
         elif delivery and not auto_ack:
-            note(f"lease {delivery.lease_id}; acknowledge it with: lockstep ack {delivery.lease_id}")
+            ack_it = f"{program()} ack {delivery.lease_id}{same_target(session)}"
+            note(f"lease {delivery.lease_id}; acknowledge it with: {ack_it}")
 
 
 def _show(delivery: Delivery, output: Output) -> None:

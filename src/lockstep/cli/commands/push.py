@@ -13,18 +13,18 @@ from typing import Any, cast
 import click
 import msgspec
 
-from lockstep.cli.arguments import header, later
+from lockstep.cli.arguments import at_terminal, header, later
 from lockstep.cli.connection import Session, on_session
 from lockstep.cli.exits import FAILED, end_with
-from lockstep.cli.output import Output, counted
+from lockstep.cli.output import Output, at_screen, counted
 from lockstep.client import Client
 from lockstep.core.messages import NewMessage, NewSchedule, Receipt
 from lockstep.core.names import DEFAULT_PARTITION
+from lockstep.core.payloads import check_utf8, decode_raw
 from lockstep.errors import InvalidPayload, InvalidRequest, LockstepError
 
 _BATCH_BYTES_MAX = 4 * 1024**2
 _READ_BYTES = 1024**2
-_json = msgspec.json.Decoder(msgspec.Raw)
 
 
 class Envelope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -107,7 +107,7 @@ def push(
             [receipt] = client.push_many([message])
         session.output.record(receipt)
         return
-    if payload is None and sys.stdin.isatty():
+    if sys.stdin is None or (payload is None and at_terminal()):
         raise click.UsageError("Give a PAYLOAD, or - and lines on standard input.")
     if defaults.transaction_id is not None:
         raise click.UsageError("--transaction-id is for one message; lines have theirs with --envelope.")
@@ -135,9 +135,10 @@ class Reader:
             return line
         if self.text:
             return msgspec.json.encode(_decoded(lambda: line.decode(), "text"))
-        return bytes(_decoded(lambda: _json.decode(line), "JSON (--text pushes it as a string)"))
+        return bytes(_decoded(lambda: decode_raw(line), "JSON (--text pushes it as a string)"))
 
     def _enveloped(self, line: bytes) -> NewMessage:
+        _decoded(lambda: check_utf8(line), "an envelope")
         envelope = _decoded(lambda: _envelope.decode(line), "an envelope")
         if (envelope.payload is msgspec.UNSET) == (envelope.payload_base64 is None):
             raise InvalidPayload("an envelope has either a payload or a payload_base64")
@@ -158,7 +159,7 @@ class Reader:
 def _decoded(decode: Callable[[], Any], what: str) -> Any:
     try:
         return decode()
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidPayload(f"not {what}: {error}") from error
 
 
@@ -227,7 +228,7 @@ class Count:
 def _push_lines(client: Client, batches: Iterable[list[NewMessage]], output: Output) -> None:
     counted = Count()
     try:
-        with click.progressbar(batches, label="pushing", file=sys.stderr, hidden=not sys.stderr.isatty()) as shown:
+        with click.progressbar(batches, label="pushing", file=sys.stderr, hidden=not at_screen()) as shown:
             for batch in shown:
                 receipts = client.push_many(batch)
                 counted = counted.plus(receipts)

@@ -126,7 +126,7 @@ def redrive(session: Session, queue: str, limit: int, yes: bool) -> None:
 @yes_option
 def delete(session: Session, queue: str, yes: bool) -> None:
     """Remove QUEUE with all that belongs to it: messages, groups, dead letters."""
-    with session.client() as client:
+    with session.patient_client() as client:
         messages = client.queue(queue).messages
         confirm(f"Delete the queue {queue} with {counted(messages, 'message')}?", yes=yes)
         if not client.delete_queue(queue):
@@ -148,7 +148,7 @@ def delete(session: Session, queue: str, yes: bool) -> None:
 @yes_option
 def clear(session: Session, queue: str, partition: str | None, scope: ClearScope, yes: bool) -> None:
     """Remove stored messages of QUEUE, whether consumed or not. The queue and its groups stay."""
-    with session.client() as client:
+    with session.patient_client() as client:
         what = queue if partition is None else f"{queue}/{partition}"
         if scope == "scheduled":
             confirm(f"Remove the scheduled messages of {what}?", yes=yes)

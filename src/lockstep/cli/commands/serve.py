@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import click
 
 from lockstep.cli.connection import Session, on_session
 from lockstep.cli.exits import FAILED, end_with
+from lockstep.cli.hints import program
 from lockstep.cli.settings import as_toml, setting_options
 from lockstep.config import Config, origins, without_password
 from lockstep.errors import LockstepError
@@ -57,25 +59,26 @@ def _run(config: Config) -> None:
 
 def greeting(config: Config, url: str) -> str:
     """What the user reads once the server takes requests."""
+    lockstep = program()
     body = '{"items": [{"queue": "hello", "payload": {"text": "hi"}}]}'
     return f"""\
 Lockstep {VERSION} listens on {url}
-{_where_data_is(config)}
+{_where_data_is(config, lockstep)}
 
 Try:
   curl -X POST {url}/api/v1/push -d '{body}'
   curl '{url}/api/v1/pop/queue/hello?autoAck=true'
-  lockstep queues --url {url}
-Or see a shop with a pipeline on Spark, which needs Java: make demo, or lockstep demo
+  {lockstep} queues --url {url}
+Or see a shop with a pipeline on Spark, which needs Java: {lockstep} demo
 """
 
 
-def _where_data_is(config: Config) -> str:
+def _where_data_is(config: Config, lockstep: str) -> str:
     if config.dsn is None:
         directory = Path(config.data_dir).expanduser().resolve() if config.data_dir else default_data_dir()
         return (
             f"Its data is in {directory}, in a PostgreSQL of its own.\n"
-            f'To look into it: psql "$(lockstep dsn --data-dir {directory})"'
+            f'To look into it: psql "$({lockstep} dsn --data-dir {shlex.quote(str(directory))})"'
         )
     if config.dsn.startswith("memory:"):
         return "Its data is in memory, and gone when it ends."

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import click
 
-from lockstep.cli.arguments import PAGE
+from lockstep.cli.arguments import PAGE, Seconds
 from lockstep.cli.connection import Session, on_session
 from lockstep.cli.output import Column, payload_text
 from lockstep.client import Client
@@ -39,7 +39,7 @@ _COLUMNS: tuple[Column, ...] = ("created_at", "partition", "seq", ("payload", pa
 @click.option("--limit", type=click.IntRange(min=1), help="End after so many messages.")
 @click.option(
     "--interval",
-    type=click.FloatRange(min=0.05),
+    type=Seconds(0.05, 86_400),
     default=1.0,
     show_default=True,
     metavar="SECONDS",

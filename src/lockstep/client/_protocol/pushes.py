@@ -16,6 +16,7 @@ from lockstep.core.ids import message_ids, segment_uuid7
 from lockstep.core.messages import Batch, NewMessage, NewSchedule, Receipt, check_shape, schedule_of
 from lockstep.core.names import check_names
 from lockstep.core.operations import OperationInfo
+from lockstep.core.payloads import decode_raw
 from lockstep.core.policy import SECONDS_MAX
 from lockstep.core.times import check_seconds
 from lockstep.core.wire import messages as wire
@@ -44,7 +45,6 @@ class PushItem(Struct, rename="camel", omit_defaults=True, gc=False):
 
 
 _receipts = msgspec.json.Decoder(list[wire.PushReceipt])
-_json = msgspec.json.Decoder(Raw)
 
 
 def push_items(messages: Messages, *, exactly_once: bool) -> list[PushItem]:
@@ -136,7 +136,7 @@ def _with_payload(index: int, item: PushItem, payload: bytes, headers: bytes | N
         return item
     try:
         # Nothing but one JSON value, so that it cannot break out of its place in the body. Nor may headers.
-        item.payload = _json.decode(payload)
+        item.payload = decode_raw(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidPayload(f"message {index}: the payload is not JSON, and has no encoding: {error}") from error
     return item
@@ -144,7 +144,7 @@ def _with_payload(index: int, item: PushItem, payload: bytes, headers: bytes | N
 
 def _raw_headers(headers: bytes) -> Raw:
     try:
-        return _json.decode(headers)
+        return decode_raw(headers)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequest(f"headers must be a JSON object of strings: {error}") from error
 
