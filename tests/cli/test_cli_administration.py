@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import subprocess
@@ -97,6 +98,21 @@ def test_question_on_a_terminal(direct: CommandLine, queue: str, answer: str, co
     assert process.returncode == code
     assert f"Delete the queue {queue} with 1 message?" in said
     direct("queue", "show", queue, code=3 if code == 0 else 0)
+
+
+def test_long_work_is_seen_on_a_terminal_and_wiped_after_it(direct: CommandLine, queue: str) -> None:
+    direct("push", queue, "1")
+    ours, theirs = pty.openpty()
+    try:
+        command = [*PROGRAM, *direct.target, "verify", "--queue", queue, "-o", "json"]
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=theirs, timeout=60)
+        said = os.read(ours, 65536).decode()
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert (done.returncode, json.loads(done.stdout)) == (0, [])
+    assert said.startswith("\rchecking … 0 s")
+    assert said.endswith(" \r")
 
 
 # --- Groups -------------------------------------------------------------------------------------------------

@@ -459,12 +459,11 @@ class Promises:
             return "unresolvable", []
         if ack.transaction_id is None:
             return self._targets_by_lease(ack, every)
-        for queue, part in every:
-            if part.id == ack.partition_id and ack.group in part.cursors:
-                seq = part.resolve(ack.transaction_id)
-                if seq is not None:
-                    return self._fenced(ack, queue, part, ack.group, seq)
-        return "unresolvable", []
+        [(queue, part)] = [place for place in every if place[1].id == ack.partition_id]
+        if ack.group not in part.cursors:
+            return "unresolvable" if ack.lease_id is None else "lease_lost", []
+        seq = part.resolve(ack.transaction_id)
+        return ("unresolvable", []) if seq is None else self._fenced(ack, queue, part, ack.group, seq)
 
     def _fenced(
         self, ack: Ack, queue: Queue, part: Partition, group: str, seq: int

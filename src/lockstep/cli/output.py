@@ -6,10 +6,13 @@ import io
 import re
 import sys
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import reduce
+from threading import Event, Thread
+from time import monotonic
 from typing import Any, Literal
 
 import click
@@ -96,6 +99,32 @@ def prepare_stdout() -> None:
 def counted(number: int, noun: str) -> str:
     """`1 message`, `2 messages`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+@contextmanager
+def going_on(what: str) -> Iterator[None]:
+    """Shows, to somebody at a terminal, that a call which tells nothing on the way goes on, and since when."""
+    if not at_screen():
+        yield
+        return
+    ended = Event()
+    ticking = Thread(target=_tick, args=(what, ended), daemon=True)
+    ticking.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        ticking.join()
+
+
+def _tick(what: str, ended: Event) -> None:
+    began = monotonic()
+    shown = ""
+    while not ended.is_set():
+        shown = f"{what} … {monotonic() - began:.0f} s"
+        click.echo(f"\r{shown}", err=True, nl=False)
+        ended.wait(1)
+    click.echo(f"\r{' ' * len(shown)}\r", err=True, nl=False)
 
 
 def at_screen() -> bool:

@@ -152,7 +152,7 @@ class AckOutcome(msgspec.Struct, frozen=True, kw_only=True):
 ACK_ERROR_TEXTS: dict[AckError, str] = {
     "unresolvable": "unresolvable: this partition has no such message, or the group has no place in it",
     "committed": "already committed: the message is below the cursor",
-    "lease_lost": "the lease is not, or no longer, the live lease of this message",
+    "lease_lost": "the lease is not, or no longer, the live lease of this message in this group",
     "clamped": "not committed: an earlier message of the same call was not completed",
 }
 

@@ -291,8 +291,9 @@ class Store(Protocol):
         prefix, clamp, fencing by lease, exhaustion by the queue's on_exhausted. An ack by lease alone stands for
         each partition of the lease: completed up to the end of what it leased, otherwise the head; with a seq (and
         partition_id where the lease has several) for that seq. A lease that is gone: lease_lost. A partition id
-        that does not exist, or a group that has no cursor there: unresolvable. An ack that stands for several
-        partitions succeeds if all did, counts their messages, and names the first one's queue and partition.
+        that does not exist: unresolvable; a group that has no cursor there: so, too, unless a lease is named, which
+        cannot be its own: lease_lost. An ack that stands for several partitions succeeds if all did, counts their
+        messages, and names the first one's queue and partition.
         A transaction id is resolved as given by the producer, else as a message id. Dead letters are recorded with
         error, attempts and time; and, if the queue has a dead queue, pushed there in the same transaction, to the
         partition of the same name, with headers that say where they came from and why. So it is wherever one dies.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lockstep.core.messages import Message
+from lockstep.core.policy import GroupMode
 from lockstep.core.records import Ack, AckOutcome, AckStatus, Popped
 from lockstep.storage.base import Store
 from support.builders import (
@@ -167,6 +168,17 @@ async def test_group_without_cursor_is_unresolvable(store: Store) -> None:
     [outcome] = await store.ack([ack_of(message, group="never-seen")])
     assert (outcome.success, outcome.error) == (False, "unresolvable")
     assert [group.name for group in await store.groups(queue="q")] == ["__QUEUE_MODE__"]
+
+
+@pytest.mark.parametrize("mode", ["ordered", "shared"])
+async def test_lease_is_lost_to_a_group_without_cursor(store: Store, mode: GroupMode) -> None:
+    await push_n(store, "q")
+    popped = await pop(store, "q", group="g", mode=mode)
+    [message] = popped.messages()
+    [outcome] = await store.ack([ack_of(message, group="never-seen", lease_id=popped.lease_id)])
+    assert (outcome.success, outcome.error) == (False, "lease_lost")
+    [outcome] = await store.ack([ack_of(message, group="g", lease_id=popped.lease_id)])
+    assert outcome.success
 
 
 async def test_message_of_another_partition_is_unresolvable(store: Store) -> None:

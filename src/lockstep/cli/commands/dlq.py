@@ -10,7 +10,7 @@ import click
 
 from lockstep.cli.arguments import PAGE, confirm, limit_option, time, yes_option
 from lockstep.cli.connection import Session, on_session
-from lockstep.cli.output import Column, at_screen, counted, payload_text
+from lockstep.cli.output import Column, at_screen, counted, going_on, payload_text
 from lockstep.client import Client
 from lockstep.core.records import DeadLetter
 
@@ -126,5 +126,6 @@ def purge(session: Session, yes: bool, **given: Any) -> None:
         total = _total(client, where)
         if total:
             confirm(f"Remove {counted(total, 'dead letter')} for good?", yes=yes)
-        purged = client.purge(**where) if total else 0
+        with going_on("removing"):
+            purged = client.purge(**where) if total else 0
     session.output.done(f"{counted(purged, 'dead letter')} removed", purged=purged)

@@ -10,7 +10,7 @@ import msgspec
 
 from lockstep.cli.arguments import confirm, limit_option, paged, yes_option
 from lockstep.cli.connection import Session, on_session
-from lockstep.cli.output import counted
+from lockstep.cli.output import counted, going_on
 from lockstep.core.policy import QueueOptions
 from lockstep.core.records import ClearScope, PartitionStats
 from lockstep.errors import QueueNotFound
@@ -116,7 +116,8 @@ def redrive(session: Session, queue: str, limit: int, yes: bool) -> None:
     """Send messages of QUEUE, a dead queue, back to where they came from."""
     with session.client() as client:
         confirm(f"Send up to {counted(limit, 'message')} of {queue} back?", yes=yes)
-        redriven = client.redrive_queue(queue, limit=limit)
+        with going_on("sending back"):
+            redriven = client.redrive_queue(queue, limit=limit)
     session.output.done(f"{counted(redriven, 'message')} of {queue} sent back", queue=queue, redriven=redriven)
 
 
@@ -129,7 +130,9 @@ def delete(session: Session, queue: str, yes: bool) -> None:
     with session.patient_client() as client:
         messages = client.queue(queue).messages
         confirm(f"Delete the queue {queue} with {counted(messages, 'message')}?", yes=yes)
-        if not client.delete_queue(queue):
+        with going_on("deleting"):
+            deleted = client.delete_queue(queue)
+        if not deleted:
             raise QueueNotFound(f"there is no queue {queue!r}")
     session.output.done(f"{queue} deleted", queue=queue, deleted=True)
 
@@ -156,7 +159,8 @@ def clear(session: Session, queue: str, partition: str | None, scope: ClearScope
             where = client.queue(queue) if partition is None else client.partition(queue, partition)
             kind = "all" if scope == "all" else "the unleased"
             confirm(f"Remove {kind} of {counted(where.messages, 'message')} of {what}?", yes=yes)
-        removed = client.clear(queue, partition=partition, scope=scope)
+        with going_on("removing"):
+            removed = client.clear(queue, partition=partition, scope=scope)
     session.output.done(
         f"{counted(removed, 'message')} of {what} removed", queue=queue, partition=partition, removed=removed
     )

@@ -6,7 +6,7 @@ import click
 
 from lockstep.cli.connection import Session, on_session
 from lockstep.cli.exits import FAILED
-from lockstep.cli.output import at_screen, note
+from lockstep.cli.output import going_on
 
 _COLUMNS = ("kind", "queue", "partition_id", "repairable", "repaired", "text")
 
@@ -21,10 +21,9 @@ def verify(ctx: click.Context, session: Session, queue: str | None, repair: bool
 
     Ends with 1 if a problem remains.
     """
-    if at_screen():
-        note("checking …")
     with session.patient_client() as client:
-        problems = client.repair(queue=queue) if repair else client.verify(queue=queue)
+        with going_on("checking"):
+            problems = client.repair(queue=queue) if repair else client.verify(queue=queue)
         session.output.rows(problems, _COLUMNS, empty="all is as it should be")
     if not all(problem.repaired for problem in problems):
         ctx.exit(FAILED)

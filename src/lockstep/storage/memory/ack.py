@@ -132,8 +132,10 @@ _Found = list[tuple[_Place, int | None]] | AckError
 def _by_message(state: State, one: Ack) -> _Found:
     partition = state.partitions.get(one.partition_id or 0)
     group = None if partition is None else partition.queue.groups.get(one.group)
-    if partition is None or group is None:
+    if partition is None or (group is None and one.lease_id is None):
         return "unresolvable"
+    if group is None:
+        return "lease_lost"
     return [((group, partition), partition.resolve(one.transaction_id or ""))]
 
 

@@ -128,9 +128,9 @@ create or replace function lockstep.shared_expand(
     union all
     select t.item::int, null, null, null, t.status, t.lease_id,
            case
-               when t.transaction_id is not null then 'unresolvable'
                when t.partition_id is not null and not exists (
                    select 1 from lockstep.partition p join lockstep.queue q on q.id = p.queue_id where p.id = t.partition_id) then 'unresolvable'
+               when t.transaction_id is not null and t.lease_id is null then 'unresolvable'
                when t.partition_id is null and exists (select 1 from holder o where o.lease_id = t.lease_id) then 'unresolvable'
                when t.partition_id is null and exists (
                    select 1 from lockstep.cursor o join lockstep.consumer_group g on g.id = o.group_id where o.lease_id = t.lease_id) then 'unresolvable'
