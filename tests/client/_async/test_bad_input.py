@@ -78,6 +78,12 @@ async def test_bad_messages(client: AsyncClient) -> None:
     assert await client.queues() == []
 
 
+async def test_bad_dead_letter_ids(client: AsyncClient) -> None:
+    for ids in (5, "5", ["5"], [0], {1}):
+        for verb in (client.dead_letters, client.redrive, client.purge):
+            assert isinstance(await refusal(verb, ids=ids), InvalidRequest), (verb, ids)
+
+
 async def test_payload_with_an_encoding_may_be_anything(client: AsyncClient) -> None:
     await client.push_many([Batch("orders", "p", Columns([b"{", b"2"], encodings=["text", None]))])
     assert (await client.pop("orders", batch=2)).payloads() == [b"{", 2]

@@ -79,6 +79,12 @@ def test_bad_messages(client: Client) -> None:
     assert client.queues() == []
 
 
+def test_bad_dead_letter_ids(client: Client) -> None:
+    for ids in (5, "5", ["5"], [0], {1}):
+        for verb in (client.dead_letters, client.redrive, client.purge):
+            assert isinstance(refusal(verb, ids=ids), InvalidRequest), (verb, ids)
+
+
 def test_payload_with_an_encoding_may_be_anything(client: Client) -> None:
     client.push_many([Batch("orders", "p", Columns([b"{", b"2"], encodings=["text", None]))])
     assert (client.pop("orders", batch=2)).payloads() == [b"{", 2]

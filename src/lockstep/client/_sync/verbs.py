@@ -320,6 +320,8 @@ def _dead_letters(
     from_at: datetime | None,
     to_at: datetime | None,
 ) -> DeadLetterFilter:
+    if ids is not None and not isinstance(ids, Sequence):
+        raise InvalidRequest(f"ids must be a list of dead letter ids, not {type(ids).__name__}")
     return DeadLetterFilter(
         ids=None if ids is None else tuple(ids),
         queue=queue,
