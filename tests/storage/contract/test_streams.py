@@ -248,7 +248,7 @@ async def test_failing_ack_rolls_the_cycle_back(store: Store, clock: SetClock, b
     with pytest.raises(TransactionRolledBack) as raised:
         await store.stream_cycle(step, [batch("out")])
     [outcome] = raised.value.details["outcomes"]
-    expected = "unresolvable" if bad.startswith("unknown") else "lease_lost"
+    expected = "unresolvable" if bad == "unknown-message" else "lease_lost"
     assert (outcome.success, outcome.error) == (False, expected)
     assert (await store.lag("in"), await store.leases()) == before
     assert await state(store, query, partition_id) == {"kept": b"1"}

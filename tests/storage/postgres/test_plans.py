@@ -45,7 +45,7 @@ GROWN = 20_000
 KNOWN_MIN = 60
 """A little more than the changes that autovacuum waits for (autovacuum_analyze_threshold)."""
 GROWTH_MAX = 1.5
-LEVELS_MAX = 20
+LEVELS_MAX = 40
 """A larger index may have one level more, and a call looks into several."""
 MESSAGES_PER_PARTITION = 2
 DEEP = 2_000

@@ -77,7 +77,6 @@ class Task:
 
     def __init__(self, function: Callable[..., Coroutine[Any, Any, object]], *arguments: Any, name: str) -> None:
         self._task = asyncio.create_task(function(*arguments), name=name)
-        self.identity: object = self._task
 
     async def join(self, timeout_seconds: float | None = None) -> bool:
         """Whether it has ended, in time."""

@@ -20,11 +20,12 @@ class AsyncCrew:
         self._stop = stop
         self._lanes: list[Task] = []
         self._drained = Event()
-        self._runner: object = None
+        self._members: set[object] = set()
+        """Who runs them, and the lanes. Each enters itself: a lane may be at work before it is among the lanes."""
 
     async def run(self, *, stop_on_signals: bool, drain_timeout_seconds: float) -> None:
         """Until stopped, or until a lane fails for good; then drain, and raise what it failed with."""
-        self._runner = current()
+        self._members.add(current())
         try:
             with stopping_on_signals(self._stop.set) if stop_on_signals else nullcontext():
                 for worker in self._workers:
@@ -42,10 +43,11 @@ class AsyncCrew:
 
     async def wait(self) -> None:
         """Until they are drained. Not for those whom they wait for: a handler, or a signal handler of who runs them."""
-        if current() not in [self._runner, *[lane.identity for lane in self._lanes]]:
+        if current() not in self._members:
             await self._drained.wait()
 
     async def _lane(self, worker: AsyncWorker) -> None:
+        self._members.add(current())
         try:
             await worker.run_lane(self._stop)
         finally:

@@ -74,7 +74,6 @@ class Task:
         self._process = os.getpid()
         # A handler that never ends must not keep the process from ending.
         self._thread = threading.Thread(target=self._run, args=(function, arguments), name=name, daemon=True)
-        self.identity: object = self._thread
         self._thread.start()
 
     def _run(self, function: Callable[..., object], arguments: tuple[Any, ...]) -> None:
