@@ -11,6 +11,7 @@ import pytest
 import pytest_asyncio
 
 from lockstep import AsyncClient, Engine, connect, connect_async, new_message
+from lockstep.client._async import concurrency
 from lockstep.client._async.transport_engine import AsyncEngineTransport
 
 T = TypeVar("T")
@@ -24,6 +25,12 @@ async def client(place: Engine | str) -> AsyncIterator[AsyncClient]:
     made = connect_async(place) if isinstance(place, str) else AsyncClient(AsyncEngineTransport(place))
     async with made as client:
         yield client
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer that is on its way is waited for, however slow the machine is."""
+    monkeypatch.setattr(concurrency, "_ABANDONED_SECONDS", 30.0)
 
 
 async def nothing_is_leased(client: AsyncClient) -> None:
@@ -57,6 +64,7 @@ async def test_cancelled_pop_keeps_no_lease(client: AsyncClient, wait: bool) -> 
     await nothing_is_leased(client)
 
 
+@pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("wait", [False, True])
 async def test_answer_that_comes_after_a_pop_was_cancelled_is_given_back(server_url: str, wait: bool) -> None:
     with connect(server_url) as other:
@@ -73,6 +81,7 @@ async def test_answer_that_comes_after_a_pop_was_cancelled_is_given_back(server_
         assert other.pop("orders")[0].attempt == 1
 
 
+@pytest.mark.usefixtures("patient")
 async def test_worker_that_stops_gives_back_what_was_on_its_way(server_url: str) -> None:
     with connect(server_url) as other:
         async with connect_async(server_url) as client:
