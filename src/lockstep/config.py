@@ -138,6 +138,20 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     transaction_attempts_max: Annotated[
         _Count, _help("Attempts at a transaction that meets a deadlock or a serialization failure.")
     ] = 10
+    idle_transaction_timeout_seconds: Annotated[
+        _Seconds,
+        _help("PostgreSQL ends a session whose process hangs in the middle of a transaction for this long."),
+    ] = 5.0
+    client_check_seconds: Annotated[
+        float,
+        Meta(ge=0, le=86_400),
+        _help("How often PostgreSQL checks during a statement that the client is still connected; 0 is never."),
+    ] = 2.0
+    keepalive_seconds: Annotated[
+        float,
+        Meta(ge=0, le=86_400),
+        _help("PostgreSQL ends a session over TCP whose machine does not answer for this long; 0 is never."),
+    ] = 15.0
 
     breaker_failures_max: Annotated[
         _Count,
@@ -325,6 +339,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     spark_statement_timeout_seconds: Annotated[
         _Seconds, _help("Longest time that a statement of a Spark task may run.")
     ] = 300.0
+    spark_lock_timeout_seconds: Annotated[
+        _Seconds, _help("Longest wait of a statement of a Spark task for a lock.")
+    ] = 60.0
+    spark_idle_transaction_timeout_seconds: Annotated[
+        _Seconds,
+        _help("PostgreSQL ends a session of Spark whose process hangs in the middle of a transaction for this long."),
+    ] = 60.0
     pipeline_batch_attempts_max: Annotated[
         int,
         Meta(ge=1, le=100),

@@ -84,7 +84,10 @@ class Stage:
         self.dsn = dsn
         self._clock = clock
         # Connections as production makes them, with their settings for the planner.
-        self._database = Database(dsn, PoolSettings(connections_max=64, statement_timeout_seconds=15))
+        settings = PoolSettings(
+            connections_max=64, statement_timeout_seconds=15, idle_transaction_timeout_seconds=3600
+        )
+        self._database = Database(dsn, settings)
         self._open = AsyncExitStack()
         self._tasks: list[asyncio.Task[Any]] = []
 

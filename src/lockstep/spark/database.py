@@ -16,12 +16,17 @@ import psycopg
 from lockstep.config import ENVIRONMENT_PREFIX, Config, load
 from lockstep.errors import InvalidOption, LockstepError, Unavailable
 from lockstep.storage.postgres.failures import translate
-from lockstep.storage.postgres.session import ISOLATION
+from lockstep.storage.postgres.session import ISOLATION, limits
 
 APPLICATION_NAME = "lockstep-spark"
 
 # A network that is gone is noticed after a minute, and not by the kernel's own two hours.
 _KEEPALIVES = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
+_KEEPALIVE_SECONDS_MIN = 60.0
+"""A JVM that collects garbage keeps its machine's other processes from running, too."""
+
+
+_SET = "select set_config(t.name, t.value, false) from unnest(%s::text[], %s::text[]) t (name, value)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +58,21 @@ class Access:
         connection = _connect(config.dsn, config)
         try:
             with explained():
-                timeout_ms = int(config.spark_statement_timeout_seconds * 1000)
-                for setting in {"statement_timeout": str(timeout_ms), **ISOLATION}.items():
-                    connection.execute("select set_config(%s, %s, false)", setting)
+                settings = {**_limits(config), **ISOLATION}
+                connection.execute(_SET, [list(settings), list(settings.values())])
                 yield connection
         finally:
             connection.close()
+
+
+def _limits(config: Config) -> dict[str, str]:
+    return limits(
+        statement_timeout_seconds=config.spark_statement_timeout_seconds,
+        lock_timeout_seconds=config.spark_lock_timeout_seconds,
+        idle_transaction_timeout_seconds=config.spark_idle_transaction_timeout_seconds,
+        client_check_seconds=config.client_check_seconds,
+        keepalive_seconds=max(config.keepalive_seconds, _KEEPALIVE_SECONDS_MIN) if config.keepalive_seconds else 0,
+    )
 
 
 def _is_setting(variable: str) -> bool:

@@ -27,7 +27,8 @@ _CANNOT_CONNECT_NOW = ("57P03", "53300")
 _TOO_MANY_CONNECTIONS = "53300"
 _READ_ONLY = "25006"
 _CANCELED = "57014"
-_CONNECTION_ENDED = ("57P01", "57P02", "57P03", "57P05")
+_IDLE_IN_TRANSACTION = ("25P03", "25P04")
+_CONNECTION_ENDED = ("57P01", "57P02", "57P03", "57P05", *_IDLE_IN_TRANSACTION)
 
 
 class Dying(Exception):
@@ -69,6 +70,8 @@ def translate(error: BaseException) -> BaseException:
         return Unavailable(f"the transaction kept conflicting with others: {error}")
     if state == _READ_ONLY:
         return Unavailable("the database takes no changes: this server is a standby, or is set to read only")
+    if state in _IDLE_IN_TRANSACTION:
+        return Unavailable("this process hung in a transaction, which was ended (idle_transaction_timeout_seconds)")
     if state is not None and (state[:2] in ("28", "3D") or state == "42501"):
         return Unavailable(f"the database refuses us: {error}")
     if state is not None and state[:2] in ("08", "53", "57", "58"):
@@ -83,11 +86,10 @@ def _connection_lost() -> tuple[type[BaseException], ...]:
     # On first use: Spark's many short-lived processes use the other driver.
     import asyncpg
 
-    # It says InternalClientError to a call that comes between the server's last word and the end of the connection.
     return (
         asyncpg.PostgresConnectionError,
         asyncpg.InterfaceError,
-        asyncpg.InternalClientError,
+        _confused(),
         OSError,
         asyncio.TimeoutError,
     )
@@ -114,7 +116,17 @@ def lost(error: BaseException, connection: asyncpg.Connection[Any]) -> bool:
     state = getattr(error, "sqlstate", None)
     if state is not None and not isinstance(error, LockstepError):
         return state == _READ_ONLY or state in _CONNECTION_ENDED or state[:2] == "08"
+    if isinstance(error, _confused()):
+        return True
     return connection.is_closed() and isinstance(error, _connection_lost())
+
+
+@cache
+def _confused() -> type[BaseException]:
+    """What asyncpg raises when a call meets the server's last word, a moment before the connection ends."""
+    import asyncpg
+
+    return asyncpg.InternalClientError
 
 
 def is_full(error: BaseException) -> bool:

@@ -25,7 +25,7 @@ from lockstep.storage.postgres.failures import (
     may_retry_connect,
     unreachable,
 )
-from lockstep.storage.postgres.session import ISOLATION, PLANNER
+from lockstep.storage.postgres.session import ISOLATION, PLANNER, limits
 
 logger = logging.getLogger("lockstep.storage.pool")
 
@@ -48,6 +48,9 @@ class PoolSettings:
     connect_attempts_max: int = 8
     statement_timeout_seconds: float = 30
     lock_timeout_seconds: float = 10
+    idle_transaction_timeout_seconds: float = 5
+    client_check_seconds: float = 2
+    keepalive_seconds: float = 15
     transaction_attempts_max: int = 10
     breaker_failures_max: int = 0
     """0: without a breaker."""
@@ -350,8 +353,13 @@ async def connect(dsn: str, settings: PoolSettings, *, application_name: str = "
             # No command_timeout: the server ends a slow statement itself, and says so.
             server_settings={
                 "application_name": application_name,
-                "statement_timeout": str(int(settings.statement_timeout_seconds * 1000)),
-                "lock_timeout": str(int(settings.lock_timeout_seconds * 1000)),
+                **limits(
+                    statement_timeout_seconds=settings.statement_timeout_seconds,
+                    lock_timeout_seconds=settings.lock_timeout_seconds,
+                    idle_transaction_timeout_seconds=settings.idle_transaction_timeout_seconds,
+                    client_check_seconds=settings.client_check_seconds,
+                    keepalive_seconds=settings.keepalive_seconds,
+                ),
                 **ISOLATION,
                 **PLANNER,
             },

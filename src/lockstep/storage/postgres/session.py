@@ -14,3 +14,39 @@ PLANNER = {
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
 }
+
+
+def limits(
+    *,
+    statement_timeout_seconds: float,
+    lock_timeout_seconds: float,
+    idle_transaction_timeout_seconds: float,
+    client_check_seconds: float,
+    keepalive_seconds: float,
+) -> dict[str, str]:
+    """How long a session may take, and when the server ends it because its process hangs or its machine is gone: a
+    session that is left alone in a transaction keeps what it has locked. See docs/concepts/waiting.md."""
+    return {
+        "statement_timeout": _milliseconds(statement_timeout_seconds),
+        "lock_timeout": _milliseconds(lock_timeout_seconds),
+        "idle_in_transaction_session_timeout": _milliseconds(idle_transaction_timeout_seconds),
+        "client_connection_check_interval": _milliseconds(client_check_seconds),
+        **_keepalives(keepalive_seconds),
+    }
+
+
+def _milliseconds(seconds: float) -> str:
+    return str(int(seconds * 1000))
+
+
+def _keepalives(seconds: float) -> dict[str, str]:
+    """A silent client is asked three times in the second half of the time. The user timeout ends a session that waits
+    to write to a client that does not read. Over a Unix socket none of this has an effect."""
+    if not seconds:
+        return {}
+    return {
+        "tcp_keepalives_idle": str(max(int(seconds / 2), 1)),
+        "tcp_keepalives_interval": str(max(int(seconds / 6), 1)),
+        "tcp_keepalives_count": "3",
+        "tcp_user_timeout": _milliseconds(seconds),
+    }
