@@ -1,6 +1,6 @@
 """A process that locks a partition in a transaction of the store, says so, and goes no further.
 
-    hanging_client.py DSN QUEUE PARTITION IDLE_SECONDS
+hanging_client.py DSN QUEUE PARTITION IDLE_SECONDS
 """
 
 from __future__ import annotations

@@ -84,9 +84,7 @@ class Stage:
         self.dsn = dsn
         self._clock = clock
         # Connections as production makes them, with their settings for the planner.
-        settings = PoolSettings(
-            connections_max=64, statement_timeout_seconds=15, idle_transaction_timeout_seconds=3600
-        )
+        settings = PoolSettings(connections_max=64, statement_timeout_seconds=15, idle_transaction_timeout_seconds=3600)
         self._database = Database(dsn, settings)
         self._open = AsyncExitStack()
         self._tasks: list[asyncio.Task[Any]] = []

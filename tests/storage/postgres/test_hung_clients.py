@@ -9,8 +9,10 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import asyncpg
+import psycopg
 import pytest
 
 from lockstep.config import Config
@@ -32,6 +34,8 @@ SETTINGS = (
     "client_connection_check_interval",
 )
 KEEPALIVES = ("tcp_keepalives_idle", "tcp_keepalives_interval", "tcp_keepalives_count", "tcp_user_timeout")
+
+THERE = "select count(*) from pg_stat_activity where pid = %s"
 
 
 @pytest.fixture
@@ -128,7 +132,7 @@ async def test_process_that_hung_in_a_transaction_learns_that_it_was_ended(dsn: 
     database = Database(dsn, PoolSettings(idle_transaction_timeout_seconds=0.05))
     observer = await asyncpg.connect(dsn)
 
-    async def hang(connection: asyncpg.Connection) -> None:
+    async def hang(connection: asyncpg.Connection[Any]) -> None:
         session = await connection.fetchval("select pg_backend_pid()")
         while await observer.fetchval("select count(*) from pg_stat_activity where pid = $1", session):
             pass
@@ -140,3 +144,37 @@ async def test_process_that_hung_in_a_transaction_learns_that_it_was_ended(dsn: 
     assert (await database.fetch("next", "select 1")) == [(1,)]
     await observer.close()
     await database.close()
+
+
+LAST_WORD = b"SFATAL\0VFATAL\0C25P03\0Mterminating connection due to idle-in-transaction timeout\0\0"
+
+
+async def test_call_between_the_last_word_of_the_server_and_the_end_of_its_connection_is_lost(dsn: str) -> None:
+    """What asyncpg then raises tells of a mistake in itself."""
+    database = Database(dsn, PoolSettings(connections_max=1))
+    async with database.connection() as connection:
+        connection._protocol.data_received(b"E" + (len(LAST_WORD) + 4).to_bytes(4, "big") + LAST_WORD)
+    with pytest.raises(Unavailable) as caught:
+        await database.fetch("after", "select 1")
+    assert isinstance(caught.value.__cause__, asyncpg.InternalClientError)
+    assert caught.value.details["unreachable"]
+    assert (await database.fetch("next", "select 1")) == [(1,)]
+    await database.close()
+
+
+def test_spark_process_that_hung_in_a_transaction_is_told_why(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCKSTEP_SPARK_IDLE_TRANSACTION_TIMEOUT_SECONDS", "0.05")
+    with pytest.raises(Unavailable, match="idle_transaction_timeout_seconds"):
+        hang_on_spark(dsn)
+
+
+def hang_on_spark(dsn: str) -> None:
+    with (
+        psycopg.connect(dsn, autocommit=True) as observer,
+        Access(dsn=dsn).connect() as connection,
+        connection.transaction(),
+    ):
+        session = connection.info.backend_pid
+        while observer.execute(THERE, [session]).fetchone() != (0,):
+            pass
+        connection.execute("select 1")

@@ -130,7 +130,7 @@ def _check_timeouts(connection: _Connection) -> Finding:
     if limit != "0":
         advice = "Set it to 0 for the role of Lockstep: it ends connections that only wait for work."
         return warn("time-outs", f"idle_session_timeout is {limit}", advice)
-    return ok("time-outs", "statement_timeout and lock_timeout are set by Lockstep itself")
+    return ok("time-outs", "those of statements, locks and idle transactions are set by Lockstep itself")
 
 
 def _check_autovacuum(connection: _Connection) -> Finding:

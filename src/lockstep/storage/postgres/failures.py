@@ -86,10 +86,11 @@ def _connection_lost() -> tuple[type[BaseException], ...]:
     # On first use: Spark's many short-lived processes use the other driver.
     import asyncpg
 
+    # It says InternalClientError to a call that comes between the server's last word and the end of the connection.
     return (
         asyncpg.PostgresConnectionError,
         asyncpg.InterfaceError,
-        _confused(),
+        asyncpg.InternalClientError,
         OSError,
         asyncio.TimeoutError,
     )
@@ -116,17 +117,7 @@ def lost(error: BaseException, connection: asyncpg.Connection[Any]) -> bool:
     state = getattr(error, "sqlstate", None)
     if state is not None and not isinstance(error, LockstepError):
         return state == _READ_ONLY or state in _CONNECTION_ENDED or state[:2] == "08"
-    if isinstance(error, _confused()):
-        return True
     return connection.is_closed() and isinstance(error, _connection_lost())
-
-
-@cache
-def _confused() -> type[BaseException]:
-    """What asyncpg raises when a call meets the server's last word, a moment before the connection ends."""
-    import asyncpg
-
-    return asyncpg.InternalClientError
 
 
 def is_full(error: BaseException) -> bool:
