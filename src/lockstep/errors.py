@@ -4,6 +4,7 @@
     ├── InvalidRequest 400         the caller's input is wrong; nothing was changed
     │   ├── InvalidName            a queue, partition or group name
     │   ├── InvalidOption          a queue option or a setting
+    │   ├── UnknownName            a field, query parameter or argument that does not exist
     │   ├── InvalidPayload         a payload that cannot be encoded, or is not of the type that was asked for
     │   └── EncryptionUnavailable  the queue is encrypted and there is no key
     ├── Unauthorized 401
@@ -82,6 +83,12 @@ class InvalidOption(InvalidRequest):
     """The option is not valid."""
 
     code = "invalid_option"
+
+
+class UnknownName(InvalidRequest):
+    """The request contains a name that does not exist."""
+
+    code = "unknown_name"
 
 
 class InvalidPayload(InvalidRequest):

@@ -54,8 +54,24 @@ def test_struct_that_was_built_without_checks_is_checked() -> None:
 
 def test_unknown_option_lists_the_known_ones() -> None:
     with pytest.raises(InvalidOption) as caught:
-        queue_options(leese_seconds=1)
+        queue_options(zzz=1)
     assert all(name in str(caught.value) for name in OPTION_NAMES)
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("leese_seconds", "lease_seconds"),
+        ("maxSize", "max_size"),
+        ("max-size", "max_size"),
+        ("leaseTime", "lease_seconds"),
+        ("delayedProcessing", "delay_seconds"),
+        ("encryptionEnabled", "encryption"),
+    ],
+)
+def test_unknown_option_names_the_one_that_was_meant(given: str, meant: str) -> None:
+    with pytest.raises(InvalidOption, match=f"did you mean {meant}[?]"):
+        queue_options(**{given: 1})
 
 
 @pytest.mark.parametrize(

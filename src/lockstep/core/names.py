@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from difflib import get_close_matches
 
 from lockstep.errors import InvalidName, InvalidRequest
 
@@ -68,3 +70,10 @@ def namespace_and_task(queue: str) -> tuple[str, str]:
     """Namespace and task of a queue that its first push creates: the first two dot-separated pieces."""
     namespace, _, rest = queue.partition(".")
     return namespace, rest.partition(".")[0]
+
+
+def nearest_of(name: str, known: Iterable[str]) -> str | None:
+    """The known name that somebody may have meant, whatever the case and the underscores; None if none is near."""
+    plain = {one.replace("_", "").lower(): one for one in known}
+    found = get_close_matches(name[:NAME_LENGTH_MAX].replace("_", "").replace("-", "").lower(), plain, n=1, cutoff=0.6)
+    return plain[found[0]] if found else None

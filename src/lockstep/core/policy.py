@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
-from lockstep.core.names import check_name
+from lockstep.core.names import check_name, nearest_of
 from lockstep.errors import InvalidName, InvalidOption
 
 OnExhausted = Literal["dead", "stop", "drop"]
@@ -117,6 +117,17 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "group_mode": get_args(GroupMode),
 }
 OPTION_NAMES: tuple[str, ...] = QueueOptions.__struct_fields__
+PROTOCOL_NAMES = {
+    "lease_time": "lease_seconds",
+    "retry_delay": "retry_delay_ms",
+    "retry_delay_max": "retry_delay_ms_max",
+    "ttl": "ttl_seconds",
+    "delayed_processing": "delay_seconds",
+    "window_buffer": "window_seconds",
+    "max_wait_time_seconds": "max_wait_seconds",
+    "encryption_enabled": "encryption",
+}
+"""Options that the protocol calls otherwise: its names in snake_case, and ours."""
 
 
 def queue_options(**given: Any) -> QueueOptions:
@@ -153,7 +164,7 @@ def _check_together(options: QueueOptions) -> QueueOptions:
 def check_option(name: str, value: Any) -> None:
     """One option, by itself. Raises InvalidOption."""
     if name not in OPTION_NAMES:
-        raise InvalidOption(f"there is no queue option {name!r}; there are: {', '.join(OPTION_NAMES)}")
+        raise _unknown_option(name)
     if name in _CHOICES:
         if value not in _CHOICES[name]:
             raise InvalidOption(f"{name} must be one of {', '.join(_CHOICES[name])}, not {value!r}")
@@ -163,6 +174,14 @@ def check_option(name: str, value: Any) -> None:
         _check_dead_queue(value)
     elif not isinstance(value, bool):
         raise InvalidOption(f"{name} must be true or false, not {value!r}")
+
+
+def _unknown_option(name: str) -> InvalidOption:
+    ours = {option.replace("_", ""): option for option in OPTION_NAMES}
+    ours |= {protocol.replace("_", ""): option for protocol, option in PROTOCOL_NAMES.items()}
+    nearest = nearest_of(name, ours)
+    meant = f"did you mean {ours[nearest]}?" if nearest else f"there are: {', '.join(OPTION_NAMES)}"
+    return InvalidOption(f"there is no queue option {name!r}; {meant}")
 
 
 def _check_dead_queue(name: Any) -> None:

@@ -61,6 +61,7 @@ class Application:
                 length = request.headers.get(b"content-length")
                 if length is not None and length.isdigit():
                     self.check_body_size(int(length))
+                request.check_query()
                 if request.route.admit is not None:
                     request.route.admit(self._node)
                 return None
@@ -77,6 +78,7 @@ class Application:
         counters.in_flight += 1
         response: Response | None = None
         try:
+            request.check_no_body()
             response = await request.route.endpoint(self._node, request)
         except Disconnected:
             pass

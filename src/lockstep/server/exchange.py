@@ -1,6 +1,7 @@
 """One HTTP exchange: what the application needs of a request, and what it answers.
 
-A request is handed over when it is whole; query strings become typed structs.
+A request is handed over when it is whole; query strings become typed structs. Names may be spelled in two ways, and
+names that nobody knows are refused (core/wire/spelling.py).
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from lockstep.core.payloads import check_utf8
-from lockstep.errors import InvalidRequest
+from lockstep.core.wire.spelling import belongs_elsewhere, is_strict, is_unknown_field, renamed, respelled
+from lockstep.errors import InvalidRequest, UnknownName
 
 T = TypeVar("T")
 
@@ -58,20 +60,36 @@ class Request:
         return None if value is None else value.decode("latin-1")
 
     def query(self, kind: type[T]) -> T:
-        """The query string as a struct. Names that the struct does not have are ignored."""
+        """The query string as a struct. Raises UnknownName for a name that the struct does not have."""
         read = _remembered_query if len(self.query_string) <= _REMEMBERED_BYTES_MAX else _query
         parsed: T = read(self.query_string, kind)  # type: ignore[arg-type]
         return parsed
+
+    def check_query(self) -> None:
+        """Raises InvalidRequest if the route has no such parameters, or not of these types."""
+        if self.query_string:
+            try:
+                self.query(self.route.query or _NoQuery)
+            except UnknownName as error:
+                raise belongs_elsewhere(error, self.route.body, "into the body") from None
+
+    def check_no_body(self) -> None:
+        """Raises InvalidRequest if a body says something to a route that takes none. Clients may send an empty one."""
+        if self.body and self.route.body is None and self.body.strip() not in _EMPTY_BODIES:
+            self.json(_no_body)
 
     def json(self, decoder: msgspec.json.Decoder[T]) -> T:
         """The body, decoded. Raises InvalidRequest for what is no JSON, or not of the right shape."""
         if not self.body:
             raise InvalidRequest("the body is empty; a JSON document is needed")
-        return decode(self.body, decoder)
+        try:
+            return decode(self.body, decoder)
+        except UnknownName as error:
+            raise belongs_elsewhere(error, self.route.query, "into the query string") from None
 
     def json_or(self, decoder: msgspec.json.Decoder[T], default: T) -> T:
         """For routes whose fields are all optional: clients send no body at all then."""
-        return decode(self.body, decoder) if self.body.strip() else default
+        return self.json(decoder) if self.body.strip() else default
 
     async def disconnected(self) -> None:
         """Returns when the client has gone."""
@@ -84,9 +102,22 @@ class Request:
             self._gone.set_result(None)
 
 
+class _NoQuery(msgspec.Struct, frozen=True):
+    """The query string of a route that takes none."""
+
+
+class _NoBody(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of a route that takes none."""
+
+
+_no_body = msgspec.json.Decoder(_NoBody)
+_EMPTY_BODIES = (b"", b"{}", b"null")
+
+
 def decode(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
+    """The body as the decoder's type. Raises InvalidRequest; UnknownName for a field that the type does not have."""
     try:
-        decoded = decoder.decode(body)
+        decoded = _decode(body, decoder)
         # What stays raw, such as payloads, is not looked into, and would make every answer unreadable that it is in.
         check_utf8(body)
         return decoded
@@ -96,6 +127,18 @@ def decode(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
         raise InvalidRequest(f"the body is not JSON: {error}") from None
     except RecursionError:
         raise InvalidRequest("the body is nested too deeply") from None
+
+
+def _decode(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
+    kind: Any = decoder.type
+    if not is_strict(kind):
+        return decoder.decode(respelled(body, kind))
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError as error:
+        if not is_unknown_field(error):
+            raise
+        return decoder.decode(respelled(body, kind))
 
 
 def _what_does_not_fit(error: msgspec.ValidationError) -> str:
@@ -112,7 +155,7 @@ def _query(query_string: bytes, kind: type[Any]) -> Any:
     except (UnicodeDecodeError, ValueError) as error:
         raise InvalidRequest(f"the query string is not valid: {error}") from None
     try:
-        return msgspec.convert(dict(pairs), kind, strict=False)
+        return msgspec.convert(renamed(pairs, kind, what="query parameter"), kind, strict=False)
     except msgspec.ValidationError as error:
         raise InvalidRequest(f"the query does not fit: {error}") from None
 

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from lockstep.core.names import NAME_LENGTH_MAX
+from lockstep.core.wire.queues import Options
 from lockstep.server.routing import Route
 from lockstep.version import VERSION
 
@@ -25,6 +26,12 @@ _NUMBER = {"type": "string", "pattern": "^[0-9]{1,18}$"}
 _NUMBERS = ("id", "partitionId")
 """Parameters that are ids."""
 _PARAMETER = re.compile(r":(\w+)")
+
+
+_DESCRIPTION = """Ordered message queues on PostgreSQL.
+
+The names of query parameters and of fields in bodies may be written in camelCase or in snake_case. A name that does
+not exist is refused with status 400, and the answer suggests the nearest one."""
 
 
 class Error(Struct, omit_defaults=True):
@@ -44,6 +51,7 @@ def document(routes: Iterable[Route]) -> Schema:
     schemas, components = msgspec.json.schema_components(types, ref_template=_REFERENCE)
     by_type = {_key(kind): schema for kind, schema in zip(types, schemas, strict=True)}
     _add_notes(components, types)
+    _close(components, [route.body for route in routes if route.body is not None])
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
         operation = _operation(route, by_type, components)
@@ -54,7 +62,7 @@ def document(routes: Iterable[Route]) -> Schema:
         "info": {
             "title": "Lockstep",
             "version": VERSION,
-            "description": "Ordered message queues on PostgreSQL.",
+            "description": _DESCRIPTION,
         },
         "paths": paths,
         "components": {"schemas": {name: schema for name, schema in components.items() if name not in queries}},
@@ -164,6 +172,13 @@ def _add_notes(components: Mapping[str, Schema], types: Iterable[Any]) -> None:
         for field, note in _notes(struct).items():
             if field in names:
                 schema["properties"][names[field]].setdefault("description", note)
+
+
+def _close(components: Mapping[str, Schema], bodies: Iterable[Any]) -> None:
+    """Say of each struct in a body that it has no other fields: such a body is refused."""
+    for struct in _structs([*bodies, Options]):
+        if "properties" in components.get(struct.__name__, {}):
+            components[struct.__name__]["additionalProperties"] = False
 
 
 def _structs(types: Iterable[Any]) -> Iterator[type[Struct]]:

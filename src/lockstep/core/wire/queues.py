@@ -12,6 +12,7 @@ from lockstep.core.policy import (
     BALANCED_PARTITIONS_MAX,
     COUNT_MAX,
     MILLISECONDS_MAX,
+    PROTOCOL_NAMES,
     RETRY_LIMIT_MAX,
     SECONDS_MAX,
     Compression,
@@ -21,8 +22,9 @@ from lockstep.core.policy import (
     QueueOptions,
 )
 from lockstep.core.records import ClearScope, PartitionStats, QueueInfo
+from lockstep.core.wire.spelling import camel, renamed, snake
 from lockstep.core.wire.times import timestamp_or_none
-from lockstep.errors import InvalidOption
+from lockstep.errors import InvalidOption, UnknownName
 
 RETRY_DELAY_DEFAULT = 1000
 
@@ -31,7 +33,7 @@ _Milliseconds = Annotated[int, Meta(ge=0, le=MILLISECONDS_MAX)]
 
 
 class Options(Struct, rename="camel", frozen=True, kw_only=True):
-    """A queue's options. What is not named here is ignored."""
+    """A queue's options."""
 
     lease_time: Annotated[int, Meta(ge=1, le=SECONDS_MAX)] = 300
     retry_limit: Annotated[int, Meta(ge=0, le=RETRY_LIMIT_MAX)] = 3
@@ -142,12 +144,31 @@ class ClearAnswer(Struct):
 def options_of(given: Mapping[str, Any]) -> Options:
     """The options that were asked for. Some clients write whole numbers as 5.0. Raises InvalidOption."""
     whole = {
-        name: int(value) if isinstance(value, float) and value.is_integer() else value for name, value in given.items()
+        name: int(value) if isinstance(value, float) and value.is_integer() else value
+        for name, value in _named(given).items()
     }
     try:
         return msgspec.convert(whole, Options)
     except msgspec.ValidationError as error:
         raise InvalidOption(f"options: {error}") from None
+
+
+def _named(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options by the names of the protocol, however they are spelled."""
+    try:
+        return renamed(given.items(), Options, what="option")
+    except UnknownName as error:
+        raise _unknown_option(error) from None
+
+
+def _unknown_option(error: UnknownName) -> InvalidOption:
+    """The option may be one that Python calls so, and the protocol otherwise."""
+    name = snake(error.details["name"])
+    meant = next((protocol for protocol, ours in PROTOCOL_NAMES.items() if ours == name), None)
+    if meant is None:
+        return InvalidOption(error.message, **error.details)
+    text = f"there is no option {error.details['name']!r}; over HTTP it is {camel(meant)!r}"
+    return InvalidOption(text, name=error.details["name"], nearest=camel(meant))
 
 
 def queue_options(asked: Options) -> QueueOptions:
@@ -216,28 +237,12 @@ def shown_options(options: QueueOptions) -> Options:
     )
 
 
-_NAMES = {
-    "lease_time": "lease_seconds",
-    "retry_delay": "retry_delay_ms",
-    "retry_delay_max": "retry_delay_ms_max",
-    "ttl": "ttl_seconds",
-    "delayed_processing": "delay_seconds",
-    "window_buffer": "window_seconds",
-    "max_wait_time_seconds": "max_wait_seconds",
-    "encryption_enabled": "encryption",
-}
-"""Options that the protocol calls otherwise."""
-
-
 def option_changes(given: Mapping[str, Any]) -> dict[str, Any]:
     """The options that are given, and no others, as they rule the queue. Raises InvalidOption."""
     asked = options_of(given)
     fields = {field.encode_name: field.name for field in msgspec.structs.fields(Options)}
-    unknown = sorted(set(given).difference(fields))
-    if unknown:
-        raise InvalidOption(f"there is no option {', '.join(unknown)}")
-    names = [fields[name] for name in given if name != "enforceRetryDelay"]
-    return {_NAMES.get(name, name): getattr(asked, name) for name in names}
+    names = [fields[name] for name in _named(given) if name != "enforceRetryDelay"]
+    return {PROTOCOL_NAMES.get(name, name): getattr(asked, name) for name in names}
 
 
 def stats_answer(queue: str, stats: Sequence[PartitionStats]) -> StatsAnswer:

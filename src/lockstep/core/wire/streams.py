@@ -30,7 +30,7 @@ from lockstep.core.wire.numbers import number_of
 from lockstep.core.wire.times import timestamp
 
 
-class QueryBody(Struct):
+class QueryBody(Struct, forbid_unknown_fields=True):
     name: str
     source_queue: str
     config_hash: str
@@ -53,7 +53,7 @@ class QueryRefused(Struct):
     code: str
 
 
-class StateBody(Struct):
+class StateBody(Struct, forbid_unknown_fields=True):
     query_id: str | int
     partition_id: str | int
     keys: list[str] = []
@@ -73,13 +73,13 @@ class StateAnswer(Struct):
     rows: list[StateRowAnswer]
 
 
-class StateOpItem(Struct):
+class StateOpItem(Struct, forbid_unknown_fields=True):
     type: StateOpType
     key: str
     value: Raw | UnsetType = UNSET
 
 
-class CycleAck(Struct, rename="camel"):
+class CycleAck(Struct, rename="camel", forbid_unknown_fields=True):
     transaction_id: str
     lease_id: str | None = None
     status: str = "completed"
@@ -88,7 +88,7 @@ class CycleAck(Struct, rename="camel"):
     error: str | None = None
 
 
-class CycleBody(Struct):
+class CycleBody(Struct, forbid_unknown_fields=True):
     query_id: str | int
     partition_id: str | int
     consumer_group: str | None = None

@@ -28,15 +28,15 @@ from lockstep.errors import InvalidRequest, QueueFull
 _REQUIRED_LEASES_MAX = 100
 
 
-class PushOperation(Struct, tag="push", tag_field="type"):
+class PushOperation(Struct, tag="push", tag_field="type", forbid_unknown_fields=True):
     items: list[PushItem]
 
 
-class AckOperation(AckItem, tag="ack", tag_field="type", rename="camel"):
+class AckOperation(AckItem, tag="ack", tag_field="type", rename="camel", forbid_unknown_fields=True):
     """An ack as a step of a transaction."""
 
 
-class TransactionBody(Struct, rename="camel"):
+class TransactionBody(Struct, rename="camel", forbid_unknown_fields=True):
     operations: list[PushOperation | AckOperation]
     required_leases: list[str] = []
     """Acks that name no lease must each be under one of these; without any ack, all of them must be live."""

@@ -26,7 +26,7 @@ _STATUSES: dict[str, AckStatus] = {
 }
 
 
-class AckItem(Struct, rename="camel", gc=False):
+class AckItem(Struct, rename="camel", gc=False, forbid_unknown_fields=True):
     transaction_id: str | None = None
     """Needed, or `seq`."""
     partition_id: str | int | None = None
@@ -42,14 +42,14 @@ class AckItem(Struct, rename="camel", gc=False):
     """With the status failed or retry: when it is delivered again, instead of after the queue's delay, or now."""
 
 
-class AckBatchBody(Struct, rename="camel"):
+class AckBatchBody(Struct, rename="camel", forbid_unknown_fields=True):
     acknowledgments: list[AckItem]
     consumer_group: str | None = None
     atomic: bool = False
     """All of them or none: if one has no success, nothing is applied, and the answer is a 409."""
 
 
-class LeaseAckBody(Struct, rename="camel"):
+class LeaseAckBody(Struct, rename="camel", forbid_unknown_fields=True):
     status: str = "completed"
     error: str | None = None
     partition_id: str | int | None = None
@@ -80,7 +80,7 @@ class LeaseAckAnswer(Struct, rename="camel"):
     noop: bool
 
 
-class ExtendBody(Struct):
+class ExtendBody(Struct, forbid_unknown_fields=True):
     seconds: float | None = None
 
 

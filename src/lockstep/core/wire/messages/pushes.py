@@ -22,8 +22,8 @@ Order = list[tuple[int, int]]
 _NULL = Raw(b"null")
 
 
-class PushItem(Struct, rename="camel", gc=False):
-    """One message to push. What is not named here is ignored, a `producerSub` above all: it is never trusted."""
+class PushItem(Struct, rename="camel", gc=False, forbid_unknown_fields=True):
+    """One message to push. A `producerSub` is ignored: it is never trusted."""
 
     queue: str
     payload: Raw = msgspec.field(default_factory=lambda: _NULL)
@@ -46,7 +46,7 @@ class PushItem(Struct, rename="camel", gc=False):
     """By which it can be found, cancelled and rescheduled while it waits; unique in its queue."""
 
 
-class PushBody(Struct):
+class PushBody(Struct, forbid_unknown_fields=True):
     items: list[PushItem]
 
 

@@ -1,0 +1,214 @@
+"""Names in requests: which are known, in which spellings, and what is said of any other.
+
+Every name may be written in camelCase and in snake_case. Names that Queen's clients send and Lockstep has no use for
+are accepted. Anything else is refused with the nearest name, because a client that is told nothing believes that the
+server does what it asks.
+
+All of it is made from the types of the requests. The types of the busy routes refuse unknown fields themselves, which
+costs nothing, so that a body is looked into only if they refuse it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Raw
+from msgspec import inspect as types
+
+from lockstep.core.names import nearest_of
+from lockstep.errors import UnknownName
+
+V = TypeVar("V")
+
+QUEEN_NAMES: dict[str, frozenset[str]] = {
+    "PopQuery": frozenset({"conflation", "frames"}),
+    "PushItem": frozenset({"producerSub"}),
+}
+"""By the type of the request: what Queen's clients send, and Lockstep does not use.
+
+The public client `queen-mq` 2.6 was seen to send `conflation` and `frames` when every method of its Queen, builders,
+streams and admin was called (tests/e2e/test_queen_client.py uses the same client). The protocol names `producerSub` as
+a field that a server must ignore: who pushed is what the token says.
+"""
+
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_UNKNOWN_FIELD = "Object contains unknown field"
+
+
+def is_unknown_field(error: msgspec.ValidationError) -> bool:
+    return str(error).startswith(_UNKNOWN_FIELD)
+
+
+@cache
+def _info(kind: Any) -> types.Type:
+    return types.type_info(kind)
+
+
+@cache
+def spellings(kind: Any) -> Mapping[str, str]:
+    """Every spelling of the names of a request, with the name as its type has it."""
+    info = _info(kind)
+    assert isinstance(info, types.StructType)
+    return _spellings_of([*[field.encode_name for field in info.fields], *([info.tag_field] if info.tag_field else [])])
+
+
+def _spellings_of(names: Iterable[str]) -> Mapping[str, str]:
+    found: dict[str, str] = {}
+    for name in names:
+        found |= {snake(name): name, camel(name): name}
+        found[name] = name
+    return found
+
+
+def snake(name: str) -> str:
+    return _HUMP.sub("_", name).lower()
+
+
+def camel(name: str) -> str:
+    first, *others = name.split("_")
+    return first + "".join([other.capitalize() for other in others])
+
+
+def renamed(given: Iterable[tuple[str, V]], kind: Any, *, what: str, where: str = "") -> dict[str, V]:
+    """The given values by the names that the type has. Raises UnknownName, whose text says `what` the names are."""
+    known, ignored = spellings(kind), QUEEN_NAMES.get(kind.__name__, frozenset())
+    found: dict[str, V] = {}
+    for name, value in given:
+        own = known.get(name)
+        if own is None:
+            if name in ignored:
+                continue
+            raise unknown(name, dict.fromkeys(known.values()), what=what, where=where)
+        if own in found and not _same(found[own], value):
+            raise UnknownName(f"{what} {own!r} is given twice, with different values{where}", name=own)
+        found[own] = value
+    return found
+
+
+def _same(one: object, other: object) -> bool:
+    if isinstance(one, Raw) and isinstance(other, Raw):
+        return bool(msgspec.json.decode(one) == msgspec.json.decode(other))
+    return one == other
+
+
+def unknown(name: str, known: Iterable[str], *, what: str, where: str = "") -> UnknownName:
+    """What is said of a name that nobody knows."""
+    names, shown = list(known), name[:64]
+    text = f"there is no {what} {shown!r}{where}"
+    nearest = nearest_of(name, names)
+    if nearest is not None:
+        return UnknownName(f"{text}; did you mean {nearest!r}?", name=shown, nearest=nearest)
+    return UnknownName(f"{text}; there {'are: ' + ', '.join(names) if names else 'is none'}", name=shown)
+
+
+def belongs_elsewhere(error: UnknownName, kind: Any, place: str) -> UnknownName:
+    """The same error; if another part of the request has the name, it says so."""
+    name = error.details.get("name")
+    if kind is None or name not in spellings(kind):
+        return error
+    text = error.message.partition(";")[0]
+    return UnknownName(f"{text}; it belongs {place}", name=name)
+
+
+# --- Bodies -------------------------------------------------------------------------------------------------
+
+
+@cache
+def is_strict(kind: Any) -> bool:
+    """Whether msgspec itself refuses every field of such a body that it does not know."""
+    return _is_strict(_info(kind), frozenset())
+
+
+def _is_strict(info: types.Type, above: frozenset[type[Any]]) -> bool:
+    if isinstance(info, types.StructType):
+        if info.cls in above:
+            return True
+        inner = [field.type for field in info.fields]
+        return info.forbid_unknown_fields and all([_is_strict(one, above | {info.cls}) for one in inner])
+    return all([_is_strict(one, above) for one in _parts(info)])
+
+
+def _parts(info: types.Type) -> list[types.Type]:
+    """The types inside of a type that is no struct."""
+    if isinstance(info, types.Metadata):
+        return [info.type]
+    if isinstance(info, types.UnionType):
+        return list(info.types)
+    if isinstance(info, types.ListType | types.VarTupleType | types.SetType | types.FrozenSetType):
+        return [info.item_type]
+    if isinstance(info, types.TupleType):
+        return list(info.item_types)
+    return [info.value_type] if isinstance(info, types.DictType) else []
+
+
+def respelled(body: bytes, kind: Any) -> bytes:
+    """The body, its fields spelled as the type has them. Values stay the bytes that they are. Raises UnknownName;
+    msgspec.DecodeError for what is no JSON."""
+    return bytes(_respelled(Raw(body), _info(kind), ""))
+
+
+def _respelled(raw: Raw, info: types.Type, path: str) -> Raw:
+    """What does not look as its type wants it stays as it is: msgspec says what is wrong with it."""
+    if isinstance(info, types.Metadata):
+        return _respelled(raw, info.type, path)
+    begin = bytes(raw).lstrip()[:1]
+    if begin == b"{":
+        return _respelled_object(raw, info, path)
+    if begin == b"[":
+        return _respelled_array(raw, info, path)
+    return raw
+
+
+def _respelled_object(raw: Raw, info: types.Type, path: str) -> Raw:
+    given = msgspec.json.decode(raw, type=dict[str, Raw])
+    struct = _struct_of(info, given)
+    if struct is None:
+        values = [one.value_type for one in _options(info) if isinstance(one, types.DictType)]
+        if not values:
+            return raw
+        return _encoded({name: _respelled(value, values[0], f"{path}.{name}") for name, value in given.items()})
+    fields = {field.encode_name: field.type for field in struct.fields}
+    where = f" in {path.lstrip('.')}" if path else ""
+    found = renamed(given.items(), struct.cls, what="field", where=where)
+    return _encoded(
+        {
+            name: _respelled(value, fields[name], f"{path}.{name}") if name in fields else value
+            for name, value in found.items()
+        }
+    )
+
+
+def _respelled_array(raw: Raw, info: types.Type, path: str) -> Raw:
+    item = next((part for one in _options(info) if not isinstance(one, types.DictType) for part in _parts(one)), None)
+    if item is None or not _has_struct(item):
+        return raw
+    values = msgspec.json.decode(raw, type=list[Raw])
+    return _encoded([_respelled(value, item, f"{path}[{index}]") for index, value in enumerate(values)])
+
+
+def _options(info: types.Type) -> list[types.Type]:
+    """What a value of the type may be."""
+    return list(info.types) if isinstance(info, types.UnionType) else [info]
+
+
+def _has_struct(info: types.Type) -> bool:
+    return isinstance(info, types.StructType) or any([_has_struct(one) for one in _parts(info)])
+
+
+def _struct_of(info: types.Type, given: Mapping[str, Raw]) -> types.StructType | None:
+    structs = [one for one in _options(info) if isinstance(one, types.StructType)]
+    if len(structs) <= 1:
+        return structs[0] if structs else None
+    tag = bytes(given.get(structs[0].tag_field or "", Raw(b"")))
+    return next((one for one in structs if tag == msgspec.json.encode(one.tag)), None)
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+def _encoded(content: dict[str, Raw] | list[Raw]) -> Raw:
+    return Raw(_encode(content))
