@@ -4,22 +4,26 @@ is promised: everything that was accepted comes once, in the order in which it w
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
 from lockstep.core.applying import ApplyLimits
-from lockstep.core.messages import Batch, Columns
+from lockstep.core.messages import Batch, Columns, PushResult
 from lockstep.core.operations import NewOperation, OperationInfo
 from lockstep.core.policy import QueueOptions
 from lockstep.core.records import PopRequest
-from lockstep.errors import LockstepError, OperationPending
+from lockstep.errors import LockstepError, LockTimeout, OperationPending
 from lockstep.storage.base import Store
-from lockstep.storage.memory import MemoryStore
+from lockstep.storage.memory import MemoryStore, operation_queue
+from lockstep.storage.memory.push import push
+from lockstep.storage.memory.state import State
 from lockstep.storage.postgres.store import PostgresStore
 from model.correspondence import Correspondence, plain
 from model.operations import attempt
@@ -31,7 +35,7 @@ places = st.lists(
     st.tuples(st.sampled_from(QUEUES), st.sampled_from(["p", "q", "r"]), st.integers(1, 3)), min_size=1, max_size=3
 )
 waits = st.sampled_from([0, 0, 0, 1, 3, 20])
-LIMITS = ApplyLimits(retries_max=2, retry_seconds_min=1, retry_seconds_max=4)
+LIMITS = ApplyLimits(retries_max=2, retry_seconds_min=1, retry_seconds_max=4, lock_seconds=0.001)
 
 
 class OperationMachine(RuleBasedStateMachine):
@@ -109,13 +113,23 @@ class OperationMachine(RuleBasedStateMachine):
     async def _queue(self, operations: list[NewOperation]) -> tuple[list[str], list[str]]:
         return await self.memory.queue_operations(operations), await self.postgres.queue_operations(operations)
 
-    @rule(messages_max=st.sampled_from([1, 4, 1000]), wait=waits)
-    def apply(self, messages_max: int, wait: float) -> None:
+    @rule(messages_max=st.sampled_from([1, 4, 1000]), wait=waits, held=st.lists(places, max_size=1))
+    def apply(self, messages_max: int, wait: float, held: list[list[tuple[str, str, int]]]) -> None:
+        """Apply; while somebody's transaction holds some of the partitions."""
         self.clock.advance(wait)
-        limits = ApplyLimits(
-            **{n: getattr(LIMITS, n) for n in LIMITS.__struct_fields__} | {"messages_max": messages_max}
-        )
-        self.runner.run(self._apply(limits))
+        limits = msgspec.structs.replace(LIMITS, messages_max=messages_max)
+        self.runner.run(self._apply_held({place[:2] for asked in held for place in asked}, limits))
+
+    async def _apply_held(self, held: set[tuple[str, str]], limits: ApplyLimits) -> None:
+        connection = await self.postgres.database.connect_apart("holder")
+        try:
+            async with connection.transaction():
+                for queue, partition in sorted(held):
+                    await connection.execute(_HOLD, queue, partition)
+                with _held_in_memory(held):
+                    await self._apply(limits)
+        finally:
+            await connection.close()
 
     async def _apply(self, limits: ApplyLimits) -> None:
         here = await self.memory.apply_operations("push", by="test", limits=limits)
@@ -130,6 +144,13 @@ class OperationMachine(RuleBasedStateMachine):
             assert _told(here) == _told(there)
             if here.status == "failed":
                 self._failed.update(self._content[index])
+
+    @rule(queue=st.sampled_from(QUEUES), names=st.permutations(["p", "q", "r"]))
+    def queue_in_a_chain(self, queue: str, names: list[str]) -> None:
+        """Operations of which each has a partition in common with the one before; the first one is held."""
+        links = [names[:1], names[:2], names[1:], names[2:]]
+        self.queue([[(queue, name, 1) for name in link] for link in links], 0)
+        self.apply(1000, 3, [[(queue, names[0], 1)]])
 
     @rule(which=st.integers(0, 5))
     def retry(self, which: int) -> None:
@@ -186,6 +207,28 @@ class OperationMachine(RuleBasedStateMachine):
             await self._apply(LIMITS)
         await self._look()
         await self.memory.close()
+
+
+_HOLD = (
+    "select from lockstep.partition p join lockstep.queue q on q.id = p.queue_id where q.name = $1 and p.name = $2 "
+    "for no key update of p"
+)
+
+
+@contextmanager
+def _held_in_memory(held: set[tuple[str, str]]) -> Iterator[None]:
+    """The memory store has no locks: a push of an operation to one of these places fails as if it had."""
+
+    def push_unless_held(state: State, batches: Sequence[Batch], *arguments: Any, **keywords: Any) -> PushResult:
+        for batch in batches:
+            queue = state.queues.get(batch.queue)
+            if queue is not None and batch.partition in queue.partitions and (batch.queue, batch.partition) in held:
+                raise LockTimeout("held")
+        return push(state, batches, *arguments, **keywords)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(operation_queue, "push", push_unless_held)
+        yield
 
 
 def _told(info: OperationInfo) -> Any:

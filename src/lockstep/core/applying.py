@@ -2,7 +2,8 @@
 
 All requests of a kind are one call, if that works; else each is one for itself, so that one that is at fault fails
 alone. A request whose queue is full, or whose partition is held, is tried again later, and so is everything that comes
-after it in the same partitions; when it has been tried often enough it fails, and what it held up goes on.
+after it in the same partitions, and after that in turn; when it has been tried often enough it fails, and what it held
+up goes on.
 """
 
 from __future__ import annotations
@@ -132,10 +133,14 @@ def applying(bundles: Sequence[Bundle], limits: ApplyLimits) -> Applying:
         bundle.error, bundle.charged = None, False
     readable = _readable(bundles, limits)
     waiting = [(bundle, ordinal) for bundle in readable for ordinal, o in enumerate(bundle.outcomes) if o is None]
-    for call in _calls(waiting):
+    held = _Held()
+    for together in _calls(waiting):
+        call = [one for one in together if not held.holds(*one)]
+        if not call:
+            continue
         answer = yield [bundle.operations[ordinal] for bundle, ordinal in call]
         if isinstance(answer, LockstepError):
-            yield from _one_by_one(call, limits, answer)
+            yield from _one_by_one(call, limits, answer, held)
         else:
             _settle(call, answer)
     for bundle in bundles:
@@ -161,6 +166,32 @@ def _readable(bundles: Sequence[Bundle], limits: ApplyLimits) -> list[Bundle]:
 
 
 _Waiting = Sequence[tuple[Bundle, int]]
+
+
+class _Held:
+    """What operations that are tried again later are about, and why they are: whatever is about the same waits, too."""
+
+    def __init__(self) -> None:
+        self._why: dict[Hashable, str] = {}
+
+    def hold(self, operation: NewOperation, why: str) -> None:
+        self._why |= dict.fromkeys(_subjects(operation), why)
+
+    def holds(self, bundle: Bundle, ordinal: int) -> bool:
+        """Whether an operation has to wait for an earlier one. It then holds up all that it is about itself: else what
+        comes after it elsewhere would overtake it."""
+        operation = bundle.operations[ordinal]
+        why = next((self._why[one] for one in _subjects(operation) if one in self._why), None)
+        if why is None:
+            return False
+        self.hold(operation, why)
+        bundle.error = bundle.error or why
+        return True
+
+
+def _subjects(operation: NewOperation) -> Iterable[Hashable]:
+    """What an operation has an order in: the partitions of a push, the leases and cursors of acks."""
+    return ack_keys(operation.acks) if operation.acks else operation.places()
 
 
 def _calls(waiting: _Waiting) -> Iterator[_Waiting]:
@@ -190,23 +221,19 @@ def ack_keys(acks: Iterable[Ack]) -> set[Hashable]:
     return keys
 
 
-def _one_by_one(call: _Waiting, limits: ApplyLimits, error: LockstepError) -> Applying:
+def _one_by_one(call: _Waiting, limits: ApplyLimits, error: LockstepError, held: _Held) -> Applying:
     """Each for itself, after all together have failed."""
-    held: set[tuple[str, str]] = set()
     for bundle, ordinal in call:
-        operation = bundle.operations[ordinal]
-        if not held.isdisjoint(operation.places()):
-            bundle.error = bundle.error or _text(error)
+        if held.holds(bundle, ordinal):
             continue
+        operation = bundle.operations[ordinal]
         answer: Answer = error
         if len(call) > 1:
             answer = yield [operation]
         if not isinstance(answer, LockstepError):
             _settle([(bundle, ordinal)], answer)
-            continue
-        error = answer
-        if _may_be_otherwise(answer, bundle, limits):
-            held.update(operation.places())
+        elif _may_be_otherwise(answer, bundle, limits):
+            held.hold(operation, _text(answer))
             bundle.error = bundle.error or _text(answer)
             bundle.charged |= not isinstance(answer, LockTimeout)
         else:

@@ -154,6 +154,22 @@ async def test_partition_that_somebody_holds_holds_up_no_other(stage: Stage) -> 
     assert numbers(await pop_all(a.store, "q", partition="p")) == [0, 1]
 
 
+async def test_operation_that_waits_for_a_held_partition_holds_up_its_others(stage: Stage) -> None:
+    a, holder = await stage.actors(2)
+    await push_n(a.store, "q", partition="p", start=0)
+    await queue(a, 1)
+    await a.store.queue_operations([NewOperation([batch("q", partition=name, start=2) for name in ("p", "other")])])
+    await queue(a, 3, partition="other")
+    await holder.begin()
+    await holder.sql("select 1 from lockstep.partition where name = 'p' for no key update")
+    assert await apply(a, lock_seconds=0.001) == 0
+    await holder.commit()
+    while (await a.store.operation_counts()).depth("push").operations:
+        await apply(a)
+    assert numbers(await pop_all(a.store, "q", partition="p")) == [0, 1, 2]
+    assert numbers(await pop_all(a.store, "q", partition="other")) == [2, 3]
+
+
 async def test_operations_of_an_encrypted_queue_are_sealed_and_wait_for_a_server_with_the_key(stage: Stage) -> None:
     knowing, other = await stage.actors(2)
     await configure(knowing.store, "secret", encryption=True)
