@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -9,10 +10,12 @@ from uuid import UUID
 import msgspec
 import pytest
 
+from lockstep.config import Config
 from lockstep.core.messages import Batch, Columns, NewMessage
 from lockstep.core.records import Ack, PopRequest
 from lockstep.engine.engine import Engine
 from lockstep.errors import InvalidName, InvalidRequest, LockstepError, TooLarge
+from lockstep.storage.memory import MemoryStore
 
 TRACE = "0197e9a0-0000-7000-8000-00000000abcd"
 
@@ -20,6 +23,25 @@ TRACE = "0197e9a0-0000-7000-8000-00000000abcd"
 async def popped(engine: Engine, queue: str = "q", partition: str | None = None) -> list[Any]:
     [result] = await engine.pop([PopRequest(queue=queue, partition=partition, batch=20, partitions=5)])
     return list(result.messages())
+
+
+async def test_push_is_not_repeated_because_those_who_wait_could_not_be_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Requests that shared a call are tried one by one if it fails: they must not be, once it is committed."""
+    store = MemoryStore()
+
+    def fail(*_arguments: object) -> None:
+        raise InvalidRequest("a surprise")
+
+    monkeypatch.setattr(store, "announce", fail)
+    async with Engine(store, Config()) as engine:
+        pushes = [engine.push([Batch.of("q", [b"%d" % number])]) for number in range(5)]
+        assert [result[0].seq for result in await asyncio.gather(*pushes)] == [1, 2, 3, 4, 5]
+        [popped] = await engine.pop([PopRequest(queue="q", batch=10)])
+        assert len(popped) == 5
+        assert {record.action for record in caplog.records} == {"tell_failed"}
+        assert (await engine.ack([Ack(lease_id=popped.lease_id)]))[0].success
 
 
 async def test_batches_come_back_as_they_went(engine: Engine) -> None:

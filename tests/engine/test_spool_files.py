@@ -265,9 +265,20 @@ def test_files_of_two_spools_are_refused(spool: Spool, tmp_path: Path) -> None:
 def test_record_that_is_set_aside_is_kept_with_its_content(spool: Spool) -> None:
     append(spool, content(1), content(2))
     frames = spool.read(0, bytes_max=1000).frames
-    for frame in reversed(frames):
-        spool.set_aside(frame)
-    assert [frame for _, frame in spool.rejected()] == frames
+    for frame in frames:
+        spool.refuse(frame)
+        assert not spool.settle(frame.start, frame.start), "not passed yet"
+        assert spool.settle(frame.end, frame.start)
+    assert [frame for *_, frame in spool.rejected()] == frames
+    assert len({identity for _, identity, _ in spool.rejected()}) == 2
+
+
+def test_refused_record_that_was_pushed_after_all_is_not_kept(spool: Spool) -> None:
+    append(spool, content(1))
+    [frame] = spool.read(0, bytes_max=1000).frames
+    spool.refuse(frame)
+    assert spool.settle(frame.end, None)
+    assert not list(spool.directory.glob("*.re*"))
 
 
 def test_record_in_a_payload_is_not_taken_for_one(spool: Spool) -> None:

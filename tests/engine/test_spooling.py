@@ -519,6 +519,63 @@ async def test_record_that_stays_refused_is_set_aside_and_can_be_pushed_again(
         assert files(tmp_path, "*.rejected") == []
 
 
+@pytest.mark.parametrize(
+    ("fates", "set_aside"),
+    [
+        (["lost"], False),
+        (["lost", "unanswered"], False),
+        (["lost", "lost"], False),
+        (["unanswered"], True),
+        (["lost", "refused", "unanswered"], True),
+    ],
+)
+async def test_record_is_set_aside_or_pushed_whatever_answers_are_lost(
+    away: AwayStore, tmp_path: Path, fates: list[str], set_aside: bool
+) -> None:
+    """The first fate is that of telling the store that a refused record is passed; then it may be taken after all."""
+    async with Engine(away, Config(spool_refusal_seconds_max=0), spool_dir=tmp_path) as engine:
+        await engine.start_buffering()
+        away.leave()
+        await push(engine, "1")
+        await push(engine, "2")
+        away.error, away.fail_next = QueueFull("full"), ["refused", "refused", *fates]
+        away.come_back()
+        await drained(engine)
+        assert away.fail_next == []
+        assert len(files(tmp_path, "*.rejected")) == set_aside
+        assert files(tmp_path, "*.refused") == []
+        assert await stored(engine) == (["2"] if set_aside else ["1", "2"])
+        assert await engine.retry_rejected() == set_aside
+        assert await stored(engine) == (["1"] if set_aside else [])
+
+
+async def test_record_that_was_set_aside_is_pushed_again_once(away: AwayStore, tmp_path: Path) -> None:
+    """Whoever is told to push it may die before the file is gone."""
+    async with Engine(away, Config(spool_refusal_seconds_max=0), spool_dir=tmp_path) as engine:
+        await engine.start_buffering()
+        away.leave()
+        await push(engine, "1")
+        away.error, away.fail_next = QueueFull("full"), ["refused"]
+        away.come_back()
+        await drained(engine)
+        [path] = files(tmp_path, "*.rejected")
+        kept = path.read_bytes()
+        away.fail_next = ["refused"]
+        with pytest.raises(QueueFull):
+            await engine.retry_rejected()
+        assert await engine.retry_rejected() == 1
+        put(path, kept)
+        assert await engine.retry_rejected() == 1
+        assert files(tmp_path, "*.rejected") == []
+        assert await stored(engine) == ["1"]
+
+
+async def test_what_was_set_aside_waits_for_the_end_of_maintenance_mode(engine: Engine) -> None:
+    await engine.set_maintenance_mode(push=True)
+    with pytest.raises(Buffering, match="maintenance mode is on"):
+        await engine.retry_rejected()
+
+
 @pytest.mark.parametrize("error", [EncryptionUnavailable(), OperationPending(), RuntimeError("surprise")])
 async def test_passing_refusal_loses_nothing(engine: Engine, away: AwayStore, error: Exception) -> None:
     away.leave()

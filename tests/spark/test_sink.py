@@ -15,7 +15,7 @@ from lockstep.storage.postgres.cache import NameCache
 from lockstep.storage.postgres.pushing import Encryption, push
 from lockstep.storage.postgres.within import converse
 from support.spark_driver import copy, killed_while_waiting
-from support.spark_writes import left_on_stage, numbers, problems, query, stored
+from support.spark_writes import left_on_stage, numbered, numbers, problems, query, staged, stored
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -24,17 +24,17 @@ pytestmark = pytest.mark.xdist_group("spark")
 
 _LEASE = {"mode": "lease", "group": "spark", "streamName": "s", "sink_commitStream": "s"}
 
-_AFTER_COMMIT = ("select from lockstep.spark_stage where sink = 'old' for update", "spark_sweep")
+_AFTER_COMMIT = (
+    "select from lockstep.segment s join lockstep.spark_stage p on p.segment_id = s.id where p.sink = 'old' "
+    "for update of s",
+    "spark_sweep",
+)
 """What the sink waits for when it has committed, and Spark does not know it yet: it cannot sweep what is locked."""
 
 
 def _stage_something_old(dsn: str) -> None:
-    query(
-        dsn,
-        "insert into lockstep.spark_stage (attempt, part, sink, batch_id, task, staged_at, queue, codec, "
-        "message_count, partitions, counts, segment_id) "
-        "values (gen_random_uuid(), 0, 'old', 0, 0, now() - interval '2 days', 'q', 1, 0, '{}', '{}', 0)",
-    )
+    staged(dsn, numbered(1), sink="old")
+    query(dsn, "update lockstep.spark_stage set staged_at = now() - interval '2 days' where sink = 'old'")
 
 
 def _push(dsn: str, count: int, *, start: int = 1, partitions: int = 3, queue: str = "orders") -> None:

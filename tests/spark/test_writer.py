@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 from uuid import uuid4
 
 import psycopg
@@ -14,6 +15,7 @@ import pytest
 
 from lockstep.core.messages import Batch
 from lockstep.errors import Conflict, InvalidOption, InvalidRequest, LockstepError, QueueFull, Unavailable
+from lockstep.spark import writer
 from lockstep.spark.offsets import Offset
 from lockstep.spark.writer import abort, commit, stage
 from lockstep.spark.writer_options import WriteOptions
@@ -116,6 +118,39 @@ def test_attempt_that_ends_after_the_commit_is_swept_by_the_next(database_dsn: s
     assert left_on_stage(database_dsn) == 2
     written(database_dsn, numbered(1, start=2), batch_id=1)
     assert query(database_dsn, "select distinct sink from lockstep.spark_stage") == [("other",)]
+
+
+@pytest.mark.parametrize(
+    "sweep",
+    ["lockstep.spark_sweep('query', 0, 0, null)", "lockstep.spark_prune(now() + interval '1 day')"],
+)
+def test_stage_that_is_being_committed_is_not_swept(
+    database_dsn: str, sweep: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a zombie of the same sink, or by one who finds it old: after the commit has looked, and before it pushes."""
+    part = staged(database_dsn, numbered(3))
+    push_staged = writer._push
+
+    def swept_first(*arguments: Any) -> None:
+        query(database_dsn, f"select {sweep}")
+        push_staged(*arguments)
+
+    monkeypatch.setattr(writer, "_push", swept_first)
+    assert committed(database_dsn, part).messages == 3
+    assert numbers(database_dsn) == {"p0": [1, 2, 3]}
+    assert left_on_stage(database_dsn) == 0
+
+
+def test_stage_that_is_swept_while_the_commit_waits_for_it_is_missed(database_dsn: str) -> None:
+    part = staged(database_dsn, numbered(3))
+    with psycopg.connect(database_dsn) as sweeper, ThreadPoolExecutor(1) as threads:
+        sweeper.execute("select lockstep.spark_sweep('query', 0, 0, null)")
+        commits = threads.submit(committed, database_dsn, part)
+        wait_for_waiter(database_dsn, "spark_open")
+        sweeper.commit()
+        with pytest.raises(Conflict, match="removed meanwhile"):
+            commits.result()
+    assert query(database_dsn, "select count(*) from lockstep.spark_batch") == [(0,)]
 
 
 def test_stage_of_the_dead_is_removed_by_age(database_dsn: str) -> None:

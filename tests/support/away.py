@@ -61,14 +61,16 @@ class AwayStore(MemoryStore):
         _fail_after(fate)
         return pushed
 
-    async def drain(self, spool: UUID, batches: Sequence[Batch], *, start: int, end: int) -> Drained:
+    async def drain(
+        self, spool: UUID, batches: Sequence[Batch], *, start: int, end: int, set_aside: bool = False
+    ) -> Drained:
         self._check()
-        fate = self.fail_next.pop(0) if self.fail_next and batches else "pass"
+        fate = self.fail_next.pop(0) if self.fail_next and (batches or set_aside) else "pass"
         self._fail_before(fate)
         self.drains.append(len(batches))
         kept, self.fail_next = self.fail_next, []  # it pushes, too
         try:
-            drained = await super().drain(spool, batches, start=start, end=end)
+            drained = await super().drain(spool, batches, start=start, end=end, set_aside=set_aside)
         finally:
             self.fail_next = kept
         _fail_after(fate)

@@ -30,6 +30,8 @@ class Drained:
     """Up to where the spool is in the store now."""
     pushed: PushResult | None = None
     """None if the part was there already, or had nothing."""
+    set_aside_from: int | None = None
+    """Where the last record begins that the spool has set aside; None if it never has."""
 
 
 class BufferStats(msgspec.Struct, frozen=True, kw_only=True):

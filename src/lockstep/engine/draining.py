@@ -21,12 +21,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from lockstep.config import Config
 from lockstep.core.messages import Batch, PushResult
+from lockstep.core.outage import Drained
 from lockstep.engine.spool.contents import batches_of
 from lockstep.engine.spool.frames import Frame
 from lockstep.errors import (
     CorruptSegment,
     EncryptionUnavailable,
     InvalidRequest,
+    LockstepError,
     Overloaded,
     TooLarge,
     Unavailable,
@@ -100,6 +102,8 @@ class Draining:
         self._refused: tuple[int, float] | None = None
         """The place of the record that is refused, and since when."""
         self._attempts = 0
+        self._settled = False
+        """No record is in doubt that was to be set aside."""
         self.active = False
         self.stopping = False
         self.refusal: str | None = None
@@ -124,9 +128,14 @@ class Draining:
     async def agree(self) -> int:
         """From where on to drain, as the store knows it, and this machine then, too."""
         local = self._spool.place()
-        place = (await self._store.drain(self._spool.id, [], start=local, end=local)).place
-        await in_thread(self._spool.advance, place)
-        return place
+        drained = await self._store.drain(self._spool.id, [], start=local, end=local)
+        await self._settle(drained)
+        await in_thread(self._spool.advance, drained.place)
+        return drained.place
+
+    async def _settle(self, drained: Drained) -> None:
+        """See what became of a record that was to be set aside, and may not have been."""
+        self._settled = await in_thread(self._spool.settle, drained.place, drained.set_aside_from)
 
     async def _drain(self) -> None:
         place = await self.agree()
@@ -192,6 +201,8 @@ class Draining:
         self.refusal = self._refused = None
         if drained.pushed is not None:
             self._tell(batches, drained.pushed)
+        if not self._settled:
+            await self._settle(drained)
         return _Done(drained.place, messages=sum([f.messages for f in taken if f.end <= drained.place]))
 
     def _decoded(self, frames: Sequence[Frame]) -> tuple[list[Frame], list[Batch]]:
@@ -220,12 +231,50 @@ class Draining:
         self.refusal = str(error)
         if _may_change(error) and now - self._refused[1] < self._config.spool_refusal_seconds_max:
             raise _Later from error
-        file = await in_thread(self._spool.set_aside, frame)
-        extra = {"action": "spool_rejected", "messages": frame.messages, "file": str(file), "error": str(error)}
-        logger.error("spool_rejected", extra=extra)
-        drained = await self._store.drain(self._spool.id, [], start=frame.start, end=frame.end)
+        return await self._set_aside(frame, error)
+
+    async def _set_aside(self, frame: Frame, error: Exception) -> _Done:
+        """Pass a record, and keep it in a file. If the answer to that is lost, nobody knows whether it was passed: then
+        it is still to be pushed, and the store says at the next opportunity which of the two it was."""
+        self._settled = False
+        await in_thread(self._spool.refuse, frame)
+        drained = await self._store.drain(self._spool.id, [], start=frame.start, end=frame.end, set_aside=True)
+        await self._settle(drained)
         self.refusal = self._refused = None
+        if drained.set_aside_from != frame.start:
+            return _Done(drained.place, messages=frame.messages)
+        extra = {
+            "action": "spool_rejected",
+            "messages": frame.messages,
+            "directory": str(self._spool.directory),
+            "error": str(error),
+        }
+        logger.error("spool_rejected", extra=extra)
         return _Done(drained.place, messages=frame.messages, rejected=frame.messages)
+
+    async def retry_rejected(self) -> int:
+        """Push what was set aside; returns how many messages. What is refused again stays, and its error is raised
+        after all the others were tried.
+
+        Each record is a spool of its own for the store: it is pushed once, also if this dies before its file is gone,
+        and is told to push it again."""
+        messages, refusal = 0, None
+        for path, identity, frame in await in_thread(lambda: list(self._spool.rejected())):
+            try:
+                batches = list(await self._place(await in_thread(batches_of, frame.body, key=self._key)))
+                drained = await self._store.drain(identity, batches, start=0, end=1)
+            except (LockstepError, OSError) as error:
+                if isinstance(error, Unavailable):
+                    raise
+                refusal = refusal or error
+                continue
+            if drained.pushed is not None:
+                self._tell(batches, drained.pushed)
+            await in_thread(path.unlink, missing_ok=True)
+            messages += frame.messages
+        if refusal is not None:
+            raise refusal
+        return messages
 
 
 def _may_change(error: Exception) -> bool:

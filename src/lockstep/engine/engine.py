@@ -79,6 +79,7 @@ from lockstep.engine.load import Answer, Load, LoadState
 from lockstep.engine.maintenance import Maintenance, Promotion
 from lockstep.engine.operations import Operations, Tell
 from lockstep.engine.spooling import Spooling
+from lockstep.engine.telling import telling
 from lockstep.engine.waiting import Waiting, WaitingCounts
 from lockstep.errors import InvalidRequest, OperationPending, StillQueued, TooLarge, Unavailable
 from lockstep.storage.base import Store
@@ -326,6 +327,7 @@ class Engine:
     def _tell_crowded(self, kind: LoadKind) -> None:
         self._load.note_crowd(kind)
 
+    @telling
     def _tell_pushed(self, batches: Sequence[Batch], pushed: PushResult) -> None:
         """Wake the pops that wait for what was pushed, here and elsewhere; and the promotion, for what is to wait."""
         if any([batch.schedule is not None for batch in batches]):
@@ -339,6 +341,7 @@ class Engine:
             messages[batch.queue] = messages.get(batch.queue, 0) + len(batch.columns.payloads)
         self._tell_partitions(partitions, messages)
 
+    @telling
     def _tell_partitions(
         self, partitions_by_queue: Mapping[str, set[str]], messages_by_queue: Mapping[str, int]
     ) -> None:
@@ -346,6 +349,7 @@ class Engine:
         pushed = partitions_by_queue.items()
         self._store.announce({queue: Arrival(len(found), messages_by_queue[queue]) for queue, found in pushed})
 
+    @telling
     def _tell_scheduled(self, due_at: datetime | None) -> None:
         """Who schedules sees to it that it comes about: there may be no server on this store."""
         self._promotion.start()
@@ -396,6 +400,7 @@ class Engine:
             return await self._batching.ack(acks)
         return await self._operations.ack(acks)  # who applies it tells of it
 
+    @telling
     def _tell_released(self, outcomes: Sequence[AckOutcome]) -> None:
         """A partition that is free again may have more for the next consumer, here or elsewhere."""
         released = Counter([outcome.queue for outcome in outcomes if outcome.released and outcome.queue is not None])
@@ -768,7 +773,8 @@ class Engine:
         return await self._spooling.set_mode(push=push, pop=pop)
 
     async def retry_rejected(self) -> int:
-        """Buffer again what the database had refused, and was set aside on this machine; returns how many messages."""
+        """Push what the database had refused, and was set aside on this machine; returns how many messages. Raises what
+        the database says to what it refuses again, after the rest was pushed."""
         return await self._spooling.retry_rejected()
 
     # Maintenance: what the duties in `engine/maintenance` have done

@@ -26,7 +26,6 @@ from lockstep.core.messages import Batch, Placement, PushResult
 from lockstep.core.outage import BreakerState, BufferStats, MaintenanceMode, System
 from lockstep.engine.draining import Draining, Place, Tell, in_thread
 from lockstep.engine.spool.contents import contents_of
-from lockstep.engine.spool.frames import Content
 from lockstep.errors import Buffering, LockstepError, SpoolFull, SpoolUnusable, Unavailable
 from lockstep.storage.base import Store
 
@@ -52,8 +51,6 @@ class _Entry:
     """A push on its way into the spool."""
 
     batches: Sequence[Batch]
-    content: Content | None
-    """What is to be written, where it is known already."""
     unless_open: bool
     """It is to be written only if the gate is really shut."""
     written: asyncio.Future[bool]
@@ -204,10 +201,17 @@ class Spooling:
     def refuse_while_shut(self) -> None:
         """For pushes that are part of a transaction: they cannot be buffered, and must not overtake."""
         if self.gate[0] and (self._spool is not None or self._pushes_paused):
-            raise Buffering("pushes are buffered until the database is back; a transaction with a push has to wait")
+            raise Buffering(f"{self._why_shut()}; a transaction with a push, or a stream cycle, has to wait")
+
+    def _why_shut(self) -> str:
+        if self._pushes_paused:
+            return "pushes are buffered, because maintenance mode is on"
+        if self._is_there and self._system is not None:
+            return "pushes are buffered until what was buffered before them is in the database"
+        return "pushes are buffered until the database is back"
 
     async def _buffered(self, batches: Sequence[Batch], *, unless_open: bool) -> PushResult | None:
-        written = await self._write(_Entry(batches, None, unless_open, _future()))
+        written = await self._write(_Entry(batches, unless_open, _future()))
         if not written:
             return None
         return PushResult(batches, [Placement.of_buffered()] * len(batches))
@@ -237,7 +241,7 @@ class Spooling:
 
     def _append(self, spool: Spool, entries: Sequence[_Entry], only_behind: bool) -> int | None:
         now = datetime.now(UTC)
-        contents = [entry.content or contents_of(entry.batches, key=self._key, now=now) for entry in entries]
+        contents = [contents_of(entry.batches, key=self._key, now=now) for entry in entries]
         return spool.append(contents, only_behind=only_behind)
 
     # Modes
@@ -273,16 +277,12 @@ class Spooling:
         return await self.mode()
 
     async def retry_rejected(self) -> int:
-        """Put what was set aside behind what is in the spool; returns how many messages."""
-        if self._spool is None:
+        """Push what was set aside; returns how many messages. Raises what the store says to what it refuses again."""
+        if self._draining is None:
             return 0
-        messages = 0
-        for path, frame in list(self._spool.rejected()):
-            content = Content(frame.messages, frame.body)
-            await self._write(_Entry((), content, False, _future()))
-            await in_thread(path.unlink, missing_ok=True)
-            messages += frame.messages
-        return messages
+        if self._pushes_paused:
+            raise Buffering("pushes are buffered, because maintenance mode is on; what was set aside has to wait, too")
+        return await self._draining.retry_rejected()
 
     def _modes(self, system: System | None) -> tuple[bool, bool]:
         """What was decided here while the store was away counts until the store knows it."""

@@ -24,6 +24,19 @@ async def stored(store: Store, partition: str = "p") -> list[bytes]:
     return popped[0].payloads()
 
 
+async def test_record_that_is_set_aside_is_passed_and_remembered(store: Store) -> None:
+    spool = uuid4()
+    assert (await store.drain(spool, [batch(b"1")], start=0, end=50)).set_aside_from is None
+    drained = await store.drain(spool, [], start=50, end=80, set_aside=True)
+    assert (drained.place, drained.set_aside_from) == (80, 50)
+    assert (await store.drain(spool, [batch(b"late")], start=50, end=80)).pushed is None
+    drained = await store.drain(spool, [batch(b"2")], start=80, end=99)
+    assert (drained.place, drained.set_aside_from) == (99, 50)
+    late = await store.drain(spool, [], start=80, end=99, set_aside=True)
+    assert (late.place, late.set_aside_from) == (99, 50), "it was pushed, and is not set aside"
+    assert await stored(store) == [b"1", b"2"]
+
+
 async def test_part_of_a_spool_is_pushed_and_remembered(store: Store) -> None:
     spool = uuid4()
     drained = await store.drain(spool, [batch(b"1", b"2"), batch(b"3", partition="q")], start=0, end=100)

@@ -1,7 +1,8 @@
 """The files in the directory of a spool, by name.
 
 <id>.<place>.log        records, from a place on
-<id>.<place>.rejected   a record that the database did not take
+<id>.<place>.refused    a record that the database refuses, until it is known that it has passed it
+<id>.<place>.rejected   a record that the database did not take, and has passed
 <id>.<place>.damaged    bytes that are no record any more
 """
 
@@ -14,7 +15,7 @@ from uuid import UUID
 
 from lockstep.errors import SpoolUnusable
 
-Kind = Literal["log", "rejected", "damaged"]
+Kind = Literal["log", "refused", "rejected", "damaged"]
 
 
 class Files:

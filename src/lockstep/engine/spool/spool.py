@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from uuid import UUID, uuid4
+from uuid import UUID, uuid4, uuid5
 
 from lockstep.engine.spool.files import Files
 from lockstep.engine.spool.frames import HEADER_BYTES, Content, Frame, frame_at, framed, frames_in, length_at
@@ -268,20 +268,33 @@ class Spool:
 
     # What the database does not take
 
-    def set_aside(self, frame: Frame) -> Path:
-        """Keep a record for people to look at."""
+    def refuse(self, frame: Frame) -> None:
+        """Keep a record that is to be set aside. That it is counts once the store has passed it: see `settle`."""
         identity = self.id
-        path = self._files.path(identity, frame.start, "rejected")
+        path = self._files.path(identity, frame.start, "refused")
         self._files.keep(path, framed(identity, frame.start, Content(frame.messages, frame.body)))
-        return path
 
-    def rejected(self) -> Iterator[tuple[Path, Frame]]:
-        """What was set aside so, the first one first."""
+    def settle(self, place: int, set_aside_from: int | None) -> bool:
+        """Look what became of refused records, now that the store is at this place and says which one it set aside
+        last: it is kept for people to look at, and any other was pushed after all. Whether none is left in doubt."""
+        doubtful = self._files.all("refused")
+        for identity, start in doubtful:
+            path = self._files.path(identity, start, "refused")
+            if start == set_aside_from and start < place:
+                path.replace(self._files.path(identity, start, "rejected"))
+            elif start < place:
+                path.unlink(missing_ok=True)
+        if doubtful:
+            self._files.sync()
+        return not any(start >= place for _, start in doubtful)
+
+    def rejected(self) -> Iterator[tuple[Path, UUID, Frame]]:
+        """What was set aside, the first one first, each with an id of its own."""
         for identity, place in self._files.all("rejected"):
             path = self._files.path(identity, place, "rejected")
             frame = frame_at(identity, path.read_bytes(), 0, place)
             if frame is not None:
-                yield path, frame
+                yield path, uuid5(identity, str(place)), frame
 
     # What is known, and how it is found out
 

@@ -120,7 +120,7 @@ class MemoryStore:
         self._books = maintenance.Books()
         self._operations = operation_queue.Operations()
         self._system = System(id=uuid4())
-        self._spools: dict[UUID, int] = {}
+        self._spools: dict[UUID, tuple[int, int | None]] = {}
         """Up to where each is drained."""
         self._hear: Callable[[str | None, Arrival], None] | None = None
 
@@ -170,13 +170,17 @@ class MemoryStore:
         self._system = msgspec.structs.replace(self._system, **changes)
         return self._system
 
-    async def drain(self, spool: UUID, batches: Sequence[Batch], *, start: int, end: int) -> Drained:
-        before = self._spools.get(spool, 0)
+    async def drain(
+        self, spool: UUID, batches: Sequence[Batch], *, start: int, end: int, set_aside: bool = False
+    ) -> Drained:
+        before, set_aside_from = self._spools.get(spool, (0, None))
         if before > start:
-            return Drained(before)
+            return Drained(before, set_aside_from=set_aside_from)
         pushed = await self.push(batches) if batches else None
-        self._spools[spool] = max(before, end)
-        return Drained(self._spools[spool], pushed)
+        if before < end:
+            before, set_aside_from = end, start if set_aside else set_aside_from
+        self._spools[spool] = before, set_aside_from
+        return Drained(before, pushed, set_aside_from)
 
     # Queues and partitions
 

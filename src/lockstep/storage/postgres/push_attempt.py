@@ -205,13 +205,14 @@ class Attempt:
                 return refusals.queue_full(queue, depth=depth, max_size=max_size, new=count)
         raise AssertionError("the procedure says that a queue is full")
 
-    def occupancy(self, row: Any) -> dict[str, Occupancy | None]:
-        """How full each queue of the call is now; None for a queue without a max_size."""
+    def occupancy(self, row: Any) -> dict[str, Occupancy]:
+        """How full each queue of the call is now that has a max_size."""
         if row[9] is None:
-            return dict.fromkeys(self.queues)
+            return {}
         return {
-            queue: None if max_size is None else Occupancy(depth, max_size - depth)
+            queue: Occupancy(depth, max_size - depth)
             for queue, depth, max_size in zip(self.queues, row[9], row[10], strict=True)
+            if max_size is not None
         }
 
     def segments(self, row: Any) -> list[tuple[int, Segment]]:

@@ -8,7 +8,7 @@ was out of date, and without those of its messages that turned out to be duplica
 from __future__ import annotations
 
 from base64 import b64decode
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -114,13 +114,15 @@ def push(
     for _ in range(_STALE_ATTEMPTS_MAX):
         known = yield from _resolve(lanes, names, at)
         attempt = yield from _attempt(lanes, known, encryption)
+        # Before the push, which may be a transaction of its own: a question after it that fails would make it look as
+        # if it had failed, and it would be done twice.
+        untold = yield from _occupancy([queue for queue in lanes.by_queue if queue not in attempt.queues])
         if not attempt.lanes:
-            occupancy = yield from _occupancy(lanes.by_queue, {})
-            return Pushed(PushResult(batches, Placements(batches, lanes, attempt), occupancy=occupancy), [])
+            return Pushed(PushResult(batches, Placements(batches, lanes, attempt), occupancy=untold), [])
         row = yield from _call(attempt, at, lock_seconds, overtake)
         match row[0]:
             case "ok":
-                occupancy = yield from _occupancy(lanes.by_queue, attempt.occupancy(row))
+                occupancy = untold | attempt.occupancy(row)
                 placements = Placements(batches, lanes, attempt, uuids=row[3], first_seqs=row[4])
                 return Pushed(PushResult(batches, placements, occupancy=occupancy), attempt.segments(row))
             case "duplicates":
@@ -237,14 +239,12 @@ def _all_known(lanes: Lanes, names: NameCache) -> bool:
     return True
 
 
-def _occupancy(queues: Iterable[str], told: dict[str, Occupancy | None]) -> Conversation[dict[str, Occupancy]]:
-    """How full the queues are. Those of which the push did not tell, because it had only duplicates, are asked."""
-    known = {queue: occupancy for queue, occupancy in told.items() if occupancy is not None}
-    untold = [queue for queue in queues if queue not in told]
-    if untold:
-        for name, depth, max_size in (yield Call("occupancy", _OCCUPANCY, (untold,))):
-            known[name] = Occupancy(depth, max(max_size - depth, 0))
-    return known
+def _occupancy(queues: list[str]) -> Conversation[dict[str, Occupancy]]:
+    """How full queues are of which the push does not tell, because it has only duplicates for them."""
+    if not queues:
+        return {}
+    rows = yield Call("occupancy", _OCCUPANCY, (queues,))
+    return {name: Occupancy(depth, max(max_size - depth, 0)) for name, depth, max_size in rows}
 
 
 def _attempt(lanes: Lanes, known: dict[str, QueueNames], encryption: Encryption) -> Conversation[Attempt]:

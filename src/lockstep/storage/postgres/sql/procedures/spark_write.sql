@@ -2,7 +2,7 @@
 --
 -- Guarantees: a batch of a sink is written once, wholly or not at all; seqs are dense and in commit order as with every push;
 -- a transaction id is stored once; nothing of an attempt that the commit does not name is written.
--- Locks: the sink's row, then queue rows by name (those with a max_size, and those that get new partitions), partition rows
+-- Locks: the sink's row, the staged parts, then queue rows by name (those with a max_size, and those that get new partitions), partition rows
 -- by id, cursor rows. What is read after the locks is read by later statements: hence READ COMMITTED only.
 -- Indexes: spark_stage_pkey, spark_stage_sink, spark_stage_age; those of a push.
 
@@ -55,8 +55,9 @@ begin
     end if;
 end $$;
 
--- Compares what is staged with what the tasks say that they staged, creates queues and partitions that are missing, and takes
--- all locks that the push needs, with those of acking the given leases. Raises SQLSTATE LS007 where the stage is not complete.
+-- Holds what is staged, so that nobody removes it before it is pushed, and compares it with what the tasks say that they staged.
+-- Then creates queues and partitions that are missing, and takes all locks that the push needs, with those of acking the given
+-- leases. Raises SQLSTATE LS007 where the stage is not complete.
 create or replace function lockstep.spark_open(_attempts uuid[], _parts int[], _messages bigint[], _lease_ids uuid[], _at timestamptz) returns void language plpgsql as $$
 declare
     _wrong record;
@@ -65,6 +66,7 @@ declare
     _partition_ids bigint[];
 begin
     perform lockstep.check_isolation();
+    perform 1 from lockstep.spark_stage s where s.attempt = any (_attempts) order by s.attempt, s.part for update;
     select t.attempt, t.messages, s.messages as staged into _wrong
     from unnest(_attempts, _parts, _messages) t (attempt, parts, messages)
     cross join lateral (
@@ -198,23 +200,25 @@ create or replace function lockstep.spark_read(_stream text, _at timestamptz) re
 $$;
 
 -- Removes what dead attempts of a sink have left, up to a batch, and what anybody's have left for so long that nobody will
--- commit it.
+-- commit it. What somebody is committing stays.
 create or replace function lockstep.spark_sweep(_sink text, _batch_id bigint, _seconds double precision, _at timestamptz) returns int language plpgsql as $$
 declare
     _swept int;
 begin
-    delete from lockstep.spark_stage s where (s.attempt, s.part) in (
-        select d.attempt, d.part from lockstep.spark_stage d where d.sink = _sink and d.batch_id <= _batch_id
-        union
+    with of_sink as (
+        select d.attempt, d.part from lockstep.spark_stage d where d.sink = _sink and d.batch_id <= _batch_id for update skip locked
+    ), old as (
         select d.attempt, d.part from lockstep.spark_stage d
-        where d.staged_at < coalesce(_at, clock_timestamp()) - make_interval(secs => _seconds)
-    );
+        where d.staged_at < coalesce(_at, clock_timestamp()) - make_interval(secs => _seconds) for update skip locked
+    )
+    delete from lockstep.spark_stage s where (s.attempt, s.part) in (table of_sink union table old);
     get diagnostics _swept = row_count;
     return _swept;
 end $$;
 
 -- Removes what was staged, or leased, before a time and is of no use to anybody any more.
 create or replace function lockstep.spark_prune(_before timestamptz) returns void language sql as $$
-    delete from lockstep.spark_stage s where s.staged_at < _before;
+    with old as (select d.attempt, d.part from lockstep.spark_stage d where d.staged_at < _before for update skip locked)
+    delete from lockstep.spark_stage s where (s.attempt, s.part) in (table old);
     delete from lockstep.spark_lease l where l.leased_at < _before;
 $$;

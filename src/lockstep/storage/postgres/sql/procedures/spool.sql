@@ -29,16 +29,19 @@ end $$;
 
 -- Begins to drain a part of a spool: returns up to where it was drained before. If that is beyond _start, the part was
 -- drained already, wholly or to there, and the caller must not push it; else it counts as drained when this commits.
+-- With _aside it is a record that is set aside, because it is refused. The answer says where the last such record begins:
+-- one who lost the answer to that learns from it whether the record was set aside or pushed after all.
 -- Locks the row of the spool, before anything else, so that two who drain the same part come one after the other.
-create or replace function lockstep.drain_spool(_id uuid, _start bigint, _end bigint, _at timestamptz) returns bigint language plpgsql as $$
+create or replace function lockstep.drain_spool(
+    _id uuid, _start bigint, _end bigint, _aside boolean, _at timestamptz, out _place bigint, out _set_aside_from bigint
+) language plpgsql as $$
 declare
     _now timestamptz := coalesce(_at, clock_timestamp());
-    _place bigint;
 begin
     insert into lockstep.spool (id, drained_to, changed_at) values (_id, 0, _now) on conflict (id) do nothing;
-    select s.drained_to into _place from lockstep.spool s where s.id = _id for no key update;
+    select s.drained_to, s.set_aside_from into _place, _set_aside_from from lockstep.spool s where s.id = _id for no key update;
     if _place <= _start and _place < _end then
-        update lockstep.spool s set drained_to = _end, changed_at = _now where s.id = _id;
+        _set_aside_from := case when _aside then _start else _set_aside_from end;
+        update lockstep.spool s set drained_to = _end, set_aside_from = _set_aside_from, changed_at = _now where s.id = _id;
     end if;
-    return _place;
 end $$;
