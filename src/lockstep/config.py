@@ -299,6 +299,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     slice_partitions_max: Annotated[
         _Count, _help("Most partitions that one transaction of a clear, or of a deletion of a queue, goes over.")
     ] = 1_000
+    expire_messages_max: Annotated[
+        _Count, _help("Most messages that one transaction of a pop, or of maintenance, passes because they expired.")
+    ] = 2_000
+    expire_seconds_max: Annotated[
+        _Seconds, _help("A pop passes expired messages for this long; then it looks for what is fresh behind them.")
+    ] = 0.5
     names_allow_whitespace: Annotated[bool, _help("Whether the name of a work queue may contain whitespace.")] = False
     balance_interval_seconds: Annotated[
         float, Meta(ge=0.01, le=3600), _help("How often a server asks how full the partitions of a balanced queue are.")

@@ -79,6 +79,8 @@ class Pruned:
     partitions: int = 0
     next: Place | None = None
     """Where the next batch begins; None at the end of the walk."""
+    problem: str | None = None
+    """Why nothing could be done in a queue, of which the rest is left out."""
 
 
 @dataclass(frozen=True, slots=True)

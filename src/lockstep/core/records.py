@@ -64,6 +64,8 @@ class Popped:
     """In a shared group each message is acknowledged by itself."""
     no_queue: bool = False
     """The queue that it was to be from did not exist."""
+    unfinished: bool = False
+    """More may be due behind messages that expired, which were too many to be passed at once."""
 
     def __len__(self) -> int:
         return sum(len(run.columns.payloads) for run in self.runs)

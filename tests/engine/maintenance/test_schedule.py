@@ -196,6 +196,24 @@ async def test_failing_duty_is_logged_shown_and_tried_again(clock: SetClock, cap
     assert failing.passes == 2
 
 
+class Partial(Counting):
+    """A duty that leaves a queue out."""
+
+    async def run_once(self) -> DutyReport:
+        await super().run_once()
+        return DutyReport({"messages": 3}, problems=("queue q: it is locked",))
+
+
+async def test_queue_that_a_duty_left_out_is_told_with_what_it_did(
+    clock: SetClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = MemoryStore(clock=clock)
+    await Maintenance(store, Config(), duties=[]).run_due(Partial())
+    [shown] = await store.duties()
+    assert (shown.last_error, shown.last_effect, shown.failures) == ("queue q: it is locked", {"messages": 3}, 1)
+    assert [record.getMessage() for record in caplog.records] == ["duty_failed"]
+
+
 async def test_database_that_is_away_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
     config = Config(connect_attempts_max=1, breaker_failures_max=1, breaker_open_seconds=60)
     away = PostgresStore("postgresql://nobody@localhost:1/none", config=config, breaker=True)

@@ -44,6 +44,7 @@ RELEASED = {
     "0016_ballast.sql": "7d556c2e3dff6418a3c0c766cda2454713928dc9f46681d56e26944645044fa4",
     "0017_shared_complete.sql": "7499d3a067d3537b3fc2334cd100f7c9dbb9f29ed0fec2a1244f732e3ca9d022",
     "0018_load.sql": "aaa717285204a12d9f05e96ba57ddb106d67533dfc68170ba8b50f09644bcd84",
+    "0019_expiry_slices.sql": "d96efa5ea4a247aebb0af2f13c37dfb27438944eaed82ce7f04421b0c8cbc722",
 }
 
 

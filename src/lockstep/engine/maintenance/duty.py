@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from lockstep.core.maintenance import Place
+from lockstep.core.maintenance import Place, Pruned
 
 
 class _Batch(Protocol):
@@ -17,7 +17,7 @@ class _Batch(Protocol):
 
 _Done = TypeVar("_Done", bound=_Batch)
 
-_ERROR_LENGTH_MAX = 1_000
+ERROR_LENGTH_MAX = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,8 @@ class DutyReport:
     """For people; kept until the next pass."""
     more: bool = False
     """It ended early: there is more to do at once."""
+    problems: tuple[str, ...] = ()
+    """Why some queues were left out; the others were seen to."""
 
 
 class Duty(Protocol):
@@ -40,7 +42,12 @@ class Duty(Protocol):
 
 def duty_error(error: Exception) -> str:
     """What is kept of the error that a pass failed with."""
-    return f"{type(error).__name__}: {error}"[:_ERROR_LENGTH_MAX]
+    return f"{type(error).__name__}: {error}"[:ERROR_LENGTH_MAX]
+
+
+def problems_of(batches: Iterable[Pruned]) -> tuple[str, ...]:
+    """The problems that batches met, each once."""
+    return tuple(dict.fromkeys(batch.problem for batch in batches if batch.problem is not None))
 
 
 class Walk:

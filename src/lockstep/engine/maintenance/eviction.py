@@ -4,7 +4,7 @@ anyway; this is for where nobody pops, so that they do not fill the queue."""
 from __future__ import annotations
 
 from lockstep.config import Config
-from lockstep.engine.maintenance.duty import DutyReport, Walk
+from lockstep.engine.maintenance.duty import DutyReport, Walk, problems_of
 from lockstep.storage.base import Store
 
 
@@ -29,4 +29,5 @@ class Eviction:
             "eviction": sum(batch.messages for batch in batches),
             "expiry": sum(batch.messages for batch in expired),
         }
-        return DutyReport(effect, more=not (self._walk.ended and self._expiry_walk.ended))
+        more = not (self._walk.ended and self._expiry_walk.ended)
+        return DutyReport(effect, more=more, problems=problems_of(batches + expired))

@@ -18,7 +18,7 @@ from uuid import uuid4
 from lockstep.config import Config
 from lockstep.engine.maintenance.consistency import Consistency
 from lockstep.engine.maintenance.deleted_queues import DeletedQueues
-from lockstep.engine.maintenance.duty import Duty, DutyReport, duty_error
+from lockstep.engine.maintenance.duty import ERROR_LENGTH_MAX, Duty, DutyReport, duty_error
 from lockstep.engine.maintenance.ended_operations import EndedOperations
 from lockstep.engine.maintenance.eviction import Eviction
 from lockstep.engine.maintenance.history import History
@@ -141,7 +141,11 @@ class Maintenance:
             _log_failure(duty, error)
             await self._store.finish_duty(duty.name, by=self.name, error=duty_error(error))
             return None
-        await self._store.finish_duty(duty.name, by=self.name, effect=report.effect, more=report.more)
+        problem = None
+        if report.problems:
+            problem = "; ".join(report.problems)[:ERROR_LENGTH_MAX]
+            logger.error("duty_failed", extra={"action": "duty_failed", "duty": duty.name, "error": problem})
+        await self._store.finish_duty(duty.name, by=self.name, effect=report.effect, error=problem, more=report.more)
         logger.debug("duty_done", extra={"action": "duty_done", "duty": duty.name, "effect": report.effect})
         return report
 

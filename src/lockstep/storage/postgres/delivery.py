@@ -65,6 +65,7 @@ _ACK_ITEMS = (
     "$7::text[], $8::timestamptz[], $9::timestamptz)"
 )
 _RENEW = "select * from lockstep.renew($1::uuid[], $2::bigint[], $3::timestamptz)"
+_PASS_NONE = "set local lockstep.passes_left = '0'"
 _NO_LEASE = "00000000-0000-0000-0000-000000000000"
 _HOLD_LEASES = "select * from lockstep.hold_leases($1::uuid[], $2::timestamptz)"
 _LOCK = "select lockstep.lock_for_transaction($1::int[], $2::bigint[], $3::uuid[])"
@@ -83,6 +84,8 @@ class _Claim:
 
 
 class Delivery(Forwarding):
+    expire_seconds_max: float
+
     async def push(self, batches: Sequence[Batch], *, lock_seconds: float | None = None) -> PushResult:
         queues = {batch.queue for batch in batches}
         conversation = partial(self._push_conversation, batches, lock_seconds)
@@ -146,17 +149,34 @@ class Delivery(Forwarding):
         return popped
 
     async def _pop_claims(self, requests: Sequence[PopRequest], claims: Sequence[_Claim]) -> list[Popped]:
+        """Pop; a request that found nothing but what expired goes on, in transactions that pass some of it each. When
+        that has taken long enough it is asked what is fresh behind the rest."""
+        popped = await self._pop_once(requests, claims)
+        if not any([answer.unfinished for answer in popped]):
+            return popped
+        until = time.monotonic() + self.expire_seconds_max
+        late = False
+        while not late and (left := {i for i, answer in enumerate(popped) if answer.unfinished and not answer.runs}):
+            late = time.monotonic() >= until
+            again = await self._pop_once(requests, [one for one in claims if one.request in left], pass_none=late)
+            popped = [again[i] if i in left else answer for i, answer in enumerate(popped)]
+        return popped
+
+    async def _pop_once(
+        self, requests: Sequence[PopRequest], claims: Sequence[_Claim], *, pass_none: bool = False
+    ) -> list[Popped]:
         shared = {claim.request for claim in claims if claim.shared}
         leases = [shared_lease(time.time_ns()) if i in shared else uuid7(time.time_ns()) for i in range(len(requests))]
         call = _pop_call(claims, requests, leases, self.now())
         names = {claim.queue_id: claim.queue for claim in claims}
+        on = partial(self._pop_on, requests, call, names, pass_none)
         try:
-            if any([request.auto_ack for request in requests]):
-                return await self._pop_at_once(requests, call, names)
+            if pass_none or any([request.auto_ack for request in requests]):
+                # No lease holds what an auto-ack passes, so it is read before that is committed.
+                return await self.database.transaction(on)
             rows = await self.database.fetch("pop", *call)
         except Dying:
-            work = partial(self._pop_on, requests, call, names)
-            return await self._forwarding(work, hurry=True)
+            return await self._forwarding(on, hurry=True)
         try:
             return await self._filled(requests, rows, names)
         except LockstepError:
@@ -164,19 +184,16 @@ class Delivery(Forwarding):
             await self.ack([Ack(lease_id=str(lease), status="released") for lease in leases])
             raise
 
-    async def _pop_at_once(
-        self, requests: Sequence[PopRequest], call: tuple[Any, ...], names: dict[int, str]
-    ) -> list[Popped]:
-        """No lease holds what an auto-ack passes, so it is read before that is committed."""
-        return await self.database.transaction(partial(self._pop_on, requests, call, names))
-
     async def _pop_on(
         self,
         requests: Sequence[PopRequest],
         call: tuple[Any, ...],
         names: dict[int, str],
+        pass_none: bool,
         connection: asyncpg.Connection[Any],
     ) -> list[Popped]:
+        if pass_none:
+            await connection.execute(_PASS_NONE)
         rows = await self.database.on(connection, "pop", *call)
         return await self._filled(requests, rows, names, connection)
 
@@ -246,9 +263,10 @@ class Delivery(Forwarding):
         segments = await self._load_segments([row[7] for row in rows], connection)
         for row in rows:
             segment = segments.get(row[7])
-            if segment is None:
-                continue  # removed since: the lease on it runs out by itself
             answer = popped[row[0]]
+            if segment is None:  # removed since: the lease on it runs out by itself
+                answer.unfinished = answer.unfinished or row[2] is None
+                continue
             answer.runs.append(_run(queues[row[1]], row, segment))
             if row[9] is not None:
                 answer.lease_id = str(row[10])

@@ -7,15 +7,14 @@ others need no transaction of several statements.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
 import asyncpg
 
 from lockstep.core.dead_queue import dead_copy
-from lockstep.core.messages import Batch, Run
+from lockstep.core.messages import Batch, PushResult, Run
 from lockstep.core.records import arrivals_of
 from lockstep.storage.postgres import pushing, sql
 from lockstep.storage.postgres.cache import NameCache, Segment, SegmentCache
@@ -30,6 +29,10 @@ _LOCK = "select lockstep.lock_for_transaction('{}'::int[], $1::bigint[], $2::uui
 _TAKE = "select * from lockstep.take_forwards()"
 _NOTE = "select lockstep.note_copies($1::bigint[], $2::bigint[], $3::bigint[])"
 _HURRY = "set local lock_timeout = '100ms'"
+
+_COPIED_AT_ONCE = 10_000
+_COPIED_BYTES = 32 * 1024 * 1024
+"""So many messages, and no more bytes than this and one message, are pushed to a dead queue by one call of push."""
 
 
 def forward(
@@ -47,17 +50,49 @@ def forward(
         return None
     if queues is not None:
         queues.update(row[0] for row in rows)
-    segments = yield from _load({row[8] for row in rows}, encryption, cache)
-    batches = [_copy(row, segments) for row in rows]
-    pushed = yield from pushing.push(batches, names, encryption=encryption, at=at, overtake=True)
-    places = pushed.result.placements
-    copies = [[row[10] for row in rows], [one.partition_id for one in places], [one.first_seq for one in places]]
-    yield Call("note_copies", _NOTE, copies)
-    return replace(pushed, untold=True)
+    parts: list[pushing.Pushed] = []
+    segments: dict[int, Segment] = {}
+    for start in range(0, len(rows), _COPIED_AT_ONCE):
+        part = rows[start : start + _COPIED_AT_ONCE]
+        segments = yield from _load({row[8] for row in part}, segments, encryption, cache)
+        copies = [_copy(row, segments) for row in part]
+        for batches in _within_bytes(copies):
+            pushed = yield from pushing.push(batches, names, encryption=encryption, at=at, overtake=True)
+            parts.append(pushed)
+    whole = _joined(parts)
+    places = whole.result.placements
+    noted = [[row[10] for row in rows], [one.partition_id for one in places], [one.first_seq for one in places]]
+    yield Call("note_copies", _NOTE, noted)
+    return whole
 
 
-def _load(ids: set[int], encryption: Encryption, cache: SegmentCache | None) -> Conversation[dict[int, Segment]]:
-    found = {} if cache is None else {one: segment for one in ids if (segment := cache.get(one)) is not None}
+def _within_bytes(copies: Sequence[Batch]) -> Iterator[list[Batch]]:
+    """The copies in parts that a segment has room for."""
+    part: list[Batch] = []
+    size = 0
+    for copy in copies:
+        if part and size >= _COPIED_BYTES:
+            yield part
+            part, size = [], 0
+        part.append(copy)
+        size += len(copy.columns.payloads[0])
+    yield part
+
+
+def _joined(parts: Sequence[pushing.Pushed]) -> pushing.Pushed:
+    """What was pushed one after the other, as one. Where it is much, it is not worth a place in a cache."""
+    batches = [batch for part in parts for batch in part.result.batches]
+    placements = [placement for part in parts for placement in part.result.placements]
+    segments = parts[0].segments if len(parts) == 1 else []
+    return pushing.Pushed(PushResult(batches, placements), segments, untold=True)
+
+
+def _load(
+    ids: set[int], known: dict[int, Segment], encryption: Encryption, cache: SegmentCache | None
+) -> Conversation[dict[int, Segment]]:
+    found = {one: known[one] for one in ids & known.keys()}
+    if cache is not None:
+        found.update({one: segment for one in ids - found.keys() if (segment := cache.get(one)) is not None})
     missing = list(ids - found.keys())
     if missing:
         rows = yield Call("segment_load", sql.query("segment_load"), [missing])

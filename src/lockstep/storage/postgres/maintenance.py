@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import Any
 
@@ -17,8 +19,11 @@ from lockstep.core.maintenance import (
     Removal,
     Sample,
 )
+from lockstep.errors import LockstepError
 from lockstep.storage.postgres.forwarding import Forwarding
 from lockstep.storage.postgres.removing import Removing
+
+logger = logging.getLogger("lockstep.storage")
 
 _PRUNE_FIND = "select * from lockstep.prune_find($1, $2, $3, $4, $5, $6::timestamptz)"
 _PRUNE = (
@@ -32,6 +37,9 @@ _FINISH_DUTY = "select lockstep.finish_duty($1, $2, $3::jsonb, $4, $5, $6::times
 _SAMPLED_QUEUES = "select q.id, coalesce($1::timestamptz, clock_timestamp()) from lockstep.queue q order by q.name"
 _SAMPLE = "select lockstep.sample($1, $2::timestamptz)"
 
+_EXPIRING_QUEUE = (
+    "select q.name from lockstep.queue q where q.name >= $1 and lockstep.may_expire(q) order by q.name limit 1"
+)
 _PRUNE_EXPIRED = "select * from lockstep.prune_expired($1, $2, $3, $4::timestamptz)"
 _PARTITIONS_LOOKED_AT_MAX = 1_000
 _AFTER = "\x01"
@@ -50,20 +58,32 @@ class Maintenance(Forwarding, Removing):
         queue, queue_id, segment_ids, with_ids, looked_at = found
         if queue is None:
             return Pruned()
-        removed = 0
-        if segment_ids:
-            ids, unread = await self._ids_in(with_ids or [])
-            given = (queue_id, kind, segment_ids, unread, *ids.all(), self.now())
-            removed = (await self.database.fetch("prune", _PRUNE, *given))[0][0]
-        return Pruned(removed, next=Place(queue, looked_at))
+
+        async def remove() -> Pruned:
+            removed = 0
+            if segment_ids:
+                ids, unread = await self._ids_in(with_ids or [])
+                given = (queue_id, kind, segment_ids, unread, *ids.all(), self.now())
+                removed = (await self.database.fetch("prune", _PRUNE, *given))[0][0]
+            return Pruned(removed, next=Place(queue, looked_at))
+
+        return await _apart(queue, remove)
 
     async def _prune_expired(self, place: Place, limit: int) -> Pruned:
-        given = (_PRUNE_EXPIRED, place.queue, place.after, min(limit, _PARTITIONS_LOOKED_AT_MAX), self.now())
-        rows = await self._forwarding(lambda connection: self.database.on(connection, "prune_expired", *given))
-        queue, looked_at, passed = rows[0]
-        if queue is None:
-            return Pruned(passed)
-        return Pruned(passed, next=Place(queue + _AFTER) if looked_at is None else Place(queue, looked_at))
+        found = await self.database.fetch("expiring_queue", _EXPIRING_QUEUE, place.queue)
+        if not found:
+            return Pruned()
+        queue = found[0][0]
+        after = place.after if queue == place.queue else 0
+        given = (_PRUNE_EXPIRED, queue, after, min(limit, _PARTITIONS_LOOKED_AT_MAX), self.now())
+
+        async def expire() -> Pruned:
+            rows = await self._forwarding(lambda connection: self.database.on(connection, "prune_expired", *given))
+            found, looked_at, passed = rows[0]
+            name = found or queue  # nothing in it expires any more, nor in those after it
+            return Pruned(passed, next=Place(name + _AFTER) if looked_at is None else Place(name, looked_at))
+
+        return await _apart(queue, expire)
 
     async def prune_partitions(self, idle_seconds: float, *, after: Place | None = None, limit: int) -> Pruned:
         given = ((after or START).after, float(idle_seconds), limit, self.now())
@@ -132,6 +152,18 @@ class Maintenance(Forwarding, Removing):
         rows = await self._query("removal_list", queue, from_at, to_at, *place, limit)
         fields = Removal.__struct_fields__
         return [Removal(**dict(zip(fields, row, strict=True))) for row in rows]
+
+
+async def _apart(queue: str, work: Callable[[], Awaitable[Pruned]]) -> Pruned:
+    """Some of the work of a walk over all queues: what fails in one queue does not keep it from those after it."""
+    try:
+        return await work()
+    except LockstepError as error:
+        if error.details.get("unreachable"):
+            raise
+        fields = {"action": "queue_not_pruned", "queue": queue, "error": str(error)}
+        logger.warning("queue_not_pruned", extra=fields)
+        return Pruned(next=Place(queue + _AFTER), problem=f"queue {queue}: {error}")
 
 
 def _duty_info(row: Any) -> DutyInfo:

@@ -52,6 +52,8 @@ class PoolSettings:
     client_check_seconds: float = 2
     keepalive_seconds: float = 15
     transaction_attempts_max: int = 10
+    passes_max: int = 2_000
+    """How many expired messages one transaction may pass (sql/procedures/expiry.sql)."""
     breaker_failures_max: int = 0
     """0: without a breaker."""
     breaker_open_seconds: float = 1
@@ -360,6 +362,7 @@ async def connect(dsn: str, settings: PoolSettings, *, application_name: str = "
                     client_check_seconds=settings.client_check_seconds,
                     keepalive_seconds=settings.keepalive_seconds,
                 ),
+                "lockstep.passes_left": str(settings.passes_max),
                 **ISOLATION,
                 **PLANNER,
             },

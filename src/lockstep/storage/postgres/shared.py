@@ -126,12 +126,14 @@ class Shared:
         return found
 
     async def _load_segments(
-        self, segment_ids: Iterable[int], connection: asyncpg.Connection[Any] | None = None
+        self, segment_ids: Iterable[int | None], connection: asyncpg.Connection[Any] | None = None
     ) -> dict[int, Segment]:
         """The segments, from memory where they are there. One that was removed meanwhile is not in the result."""
         loaded: dict[int, Segment] = {}
         missing: list[int] = []
         for segment_id in set(segment_ids):
+            if segment_id is None:
+                continue
             segment = self.segments.get(segment_id)
             if segment is None:
                 missing.append(segment_id)

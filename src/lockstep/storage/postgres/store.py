@@ -70,6 +70,7 @@ class PostgresStore(
         self.timing = Timing(config.schedule_min_seconds, config.cron_late_seconds_max)
         self.slice_messages_max = config.slice_messages_max
         self.slice_partitions_max = config.slice_partitions_max
+        self.expire_seconds_max = config.expire_seconds_max
         self._clock = clock
         self._breaker = breaker
         self._signals = Signals(self.database, self.names, self.segments)
@@ -134,6 +135,7 @@ def _pool_settings(config: Config, *, breaker: bool) -> PoolSettings:
         client_check_seconds=config.client_check_seconds,
         keepalive_seconds=config.keepalive_seconds,
         transaction_attempts_max=config.transaction_attempts_max,
+        passes_max=config.expire_messages_max,
         breaker_failures_max=config.breaker_failures_max if breaker else 0,
         breaker_open_seconds=config.breaker_open_seconds,
         breaker_silent_seconds=config.breaker_silent_seconds,

@@ -17,7 +17,20 @@ create or replace function lockstep.may_expire(_queue lockstep.queue) returns bo
     select _queue.expire_seconds > 0 or _queue.expiring
 $$;
 
--- The stored messages in (_after, _upto] that expired, as ranges that lie within a run each.
+-- How many messages this transaction may still pass because they expired, or died under a lease that ran out: such calls work
+-- in slices. What a connection sets (`expire_messages_max`) holds for each of its transactions anew.
+create or replace function lockstep.passes_left() returns int language sql volatile as $$
+    select coalesce(nullif(current_setting('lockstep.passes_left', true), ''), '2000')::int
+$$;
+
+-- Takes so many from what is left, in this transaction.
+create or replace function lockstep.note_passes(_passed bigint) returns void language plpgsql as $$
+begin
+    perform set_config('lockstep.passes_left', greatest(lockstep.passes_left() - _passed, 0)::text, true);
+end $$;
+
+-- The stored messages in (_after, _upto] that expired, as ranges that lie within a run each. The times of a segment are an
+-- array, which is read once per run and not once per message.
 create or replace function lockstep.expired_between(_partition_id bigint, _after bigint, _upto bigint, _queue lockstep.queue, _now timestamptz)
 returns table (first_seq bigint, last_seq bigint) language sql stable as $$
     select greatest(r.first_seq, _after + 1), least(r.last_seq, _upto)
@@ -25,20 +38,27 @@ returns table (first_seq bigint, last_seq bigint) language sql stable as $$
     join lockstep.segment s on s.id = r.segment_id
     where s.expires_at is null and lockstep.is_expired(s.created_at, null, _queue, _now)
     union all
-    select t.seq, t.seq
+    select greatest(r.first_seq, _after + 1) + t.o - 1, greatest(r.first_seq, _after + 1) + t.o - 1
     from lockstep.runs_between(_partition_id, _after, _upto) r
     join lockstep.segment s on s.id = r.segment_id and s.expires_at is not null
-    cross join lateral generate_series(greatest(r.first_seq, _after + 1), least(r.last_seq, _upto)) t (seq)
-    where lockstep.is_expired(s.created_at, s.expires_at[r.ordinal + t.seq - r.first_seq + 1], _queue, _now)
+    cross join lateral unnest(s.expires_at[
+        r.ordinal + greatest(_after + 1 - r.first_seq, 0) + 1 : r.ordinal + least(r.last_seq, _upto) - r.first_seq + 1
+    ]) with ordinality t (at, o)
+    where lockstep.is_expired(s.created_at, t.at, _queue, _now)
 $$;
 
--- The expired messages that come next after _acked, without one in between that is not expired: the seq of the last of
--- them; null if the next message is not expired. Reads no further than that.
-create or replace function lockstep.expired_upto(_partition_id bigint, _acked bigint, _queue lockstep.queue, _now timestamptz) returns bigint language plpgsql stable as $$
+-- The expired messages that come next after _acked, without one in between that is not expired: the seq of the last of them;
+-- null if the next message is not expired. It reads no further than that, and ends after _limit: messages, or, where
+-- nothing is written down for each, runs. _looked is how many.
+create or replace function lockstep.expired_upto(
+    _partition_id bigint, _acked bigint, _queue lockstep.queue, _now timestamptz, _limit bigint, out _upto bigint, out _looked bigint
+) language plpgsql stable as $$
 declare
     _run record;
-    _upto bigint;
+    _n bigint;
+    _alive bigint;
 begin
+    _looked := 0;
     for _run in
         select greatest(r.first_seq, _acked + 1) as first_seq, r.last_seq, r.ordinal - r.first_seq + 1 as shift, s.created_at, s.expires_at
         from lockstep.run r join lockstep.segment s on s.id = r.segment_id
@@ -47,22 +67,30 @@ begin
               (select f.first_seq from lockstep.run f where f.partition_id = _partition_id and f.first_seq <= _acked + 1 order by f.first_seq desc limit 1), 0)
         order by r.first_seq
     loop
-        if _run.expires_at is null then
-            if not lockstep.is_expired(_run.created_at, null, _queue, _now) then
-                return _upto;
-            end if;
-            _upto := _run.last_seq;
-            continue;
+        exit when _looked >= _limit;
+        _n := _run.last_seq - _run.first_seq + 1;
+        if _queue.on_expired = 'dead' or _run.expires_at is not null then
+            _n := least(_n, _limit - _looked);
         end if;
-        for _seq in _run.first_seq .. _run.last_seq loop
-            if not lockstep.is_expired(_run.created_at, _run.expires_at[_seq + _run.shift], _queue, _now) then
-                return _upto;
-            end if;
-            _upto := _seq;
-        end loop;
+        if _run.expires_at is null then
+            exit when not lockstep.is_expired(_run.created_at, null, _queue, _now);
+            _alive := null;
+        else
+            _alive := (
+                select min(t.o) from unnest(_run.expires_at[_run.first_seq + _run.shift : _run.first_seq + _n - 1 + _run.shift]) with ordinality t (at, o)
+                where not lockstep.is_expired(_run.created_at, t.at, _queue, _now));
+            exit when _alive = 1;
+        end if;
+        _upto := _run.first_seq + coalesce(_alive - 1, _n) - 1;
+        _looked := _looked + case when _queue.on_expired = 'dead' or _run.expires_at is not null then coalesce(_alive - 1, _n) else 1 end;
+        exit when _alive is not null;
     end loop;
-    return _upto;
 end $$;
+
+-- Whether the next message after _acked expired.
+create or replace function lockstep.is_head_expired(_partition_id bigint, _acked bigint, _queue lockstep.queue, _now timestamptz) returns boolean language sql stable as $$
+    select e._upto is not null from lockstep.expired_upto(_partition_id, _acked, _queue, _now, 1) e
+$$;
 
 -- Where a lease from _acked to _upto must end: before the first message that expired. (Its head is not expired.)
 create or replace function lockstep.before_expired(_partition_id bigint, _acked bigint, _upto bigint, _queue lockstep.queue, _now timestamptz) returns bigint language sql stable as $$
@@ -72,17 +100,21 @@ create or replace function lockstep.before_expired(_partition_id bigint, _acked 
 $$;
 
 -- Passes the expired messages that come next on a cursor that is locked and free of a live lease (rules.overdue); returns up
--- to where. Their dead letters are recorded where the queue says so; the head's has the attempts that it had.
+-- to where. Their dead letters are recorded where the queue says so; the head's has the attempts that it had. Passes no more
+-- than this transaction may: then the next message may be an expired one.
 create or replace function lockstep.pass_expired(
     _partition_id bigint, _group_id int, _acked bigint, _attempts int, _queue lockstep.queue, _now timestamptz
 ) returns bigint language plpgsql as $$
 declare
-    _upto bigint := lockstep.expired_upto(_partition_id, _acked, _queue, _now);
+    _upto bigint;
+    _looked bigint;
     _head bigint;
 begin
+    select e._upto, e._looked into _upto, _looked from lockstep.expired_upto(_partition_id, _acked, _queue, _now, lockstep.passes_left()) e;
     if _upto is null then
         return _acked;
     end if;
+    perform lockstep.note_passes(_looked);
     if _queue.on_expired = 'dead' then
         _head := lockstep.next_seq(_partition_id, _acked);
         insert into lockstep.dead_letter (queue_id, partition_id, seq, group_name, attempts, error, failed_at)
@@ -96,8 +128,8 @@ begin
     return _upto;
 end $$;
 
--- Passes the expired messages of a locked range of a shared group without a live lease; says whether there were any. Their
--- dead letters are recorded where the queue says so.
+-- Passes the expired messages of a locked range of a shared group without a live lease, as many as this transaction may; says
+-- whether there were any. Their dead letters are recorded where the queue says so.
 create or replace function lockstep.shared_pass_expired(_range lockstep.delivery, _queue lockstep.queue, _now timestamptz) returns boolean language plpgsql as $$
 declare
     _gone bigint[];
@@ -111,6 +143,11 @@ begin
     if _gone = '{}' then
         return false;
     end if;
+    _gone := _gone[:lockstep.passes_left()];
+    if _gone = '{}' then
+        return true;
+    end if;
+    perform lockstep.note_passes(cardinality(_gone));
     if _queue.on_expired = 'dead' then
         perform lockstep.shared_deaths(_queue.id, _range.group_id, _range.partition_id, t.seq, t.seq, _range.attempts, 'expired', _now)
         from unnest(_gone) t (seq);
@@ -159,6 +196,7 @@ begin
             when _one.due_at <= _now and not lockstep.shared_put_right(_one, _queue, _now) then _seen
             when _one.due_at > _now and lockstep.shared_pass_expired(_one, _queue, _now) then _seen
             else _one.to_seq end;
+        exit when lockstep.passes_left() = 0;
     end loop;
     return _before - coalesce((
         select sum(lockstep.still_stored(d.partition_id, d.from_seq - 1, d.to_seq)) from lockstep.delivery d
@@ -168,8 +206,8 @@ end $$;
 -- Prune, kind `expiry`: passes what expired ahead of the cursors, and in flight, of the next partitions of the first queue at
 -- or after the place (a queue's name and a partition) that has anything that may expire. Says how many messages were passed,
 -- summed over the groups; _queue is null at the end of the last queue. What is leased or stopped is left alone, and so is a
--- partition that somebody holds for long. After so many ranges as it may look at partitions the call ends, and goes on with the
--- same partition.
+-- partition that somebody holds for long, or whose dead letters would go to such a one. After so many ranges as it may look at
+-- partitions, or when it may pass no more messages, the call ends, and the next goes on with the same partition.
 -- Locks: the queue row in share mode, partition rows (by id), with those to which dead letters go, cursor rows, delivery rows.
 create or replace function lockstep.prune_expired(
     _after_queue text, _after_partition bigint, _partitions int, _at timestamptz, out _queue text, out _next bigint, out _passed bigint
@@ -178,6 +216,8 @@ declare
     _now timestamptz := coalesce(_at, clock_timestamp());
     _one lockstep.queue;
     _ids bigint[];
+    _targets bigint[];
+    _locked bigint[];
     _cursor lockstep.cursor;
     _upto bigint;
     _ranges int := _partitions;
@@ -199,13 +239,15 @@ begin
     _ids := array(
         select distinct c.partition_id from unnest(_ids) t (id) join lockstep.cursor c on c.partition_id = t.id
         where (c.due_at < 'infinity' and not (c.lease_id is not null and c.due_at > _now)
-               and lockstep.expired_upto(c.partition_id, c.acked, _one, _now) is not null)
+               and lockstep.is_head_expired(c.partition_id, c.acked, _one, _now))
            or exists (select 1 from lockstep.shared_expired(c, _one, _now))
     );
     if _ids = '{}' then
         return;
     end if;
-    _ids := lockstep.lock_to_prune(_ids || lockstep.dead_targets(_ids));
+    _targets := lockstep.dead_targets(_ids);
+    _locked := lockstep.lock_to_prune(_ids || _targets);
+    _ids := array(select i from unnest(_ids) i where i = any (_locked) and lockstep.dead_targets(array[i]) <@ _locked);
     for _cursor in
         select c.* from lockstep.cursor c join lockstep.partition p on p.id = c.partition_id
         where c.partition_id = any (_ids) and p.queue_id = _one.id
@@ -215,12 +257,12 @@ begin
             _passed := _passed + lockstep.shared_expire(_range, _one, _now);
             _ranges := _ranges - 1;
         end loop;
-        if _ranges = 0 then
+        if _ranges = 0 or lockstep.passes_left() = 0 then
             _next := _cursor.partition_id - 1;
             exit;
         end if;
         continue when _cursor.due_at is null or _cursor.due_at = 'infinity' or (_cursor.lease_id is not null and _cursor.due_at > _now);
-        continue when lockstep.expired_upto(_cursor.partition_id, _cursor.acked, _one, _now) is null;
+        continue when not lockstep.is_head_expired(_cursor.partition_id, _cursor.acked, _one, _now);
         if _cursor.due_at <= _now then
             _upto := (lockstep.put_right(_cursor, _one, _now)).acked;
         else
@@ -232,6 +274,10 @@ begin
             perform lockstep.count_moves(array[_cursor.group_id], array[_cursor.partition_id], array[_cursor.acked], array[_upto]);
         end if;
         _passed := _passed + lockstep.stored_between(_cursor.partition_id, _cursor.acked, _upto);
+        if lockstep.passes_left() = 0 then
+            _next := _cursor.partition_id - 1;
+            exit;
+        end if;
     end loop;
     if _passed > 0 then
         perform lockstep.note_removal(_one.name, 'expiry', _passed, 0, _now);

@@ -12,6 +12,7 @@
 
 -- One claim per array position: a group's due partitions, or one partition of it. Claims of the same request follow each
 -- other; they share its limits and its lease id. _partition_ids[i] null is any, _lease_ms[i] null the queue's lease time.
+-- A row without a partition says that more is due, behind so much that expired that this transaction may not pass it all.
 create or replace function lockstep.pop(
     _requests int[], _group_ids int[], _partition_ids bigint[], _partition_limits int[], _batches int[], _lease_ms bigint[],
     _lease_ids uuid[], _auto_acks boolean[], _at timestamptz
@@ -42,6 +43,11 @@ begin
                 select * from lockstep.claim(
                     _group_ids[_i], _partition_ids[_i], _partitions, _batch, _lease_ms[_i], _lease_ids[_i], _auto_acks[_i], _now)
             loop
+                if _run.partition_id is null then
+                    request := _requests[_i];
+                    return next;
+                    continue;
+                end if;
                 _partitions := _partitions - (_run.partition_id is distinct from _last_partition)::int;
                 _batch := _batch - (_run.last_seq - _run.first_seq + 1)::int;
                 _last_partition := _run.partition_id;
@@ -157,7 +163,9 @@ end $$;
 
 -- One cursor after the other, each put right before it is claimed: for named partitions, auto-ack, queues with a delay, a
 -- window, a longest wait or an expiry, balanced queues (whose fullest partition comes first), expired leases, and what is
--- left over by removed messages.
+-- left over by removed messages. It passes so many expired messages as its transaction may, and goes over as many cursors that
+-- have nothing to claim; then it still looks for one whose next message is not expired, but not for long. A row without a
+-- partition says that it left something.
 create or replace function lockstep.claim(
     _group_id int, _partition_id bigint, _partitions int, _batch int, _lease_ms bigint, _lease_id uuid, _auto_ack boolean, _now timestamptz
 ) returns table (
@@ -170,6 +178,8 @@ declare
     _cursor lockstep.cursor;
     _upto bigint;
     _until timestamptz;
+    _left bigint[] := '{}';
+    _looks int := greatest(lockstep.passes_left(), 100);
 begin
     select q.* into _queue from lockstep.consumer_group g join lockstep.queue q on q.id = g.queue_id where g.id = _group_id;
     if not found or (_partition_id is not null and not exists (select 1 from lockstep.partition p where p.id = _partition_id)) then
@@ -178,18 +188,32 @@ begin
     _until := _now + coalesce(_lease_ms * interval '1 ms', make_interval(secs => _queue.lease_seconds));
     while _partitions > 0 and _batch > 0 loop
         if _partition_id is null and _queue.partitions > 0 then
-            select c.* into _cursor from lockstep.cursor c where c.group_id = _group_id and c.due_at <= _now
+            select c.* into _cursor from lockstep.cursor c where c.group_id = _group_id and c.due_at <= _now and c.partition_id <> all (_left)
             order by lockstep.lag(c.partition_id, c.acked) desc, c.partition_id limit 1 for no key update skip locked;
         elsif _partition_id is null then
-            select c.* into _cursor from lockstep.cursor c where c.group_id = _group_id and c.due_at <= _now
+            select c.* into _cursor from lockstep.cursor c where c.group_id = _group_id and c.due_at <= _now and c.partition_id <> all (_left)
             order by c.due_at, c.partition_id limit 1 for no key update skip locked;
         else
             select c.* into _cursor from lockstep.cursor c
-            where c.partition_id = _partition_id and c.group_id = _group_id and c.due_at <= _now for no key update skip locked;
+            where c.partition_id = _partition_id and c.group_id = _group_id and c.due_at <= _now and c.partition_id <> all (_left)
+            for no key update skip locked;
         end if;
         exit when not found;
+        if _looks = 0 then
+            return query select _queue.id, null::bigint, null, null::int, null::bigint, null::bigint, null::bigint, null::int, null::timestamptz, null::uuid;
+            return;
+        end if;
         _cursor := lockstep.put_right(_cursor, _queue, _now);
-        continue when _cursor.due_at is null or _cursor.due_at > _now;
+        if _cursor.due_at is null or _cursor.due_at > _now then
+            _looks := _looks - 1;
+            continue;
+        end if;
+        if lockstep.may_expire(_queue) and lockstep.passes_left() = 0
+           and lockstep.is_head_expired(_cursor.partition_id, _cursor.acked, _queue, _now) then
+            _left := _left || _cursor.partition_id;
+            _looks := least(_looks, 100) - 1;
+            continue;
+        end if;
         -- What was created after this pop began is not too young, unless the queue has a delay.
         _upto := lockstep.reach(_cursor.partition_id, _cursor.acked, _batch, case
             when _queue.delay_seconds > 0 then _now - make_interval(secs => _queue.delay_seconds) else 'infinity' end);
@@ -215,6 +239,9 @@ begin
         _batch := _batch - lockstep.stored_between(_cursor.partition_id, _cursor.acked, _upto)::int;
         exit when _partition_id is not null;
     end loop;
+    if _left <> '{}' then
+        return query select _queue.id, null::bigint, null, null::int, null::bigint, null::bigint, null::bigint, null::int, null::timestamptz, null::uuid;
+    end if;
 end $$;
 
 -- The runs that cover the stored messages in (_after, _upto], in order: which makes it a look-up of its own, whatever the

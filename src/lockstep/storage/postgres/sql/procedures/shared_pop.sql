@@ -62,10 +62,10 @@ begin
             select c.* from lockstep.shared_claim(
                 _group_ids[_i], _partition_ids[_i], _partition_limits[_i], _taken, _batch, _lease_ms[_i], _lease_ids[_i], _auto_acks[_i], _at) c
         loop
-            if _run.partition_id <> all (_taken) then
+            if _run.partition_id is not null and _run.partition_id <> all (_taken) then
                 _taken := _taken || _run.partition_id;
             end if;
-            _batch := _batch - (_run.last_seq - _run.first_seq + 1)::int;
+            _batch := _batch - coalesce(_run.last_seq - _run.first_seq + 1, 0)::int;
             request := _requests[_i];
             queue_id := _run.queue_id;
             partition_id := _run.partition_id;
@@ -192,10 +192,10 @@ begin
             for _run in
                 select c.* from lockstep.shared_claim_again(_group_id, _partition_id, _partitions, _taken, _batch, _until, _lease_id, _auto_ack, _queue, _now) c
             loop
-                if _run.partition_id <> all (_taken) then
+                if _run.partition_id is not null and _run.partition_id <> all (_taken) then
                     _taken := _taken || _run.partition_id;
                 end if;
-                _batch := _batch - (_run.last_seq - _run.first_seq + 1)::int;
+                _batch := _batch - coalesce(_run.last_seq - _run.first_seq + 1, 0)::int;
                 return query select _run.queue_id, _run.partition_id, _run.partition_name, _run.attempt, _run.first_seq, _run.last_seq,
                     _run.segment_id, _run.ordinal, _run.expires_at, _run.lease_id;
             end loop;
@@ -210,7 +210,8 @@ begin
     end loop;
 end $$;
 
--- Ranges that are due, one after the other, each put right before it is leased. What does not fit is left as it was.
+-- Ranges that are due, one after the other, each put right before it is leased. What does not fit is left as it was. When the
+-- transaction may pass no more messages, partitions where that would be needed are left; a row without a partition says so.
 create or replace function lockstep.shared_claim_again(
     _group_id int, _partition_id bigint, _partitions int, _taken bigint[], _batch int, _until timestamptz, _lease_id uuid, _auto_ack boolean,
     _queue lockstep.queue, _now timestamptz
@@ -222,6 +223,7 @@ create or replace function lockstep.shared_claim_again(
 declare
     _at_partition bigint;
     _passed bigint[] := '{}';
+    _left int := 0;
     _range lockstep.delivery;
     _n bigint;
     _upto bigint;
@@ -243,7 +245,14 @@ begin
             _passed := _passed || _at_partition;
             continue;
         end if;
-        continue when not lockstep.shared_put_right(_range, _queue, _now);
+        if not lockstep.shared_put_right(_range, _queue, _now) then
+            if lockstep.passes_left() = 0 then
+                _passed := _passed || _at_partition;
+                _left := _left + 1;
+                exit when _left = 100;
+            end if;
+            continue;
+        end if;
         _n := lockstep.still_stored(_range.partition_id, _range.from_seq - 1, _range.to_seq);
         _upto := case when _n <= _batch then _range.to_seq else lockstep.reach(_range.partition_id, _range.from_seq - 1, _batch, 'infinity') end;
         return query
@@ -269,13 +278,18 @@ begin
         end if;
         _batch := _batch - least(_n, _batch)::int;
     end loop;
+    if _left > 0 then
+        return query select _queue.id, null::bigint, null, null::int, null::bigint, null::bigint, null::bigint, null::int, null::timestamptz, null::uuid;
+    end if;
 end $$;
 
 -- Puts a locked, due range right: forgets it if its messages were removed, charges an expired lease (shared.expire), passes
--- what waited too long, or expired. False if anything was changed: then it is to be looked for anew.
+-- what waited too long, or expired, as many as this transaction may. False if anything was changed, or would have to be: then
+-- it is to be looked for anew.
 create or replace function lockstep.shared_put_right(_range lockstep.delivery, _queue lockstep.queue, _now timestamptz) returns boolean language plpgsql as $$
 declare
     _overdue bigint;
+    _to bigint;
 begin
     if lockstep.still_stored(_range.partition_id, _range.from_seq - 1, _range.to_seq) = 0 then
         delete from lockstep.delivery d
@@ -290,11 +304,16 @@ begin
         return false;
     end if;
     if _range.lease_id is not null then
+        _to := least(_range.to_seq, _range.from_seq + lockstep.passes_left() - 1);
+        if _to < _range.from_seq then
+            return false;
+        end if;
+        perform lockstep.note_passes(_to - _range.from_seq + 1);
         if _queue.on_exhausted = 'dead' then
             perform lockstep.shared_deaths(
-                _queue.id, _range.group_id, _range.partition_id, _range.from_seq, _range.to_seq, _range.attempts + 1, 'lease expired', _now);
+                _queue.id, _range.group_id, _range.partition_id, _range.from_seq, _to, _range.attempts + 1, 'lease expired', _now);
         end if;
-        perform lockstep.shared_end_seqs(_range, array(select generate_series(_range.from_seq, _range.to_seq)));
+        perform lockstep.shared_end_seqs(_range, array(select generate_series(_range.from_seq, _to)));
         return false;
     end if;
     if _queue.max_wait_seconds > 0 then
@@ -393,24 +412,39 @@ create or replace function lockstep.shared_claim_new(
 declare
     _cursor lockstep.cursor;
     _upto bigint;
+    _left bigint[] := '{}';
+    _looks int := greatest(lockstep.passes_left(), 100);
 begin
     while _batch > 0 loop
         if _partition_id is null and _queue.partitions > 0 then
             select c.* into _cursor from lockstep.cursor c
-            where c.group_id = _group_id and c.due_at <= _now and (cardinality(_taken) < _partitions or c.partition_id = any (_taken))
+            where c.group_id = _group_id and c.due_at <= _now and c.partition_id <> all (_left) and (cardinality(_taken) < _partitions or c.partition_id = any (_taken))
             order by lockstep.lag(c.partition_id, c.acked) desc, c.partition_id limit 1 for no key update skip locked;
         elsif _partition_id is null then
             select c.* into _cursor from lockstep.cursor c
-            where c.group_id = _group_id and c.due_at <= _now and (cardinality(_taken) < _partitions or c.partition_id = any (_taken))
+            where c.group_id = _group_id and c.due_at <= _now and c.partition_id <> all (_left) and (cardinality(_taken) < _partitions or c.partition_id = any (_taken))
             order by c.due_at, c.partition_id limit 1 for no key update skip locked;
         else
             select c.* into _cursor from lockstep.cursor c
-            where c.partition_id = _partition_id and c.group_id = _group_id and c.due_at <= _now
+            where c.partition_id = _partition_id and c.group_id = _group_id and c.due_at <= _now and c.partition_id <> all (_left)
               and (cardinality(_taken) < _partitions or c.partition_id = any (_taken)) for no key update skip locked;
         end if;
         exit when not found;
+        if _looks = 0 then
+            return query select _queue.id, null::bigint, null, null::int, null::bigint, null::bigint, null::bigint, null::int, null::timestamptz, null::uuid;
+            return;
+        end if;
         _cursor := lockstep.put_right(_cursor, _queue, _now);
-        continue when _cursor.due_at is null or _cursor.due_at > _now;
+        if _cursor.due_at is null or _cursor.due_at > _now then
+            _looks := _looks - 1;
+            continue;
+        end if;
+        if lockstep.may_expire(_queue) and lockstep.passes_left() = 0
+           and lockstep.is_head_expired(_cursor.partition_id, _cursor.acked, _queue, _now) then
+            _left := _left || _cursor.partition_id;
+            _looks := least(_looks, 100) - 1;
+            continue;
+        end if;
         _upto := lockstep.reach(_cursor.partition_id, _cursor.acked, _batch, case
             when _queue.delay_seconds > 0 then _now - make_interval(secs => _queue.delay_seconds) else 'infinity' end);
         if lockstep.may_expire(_queue) then
@@ -436,6 +470,9 @@ begin
         end if;
         _batch := _batch - lockstep.stored_between(_cursor.partition_id, _cursor.acked, _upto)::int;
     end loop;
+    if _left <> '{}' then
+        return query select _queue.id, null::bigint, null, null::int, null::bigint, null::bigint, null::bigint, null::int, null::timestamptz, null::uuid;
+    end if;
 end $$;
 
 -- If something is due, waits until nobody holds the first of it; no longer than a commit should take. False if nothing is due,

@@ -41,10 +41,12 @@ create or replace function lockstep.spark_pop(
 begin
     if _group.mode = 'shared' then
         return query select p.partition_id, p.first_seq, p.last_seq, p.segment_id, p.ordinal from lockstep.shared_pop(
-            array[0], array[_group.id], array[null::bigint], array[_partitions], array[_batch], array[_lease_ms], array[_lease_id], array[false], _now) p;
+            array[0], array[_group.id], array[null::bigint], array[_partitions], array[_batch], array[_lease_ms], array[_lease_id], array[false], _now) p
+        where p.partition_id is not null;
     else
         return query select p.partition_id, p.first_seq, p.last_seq, p.segment_id, p.ordinal from lockstep.pop(
-            array[0], array[_group.id], array[null::bigint], array[_partitions], array[_batch], array[_lease_ms], array[_lease_id], array[false], _now) p;
+            array[0], array[_group.id], array[null::bigint], array[_partitions], array[_batch], array[_lease_ms], array[_lease_id], array[false], _now) p
+        where p.partition_id is not null;
     end if;
 end $$;
 
