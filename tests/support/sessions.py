@@ -37,6 +37,10 @@ class OneConnection(Database):
     def _join(self) -> Any:
         return self
 
+    @property
+    def epoch(self) -> int:
+        return self._connection.epoch  # type: ignore[attr-defined, no-any-return]
+
     async def acquire(self) -> asyncpg.Connection[Any]:
         return self._connection
 

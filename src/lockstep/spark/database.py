@@ -15,7 +15,7 @@ import psycopg
 
 from lockstep.config import ENVIRONMENT_PREFIX, Config, load
 from lockstep.errors import InvalidOption, LockstepError, Unavailable
-from lockstep.storage.postgres.failures import translate
+from lockstep.storage.postgres.failures import caused_by, translate
 from lockstep.storage.postgres.session import ISOLATION, limits
 
 APPLICATION_NAME = "lockstep-spark"
@@ -114,7 +114,7 @@ def explained() -> Iterator[None]:
     try:
         yield
     except psycopg.Error as error:
-        raise _explained(error) from error
+        raise caused_by(_explained(error), error)  # noqa: B904
 
 
 def _explained(error: psycopg.Error) -> BaseException:

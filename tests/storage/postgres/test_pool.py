@@ -888,3 +888,40 @@ async def test_connection_to_a_machine_that_is_gone_ends_by_itself(dsn: str) -> 
         assert opened.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 10_000
     await database.close()
     await carrier.close(server)
+
+
+# --- What went wrong ----------------------------------------------------------------------------------------
+
+
+async def test_error_is_not_its_own_cause(database: Database) -> None:
+    with pytest.raises(asyncpg.DivisionByZeroError) as caught:
+        await ask(database, "select 1 / 0")
+    assert caught.value.__cause__ is None
+
+
+async def test_connection_that_the_server_ends_in_mid_transaction_is_lost(
+    database: Database, observer: asyncpg.Connection[Any]
+) -> None:
+    """The server ends a transaction that is idle for too long, as it does to a processor that hangs."""
+
+    async def work(connection: asyncpg.Connection[Any]) -> None:
+        pid = await connection.fetchval(f"{PID} from set_config('idle_in_transaction_session_timeout', '1ms', true)")
+        while await observer.fetchval("select 1 from pg_stat_activity where pid = $1", pid):
+            pass
+        await database.on(connection, "after", "select 1")
+
+    with pytest.raises(Unavailable) as caught:
+        await database.transaction(work)
+    assert caught.value.details["maybe_applied"]
+    assert database.counts.open == 0
+
+
+async def test_connection_of_which_the_driver_has_lost_track_is_lost(database: Database) -> None:
+    """asyncpg says so between the server's last word and the end of the connection."""
+
+    async def work(_connection: asyncpg.Connection[Any]) -> None:
+        raise asyncpg.InternalClientError("cannot switch to state 11; another operation (2) is in progress")
+
+    with pytest.raises(Unavailable) as caught:
+        await database.transaction(work)
+    assert (caught.value.details["unreachable"], database.counts.open) == (True, 0)

@@ -132,7 +132,9 @@ async def test_processor_that_hangs_loses_what_it_has_claimed(stage: Stage) -> N
     hanging, other = await stage.actors(2)
     await queue(hanging, 1)
     await hanging.begin()
-    assert await apply(hanging, timeout_seconds=0.01) == 1
+    assert await apply(hanging, timeout_seconds=7) == 1
+    assert await hanging.sql("show idle_in_transaction_session_timeout") == "7s"
+    await hanging.sql("select set_config('idle_in_transaction_session_timeout', '1ms', true)")
     while not await apply(other):  # noqa: ASYNC110
         await asyncio.sleep(0.001)
     assert numbers(await pop_all(other.store, "q")) == [1]

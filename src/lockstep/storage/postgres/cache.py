@@ -98,7 +98,7 @@ class NameCache:
     """Ids by name. They may be out of date: whoever uses one finds out, forgets the queue and looks again."""
 
     def __init__(self, partitions_max: int) -> None:
-        self._partitions_max = partitions_max
+        self.partitions_max = partitions_max
         self._queues: dict[str, QueueNames] = {}
         self._partitions = 0
 
@@ -120,7 +120,7 @@ class NameCache:
         return names
 
     def put_partitions(self, queue: str, partitions: dict[str, int]) -> None:
-        if self._partitions + len(partitions) > self._partitions_max:
+        if self._partitions + len(partitions) > self.partitions_max:
             for known in self._queues.values():
                 known.partitions.clear()
                 known.last_runs.clear()
@@ -138,3 +138,19 @@ class NameCache:
         names = self._queues.pop(queue, None)
         if names is not None:
             self._partitions -= len(names.partitions)
+
+
+@dataclass(slots=True)
+class Memory:
+    """What was learned on one timeline of the database. On another the same ids are those of something else, so a call
+    that began before it goes on with this one, and the next has another."""
+
+    epoch: int
+    names: NameCache
+    segments: SegmentCache
+
+    def renewed(self, epoch: int) -> Memory:
+        """An empty one; how often segments were found is counted on."""
+        segments = SegmentCache(self.segments.bytes_max)
+        segments.hits, segments.misses = self.segments.hits, self.segments.misses
+        return Memory(epoch, NameCache(self.names.partitions_max), segments)

@@ -16,8 +16,9 @@ from typing import Any, TypeVar
 import asyncpg
 
 from lockstep.errors import InvalidRequest, Unavailable
-from lockstep.storage.postgres.failures import StaleName, is_retryable, lost, translate, unreachable
-from lockstep.storage.postgres.pool import Pool, PoolCounts, PoolSettings, Prepare, Watcher, backoff_seconds, connect
+from lockstep.storage.postgres.failures import StaleName, caused_by, is_retryable, lost, translate, unreachable
+from lockstep.storage.postgres.pool import Pool, PoolCounts, PoolSettings, Prepare, Watcher, backoff_seconds
+from lockstep.storage.postgres.timelines import current_span
 
 logger = logging.getLogger("lockstep.storage.pool")
 
@@ -93,9 +94,14 @@ class Database:
         """The connections of the pool, which others may use, too."""
         return PoolCounts(0, 0, self._settings.connections_max, 0) if self._pool is None else self._pool.counts()
 
+    @property
+    def epoch(self) -> int:
+        """Changes when the database is on another timeline: what was learned before means nothing then."""
+        return self._join().epoch
+
     async def connect_apart(self, application_name: str) -> asyncpg.Connection[Any]:
-        """A connection that is not the pool's: the caller closes it."""
-        return await connect(self._dsn, self._settings, application_name=application_name)
+        """A connection that is not one of those that are lent: the caller closes it."""
+        return await self._join().connect(application_name=application_name)
 
     async def fetch(self, name: str, query: str, *args: Any) -> list[Any]:
         """The rows of one query, which is a transaction of its own; retried if PostgreSQL says it may be."""
@@ -144,6 +150,9 @@ class Database:
             pool = self._join()
             connection = await pool.acquire()
             try:
+                span = current_span()
+                if span is not None:
+                    span.check(connection.epoch)
                 result = await work(connection)
             except asyncio.CancelledError:
                 pool.discard(connection)
@@ -151,7 +160,7 @@ class Database:
             except Exception as error:
                 if lost(error, connection):
                     pool.discard(connection)
-                    raise unreachable(error, maybe_applied=True) from error
+                    raise caused_by(unreachable(error, maybe_applied=True), error)  # noqa: B904
                 pool.release(connection)
                 self._raise_unless_retryable(error, attempt)
             else:
@@ -165,7 +174,7 @@ class Database:
         if isinstance(error, StaleName):
             raise error
         if not is_retryable(error) or attempt == self._settings.transaction_attempts_max:
-            raise translate(error) from error
+            raise caused_by(translate(error), error)
 
     def _join(self) -> Pool:
         """The pool of this DSN, settings and event loop; made by its first user."""

@@ -40,6 +40,10 @@ class StaleName(Exception):
     """An id that was looked up before is gone: look it up again. Never leaves the store."""
 
 
+class NotPrimary(ConnectionError):
+    """The server that answered is a standby, or a primary that another has replaced."""
+
+
 def timed_out(error: BaseException) -> bool:
     """Whether an error that was translated stands for a statement that took longer than it may."""
     return getattr(error.__cause__, "sqlstate", None) == _CANCELED
@@ -76,6 +80,8 @@ def translate(error: BaseException) -> BaseException:
         return Unavailable(f"the database refuses us: {error}")
     if state is not None and state[:2] in ("08", "53", "57", "58"):
         return Unavailable(f"the database is not available: {error}")
+    if isinstance(error, NotPrimary):
+        return Unavailable(str(error))
     if isinstance(error, _connection_lost()):
         return Unavailable(f"the database cannot be reached: {str(error) or type(error).__name__}")
     return error
@@ -86,14 +92,29 @@ def _connection_lost() -> tuple[type[BaseException], ...]:
     # On first use: Spark's many short-lived processes use the other driver.
     import asyncpg
 
-    # It says InternalClientError to a call that comes between the server's last word and the end of the connection.
     return (
         asyncpg.PostgresConnectionError,
         asyncpg.InterfaceError,
-        asyncpg.InternalClientError,
+        _driver_lost_track(),
         OSError,
         asyncio.TimeoutError,
     )
+
+
+def caused_by(found: BaseException, error: BaseException) -> BaseException:
+    """What to raise because of an error; it may be the same one, which is not its own cause."""
+    if found is not error:
+        found.__cause__ = error
+    return found
+
+
+@cache
+def _driver_lost_track() -> type[BaseException]:
+    """What asyncpg says to a call that comes between the server's last word and the end of the connection."""
+    import asyncpg
+
+    found: type[BaseException] = asyncpg.InternalClientError
+    return found
 
 
 def _text(error: BaseException) -> str:
@@ -117,6 +138,8 @@ def lost(error: BaseException, connection: asyncpg.Connection[Any]) -> bool:
     state = getattr(error, "sqlstate", None)
     if state is not None and not isinstance(error, LockstepError):
         return state == _READ_ONLY or state in _CONNECTION_ENDED or state[:2] == "08"
+    if isinstance(error, _driver_lost_track()):
+        return True
     return connection.is_closed() and isinstance(error, _connection_lost())
 
 

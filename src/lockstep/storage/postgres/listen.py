@@ -22,10 +22,11 @@ import msgspec
 
 from lockstep.core.records import LEASES_ENDED, Arrival
 from lockstep.errors import LockstepError
-from lockstep.storage.postgres.cache import NameCache, SegmentCache
+from lockstep.storage.postgres.cache import Memory
 from lockstep.storage.postgres.database import Database
 from lockstep.storage.postgres.failures import translate
 from lockstep.storage.postgres.pool import backoff_seconds
+from lockstep.storage.postgres.timelines import outside
 
 logger = logging.getLogger("lockstep.storage")
 
@@ -62,10 +63,10 @@ _decode = msgspec.json.Decoder(tuple[str, dict[str, Arrival]]).decode
 class Signals:
     """This process among those on its database."""
 
-    def __init__(self, database: Database, names: NameCache, segments: SegmentCache) -> None:
+    def __init__(self, database: Database, memory: Callable[[], Memory]) -> None:
+        """`memory` is asked each time: another timeline of the database has another."""
         self._database = database
-        self._names = names
-        self._segments = segments
+        self._memory = memory
         self.changed: Callable[[], None] | None = None
         """Is told when another process may have changed what all servers know together."""
         self._own = str(uuid4())
@@ -88,7 +89,7 @@ class Signals:
         self._hear, self._waiting = hear, waiting
         if self._listening is None:
             ready = asyncio.Event()
-            self._listening = asyncio.create_task(self._listen_forever(ready))
+            self._listening = asyncio.create_task(self._listen_forever(ready), context=outside())
             await ready.wait()
 
     async def close(self) -> None:
@@ -109,7 +110,7 @@ class Signals:
             before = self._untold.get(queue, LEASES_ENDED)
             self._untold[queue] = Arrival(before.partitions + partitions, before.messages + messages)
         if self._telling is None or self._telling.done():
-            self._telling = asyncio.create_task(self._tell())
+            self._telling = asyncio.create_task(self._tell(), context=outside())
 
     def tell(self, arrivals: Mapping[str, Arrival]) -> None:
         """Announce what nobody in this process knows of either."""
@@ -173,10 +174,8 @@ class Signals:
             await connection.fetch("select pg_advisory_lock_shared($1)", _LISTENER_LOCK)
             self._holding = True
             await connection.fetch(_NOTIFY, [_payload(self._own, {})])
-            # What was announced while nobody listened here is not known. And the server may be another one, which took
-            # over without what was last committed, and gives the same ids to something else.
-            self._names.clear()
-            self._segments.clear()
+            # What was announced while nobody listened here is not known.
+            self._memory().names.clear()
             self._tell_changed()
             self._tell_hearer(None, Arrival())
             ready.set()
@@ -217,7 +216,7 @@ class Signals:
                 self._tell_hearer(queue, arrival)
 
     def _heard_queue(self, _connection: Any, _pid: int, _channel: str, payload: object) -> None:
-        self._names.forget(str(payload))
+        self._memory().names.forget(str(payload))
         self._tell_hearer(str(payload), Arrival())
 
     def _heard_system(self, _connection: Any, _pid: int, _channel: str, _payload: object) -> None:

@@ -12,7 +12,7 @@ import asyncpg
 
 from lockstep.errors import SchemaTooNew, Unavailable
 from lockstep.storage.postgres import sql
-from lockstep.storage.postgres.failures import translate
+from lockstep.storage.postgres.failures import caused_by, translate
 
 ADVISORY_LOCK = 0x6C6F636B73746570
 """The ASCII of `lockstep`."""
@@ -71,7 +71,7 @@ async def migrate(connection: asyncpg.Connection[Any]) -> list[str]:
         explained = translate(error)
         if explained is error:
             explained = Unavailable(f"the migration failed, and nothing was changed: {error}")
-        raise explained from error
+        raise caused_by(explained, error)  # noqa: B904
 
 
 def _check_server(connection: asyncpg.Connection[Any]) -> None:
@@ -137,7 +137,7 @@ async def check_schema(connection: asyncpg.Connection[Any]) -> None:
         if await _is_current(connection):
             return
     except Exception as error:
-        raise translate(error) from error
+        raise caused_by(translate(error), error)  # noqa: B904
     raise Unavailable("the database has another version's schema: start again, or run lockstep migrate")
 
 

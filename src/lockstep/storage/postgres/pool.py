@@ -8,6 +8,7 @@ that hangs fails no attempt by itself: so while a call is not answered for long,
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import random
 import socket
@@ -15,17 +16,16 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import asyncpg
 
 from lockstep.errors import InvalidRequest, Unavailable
-from lockstep.storage.postgres.failures import (
-    is_full,
-    may_retry_connect,
-    unreachable,
-)
+from lockstep.storage.postgres.failures import NotPrimary, caused_by, is_full, may_retry_connect, unreachable
+from lockstep.storage.postgres.hosts import first_primary, hosts_of
 from lockstep.storage.postgres.session import ISOLATION, PLANNER, limits
+from lockstep.storage.postgres.timelines import Link, Timeline, find_timeline
 
 logger = logging.getLogger("lockstep.storage.pool")
 
@@ -39,6 +39,8 @@ _BACKOFF_SECONDS_MIN = 0.01
 _BACKOFF_SECONDS_MAX = 2.0
 _CLOSE_TIMEOUT_SECONDS = 10.0
 _TURNS = 20
+_EPOCHS = itertools.count(1)
+"""A pool that is made anew is no older one's continuation."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,11 +82,14 @@ class Pool:
         self.users = 0
         self._dsn = dsn
         self._settings = settings
-        self._idle: list[asyncpg.Connection[Any]] = []
-        self._used: dict[asyncpg.Connection[Any], float] = {}
+        self.epoch = next(_EPOCHS)
+        """Of the connections that are lent; another one when the database is on another timeline."""
+        self._timeline: Timeline | None = None
+        self._idle: list[Link] = []
+        self._used: dict[Link, float] = {}
         """Connections in use, and since when."""
         self._open = 0
-        self._waiting: deque[asyncio.Future[asyncpg.Connection[Any] | None]] = deque()
+        self._waiting: deque[asyncio.Future[Link | None]] = deque()
         self.watchers: set[Watcher] = set()
         self._failures = 0
         """Connection attempts that failed since something worked."""
@@ -96,7 +101,7 @@ class Pool:
         self._silence: asyncio.TimerHandle | None = None
         self._asking: asyncio.Task[None] | None = None
 
-    async def acquire(self) -> asyncpg.Connection[Any]:
+    async def acquire(self) -> Link:
         while True:
             while self._idle:
                 connection = self._idle.pop()
@@ -104,16 +109,17 @@ class Pool:
                     return self._lend(connection)
                 self._open -= 1
             if self._outage is not None:
-                raise unreachable(self._outage) from self._outage
+                raise caused_by(unreachable(self._outage), self._outage)
             if self._open < self._settings.connections_max:
                 return self._lend(await self._connect())
             waited = await self._wait()
             if waited is not None:
                 return self._lend(waited)
 
-    def release(self, connection: asyncpg.Connection[Any]) -> None:
-        """Take a connection back. One that is in the middle of something is not fit for use by anybody."""
-        if connection.is_closed() or connection.is_in_transaction():
+    def release(self, connection: Link) -> None:
+        """Take a connection back. One that is in the middle of something, or to a server that another has replaced, is
+        not fit for use by anybody."""
+        if connection.is_closed() or connection.is_in_transaction() or connection.epoch != self.epoch:
             self.discard(connection)
             return
         self._used.pop(connection, None)
@@ -121,12 +127,37 @@ class Pool:
         if not self._hand_over(connection):
             self._idle.append(connection)
 
-    def discard(self, connection: asyncpg.Connection[Any]) -> None:
+    def discard(self, connection: Link) -> None:
         """Close a connection that nobody can use any more, at once."""
         connection.terminate()
         self._used.pop(connection, None)
         self._open -= 1
         self._hand_over(None)
+
+    async def connect(self, *, application_name: str = "lockstep") -> Link:
+        """One attempt at a connection to the primary, on the timeline of the others; where it is on a later one they
+        are given up, and what was learned by them is out of date. Raises NotPrimary, among others."""
+        connection = await connect(self._dsn, self._settings, application_name=application_name)
+        try:
+            self._follow(connection.timeline)
+        except BaseException:
+            connection.terminate()
+            raise
+        connection.epoch = self.epoch
+        return connection
+
+    def _follow(self, found: Timeline) -> None:
+        known, self._timeline = self._timeline, found
+        if known is None or known == found:
+            return
+        if found.is_before(known) and any(not link.is_closed() for link in (*self._idle, *self._used)):
+            self._timeline = known
+            raise NotPrimary("the server was the primary once, and another has taken over since")
+        self.epoch = next(_EPOCHS)
+        for connection in self._idle:
+            connection.terminate()
+        extra = {"action": "database_replaced", "database": found.database, "timeline": found.number}
+        logger.warning("database_replaced", extra={**extra, "timeline_before": known.number, "started": found.started})
 
     def counts(self) -> PoolCounts:
         return PoolCounts(self._open, len(self._idle), self._settings.connections_max, len(self._waiting))
@@ -146,7 +177,7 @@ class Pool:
         self._open -= len(self._idle)
         self._idle.clear()
 
-    def _hand_over(self, connection: asyncpg.Connection[Any] | None) -> bool:
+    def _hand_over(self, connection: Link | None) -> bool:
         """Give a connection, or the right to make one, to whoever has waited longest."""
         while self._waiting:
             waiting = self._waiting.popleft()
@@ -155,8 +186,8 @@ class Pool:
                 return True
         return False
 
-    async def _wait(self) -> asyncpg.Connection[Any] | None:
-        waiting: asyncio.Future[asyncpg.Connection[Any] | None] = asyncio.get_running_loop().create_future()
+    async def _wait(self) -> Link | None:
+        waiting: asyncio.Future[Link | None] = asyncio.get_running_loop().create_future()
         self._waiting.append(waiting)
         try:
             async with asyncio.timeout(self._settings.connect_timeout_seconds):
@@ -170,7 +201,7 @@ class Pool:
             self._give_back(waiting)
             raise
 
-    def _give_back(self, waiting: asyncio.Future[asyncpg.Connection[Any] | None]) -> None:
+    def _give_back(self, waiting: asyncio.Future[Link | None]) -> None:
         """What was given to somebody who stopped waiting in the same moment goes to the next."""
         if not waiting.done() or waiting.cancelled():
             return
@@ -180,19 +211,19 @@ class Pool:
         else:
             self.release(given)
 
-    async def _connect(self) -> asyncpg.Connection[Any]:
+    async def _connect(self) -> Link:
         """A new connection; tried again while the server is starting, full or not there yet."""
         settings = self._settings
         self._open += 1
         try:
             for attempt in range(1, settings.connect_attempts_max + 1):
                 try:
-                    connection = await connect(self._dsn, settings)
+                    connection = await self.connect()
                 except Exception as error:
                     self._count_failure(error)
                     hopeless = not may_retry_connect(error) or self._outage is not None
                     if hopeless or attempt == settings.connect_attempts_max:
-                        raise unreachable(error) from error
+                        raise caused_by(unreachable(error), error)  # noqa: B904
                     logger.info("connect_retried", extra={"action": "connect_retried", "attempt": attempt})
                 else:
                     self._failures = 0
@@ -251,8 +282,8 @@ class Pool:
         logger.warning("database_back", extra={"action": "database_back", "seconds": seconds})
         self._tell_watchers(True)
 
-    async def _prepared(self) -> asyncpg.Connection[Any]:
-        connection = await connect(self._dsn, self._settings)
+    async def _prepared(self) -> Link:
+        connection = await self.connect()
         try:
             while self._preparations:
                 await self._preparations[0](connection)
@@ -268,7 +299,7 @@ class Pool:
 
     # Silence
 
-    def _lend(self, connection: asyncpg.Connection[Any]) -> asyncpg.Connection[Any]:
+    def _lend(self, connection: Link) -> Link:
         """Note since when a connection is in use: one timer looks after all of them, so that a call costs none."""
         self._used[connection] = self._time()
         if self._silence is None and self._settings.breaker_failures_max:
@@ -315,7 +346,7 @@ class Pool:
                 return
         self._drop_silent()
 
-    async def _answered(self) -> asyncpg.Connection[Any]:
+    async def _answered(self) -> Link:
         """A connection, if it is there in time. That is counted in turns of the event loop: a process that is late
         itself must not take PostgreSQL for silent."""
         attempt = asyncio.ensure_future(connect(self._dsn, self._settings))
@@ -338,7 +369,7 @@ class Pool:
             connection.terminate()
 
 
-async def _abandon(attempt: asyncio.Future[asyncpg.Connection[Any]]) -> None:
+async def _abandon(attempt: asyncio.Future[Link]) -> None:
     """Give up an attempt to connect, which may just have succeeded."""
     attempt.cancel()
     await asyncio.wait((attempt,))
@@ -346,12 +377,30 @@ async def _abandon(attempt: asyncio.Future[asyncpg.Connection[Any]]) -> None:
         attempt.result().terminate()
 
 
-async def connect(dsn: str, settings: PoolSettings, *, application_name: str = "lockstep") -> asyncpg.Connection[Any]:
-    """One attempt at a connection. Raises InvalidRequest if the address is none."""
+async def connect(dsn: str, settings: PoolSettings, *, application_name: str = "lockstep") -> Link:
+    """One attempt at a connection to the primary, on each host of the address. Raises InvalidRequest if the address is
+    none, NotPrimary."""
     try:
-        connection = await asyncpg.connect(
+        hosts = hosts_of(dsn)
+        if not hosts:
+            return await _connect_to(dsn, settings, application_name)
+        attempt = partial(_connect_to, dsn, settings, application_name)
+        return await first_primary(hosts, lambda host: attempt(*host), abandon=Link.terminate)
+    except ValueError as error:
+        # Without its text, which has parts of the address, and so perhaps of a password.
+        raise InvalidRequest(_ADDRESS) from error
+
+
+async def _connect_to(
+    dsn: str, settings: PoolSettings, application_name: str, host: str | None = None, port: int | None = None
+) -> Link:
+    try:
+        connection: Link = await asyncpg.connect(
             dsn,
+            host=host,
+            port=port,
             timeout=settings.connect_timeout_seconds,
+            connection_class=Link,
             # No command_timeout: the server ends a slow statement itself, and says so.
             server_settings={
                 "application_name": application_name,
@@ -367,10 +416,15 @@ async def connect(dsn: str, settings: PoolSettings, *, application_name: str = "
                 **PLANNER,
             },
         )
-    except ValueError as error:
-        # Without its text, which has parts of the address, and so perhaps of a password.
-        raise InvalidRequest(_ADDRESS) from error
+    except asyncpg.TargetServerAttributeNotMatched as error:
+        raise NotPrimary(f"the server is not the one that the address asks for: {error}") from error
     _end_when_silent(connection, settings.connect_timeout_seconds)
+    try:
+        async with asyncio.timeout(settings.connect_timeout_seconds):
+            connection.timeline = await find_timeline(connection)
+    except BaseException:
+        connection.terminate()
+        raise
     return connection
 
 

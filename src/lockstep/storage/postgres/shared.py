@@ -16,7 +16,7 @@ from lockstep.core.records import Arrival
 from lockstep.core.schedules import Timing
 from lockstep.errors import Unavailable
 from lockstep.storage.postgres import sql
-from lockstep.storage.postgres.cache import NameCache, QueueNames, Segment, SegmentCache
+from lockstep.storage.postgres.cache import Memory, NameCache, QueueNames, Segment, SegmentCache
 from lockstep.storage.postgres.calls import Conversation, Work
 from lockstep.storage.postgres.database import Database
 from lockstep.storage.postgres.failures import StaleName
@@ -35,10 +35,21 @@ class Shared:
     """The state of a PostgreSQL store and its look-ups."""
 
     database: Database
-    segments: SegmentCache
-    names: NameCache
     encryption: Encryption
     timing: Timing
+
+    @property
+    def memory(self) -> Memory:
+        """What is remembered of the timeline that the call is on."""
+        raise NotImplementedError
+
+    @property
+    def names(self) -> NameCache:
+        return self.memory.names
+
+    @property
+    def segments(self) -> SegmentCache:
+        return self.memory.segments
 
     def now(self) -> datetime | None:
         """The set time, or None where the database's clock rules."""

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from functools import partial
 
 from lockstep.config import Config, load
 from lockstep.core.records import Arrival
 from lockstep.core.schedules import Timing
 from lockstep.errors import Unavailable
-from lockstep.storage.postgres.cache import NameCache, SegmentCache
+from lockstep.storage.postgres.cache import Memory, NameCache, SegmentCache
 from lockstep.storage.postgres.clearing import Clearing
 from lockstep.storage.postgres.database import Database, QueryHook
 from lockstep.storage.postgres.dead_letters import DeadLetters
-from lockstep.storage.postgres.failures import may_retry_connect, translate
+from lockstep.storage.postgres.failures import caused_by, may_retry_connect, translate
 from lockstep.storage.postgres.inspection import Inspection
 from lockstep.storage.postgres.listen import Hear, Signals
 from lockstep.storage.postgres.maintenance import Maintenance
@@ -25,14 +24,17 @@ from lockstep.storage.postgres.overview import Overviews
 from lockstep.storage.postgres.pool import PoolSettings
 from lockstep.storage.postgres.pushing import Encryption
 from lockstep.storage.postgres.schedules import Schedules
+from lockstep.storage.postgres.spans import in_spans
 from lockstep.storage.postgres.spools import Spools
 from lockstep.storage.postgres.statistics import Statistics
 from lockstep.storage.postgres.streams import Streams
+from lockstep.storage.postgres.timelines import current_span
 from lockstep.storage.postgres.traces import Traces
 from lockstep.storage.postgres.verifying import Verifying
 from lockstep.storage.postgres.work_queues import WorkQueues
 
 
+@in_spans
 class PostgresStore(
     OperationQueue,
     Streams,
@@ -64,8 +66,8 @@ class PostgresStore(
     ) -> None:
         config = config or load(environ={})
         self.database = Database(dsn, _pool_settings(config, breaker=breaker), on_query=on_query)
-        self.segments = SegmentCache(config.segment_cache_bytes_max)
-        self.names = NameCache(config.partition_cache_entries_max)
+        names, segments = NameCache(config.partition_cache_entries_max), SegmentCache(config.segment_cache_bytes_max)
+        self._memory = Memory(0, names, segments)
         self.encryption = Encryption.of(config)
         self.timing = Timing(config.schedule_min_seconds, config.cron_late_seconds_max)
         self.slice_messages_max = config.slice_messages_max
@@ -73,10 +75,25 @@ class PostgresStore(
         self.expire_seconds_max = config.expire_seconds_max
         self._clock = clock
         self._breaker = breaker
-        self._signals = Signals(self.database, self.names, self.segments)
+        self._signals = Signals(self.database, self._memory_now)
 
     def now(self) -> datetime | None:
         return None if self._clock is None else self._clock()
+
+    @property
+    def memory(self) -> Memory:
+        span = current_span()
+        return self._memory if span is None or span.owner is not self else span.memory
+
+    def remembered(self) -> Memory:
+        """What is remembered of the timeline that the database is on now. Raises Unavailable if it is closed."""
+        epoch = self.database.epoch
+        if self._memory.epoch != epoch:
+            self._memory = self._memory.renewed(epoch)
+        return self._memory
+
+    def _memory_now(self) -> Memory:
+        return self._memory
 
     async def open(self) -> None:
         self.database.reopen()
@@ -87,10 +104,7 @@ class PostgresStore(
             cause = error.__cause__ if isinstance(error, Unavailable) else error
             # What a server says to us is for people to see to; one that is not there may come.
             if not self._breaker or not isinstance(cause, Exception) or not may_retry_connect(cause):
-                translated = translate(error)
-                if translated is error:
-                    raise
-                raise translated from error
+                raise caused_by(translate(error), error)  # noqa: B904
             self.database.take_for_away(cause, prepare=migrate)
 
     async def close(self) -> None:
@@ -115,13 +129,7 @@ class PostgresStore(
 
     def watch(self, *, there: Callable[[bool], None], changed: Callable[[], None]) -> None:
         self._signals.changed = changed
-        self.database.watch(partial(self._tell_there, there))
-
-    def _tell_there(self, there: Callable[[bool], None], is_there: bool) -> None:
-        # A server that took over may lack what was last committed, and give the same ids to something else.
-        self.names.clear()
-        self.segments.clear()
-        there(is_there)
+        self.database.watch(there)
 
 
 def _pool_settings(config: Config, *, breaker: bool) -> PoolSettings:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from lockstep.errors import InvalidRequest, Unavailable
 from lockstep.storage.postgres.calls import Work
-from lockstep.storage.postgres.failures import StaleName, translate
+from lockstep.storage.postgres.failures import StaleName, caused_by, translate
 
 if TYPE_CHECKING:
     import psycopg
@@ -36,7 +36,7 @@ def converse(connection: psycopg.Connection[Any], conversation: Conversation[T])
             result: T = stop.value
             return result
         except Exception as error:
-            raise _explained(error) from error
+            raise caused_by(_explained(error), error)  # noqa: B904
 
 
 async def converse_async(connection: psycopg.AsyncConnection[Any], conversation: Conversation[T]) -> T:
@@ -58,7 +58,7 @@ async def converse_async(connection: psycopg.AsyncConnection[Any], conversation:
             result: T = stop.value
             return result
         except Exception as error:
-            raise _explained(error) from error
+            raise caused_by(_explained(error), error)  # noqa: B904
 
 
 def _check_connection(connection: object, kind: type[object]) -> None:

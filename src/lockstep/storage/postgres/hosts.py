@@ -1,0 +1,75 @@
+"""An address with several hosts, of which one is the primary: each is tried by itself, and all at once.
+
+One after the other, a machine that is gone without a word would cost the whole time-out before the next is tried, at
+every connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from lockstep.storage.postgres.failures import NotPrimary
+
+T = TypeVar("T")
+Host = tuple[str, int | None]
+
+
+def hosts_of(dsn: str) -> list[Host]:
+    """The hosts of a URL and their ports, where it has several; else none. Raises ValueError."""
+    parts = urlsplit(dsn)
+    query = parse_qs(parts.query)
+    given = parts.netloc.rpartition("@")[2] or query.get("host", [""])[-1]
+    if "," not in given:
+        return []
+    hosts = [_host(one) for one in given.split(",")]
+    ports = [int(port) for port in query.get("port", [""])[-1].split(",") if port]
+    if len(ports) not in (0, 1, len(hosts)):
+        raise ValueError(f"{len(hosts)} hosts and {len(ports)} ports")
+    ports = ports * len(hosts) if len(ports) == 1 else ports
+    return [(host, port or (ports[i] if ports else None)) for i, (host, port) in enumerate(hosts)]
+
+
+def _host(text: str) -> Host:
+    text = unquote(text)
+    if not text:
+        raise ValueError("an empty host")
+    if text.startswith("/"):
+        return text, None
+    if text.startswith("["):
+        host, _, port = text[1:].partition("]")
+        return host, int(port.removeprefix(":")) if port else None
+    host, _, port = text.partition(":")
+    return host, int(port) if port else None
+
+
+async def first_primary(
+    hosts: Sequence[Host], connect: Callable[[Host], Awaitable[T]], *, abandon: Callable[[T], Any]
+) -> T:
+    """The first of the connections that is to a primary; those that come too late are abandoned. If there is none it
+    raises what a standby says, else what the last host says."""
+    pending: set[asyncio.Future[T]] = {asyncio.ensure_future(connect(host)) for host in hosts}
+    failures: list[BaseException] = []
+    try:
+        while pending:
+            done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+            succeeded = [one for one in done if not one.cancelled() and one.exception() is None]
+            failures += [error for one in done if not one.cancelled() and (error := one.exception()) is not None]
+            pending |= set(succeeded[1:])
+            if succeeded:
+                return succeeded[0].result()
+    finally:
+        await _abandon_all(pending, abandon)
+    raise next((error for error in failures if isinstance(error, NotPrimary)), failures[-1])
+
+
+async def _abandon_all(attempts: set[asyncio.Future[T]], abandon: Callable[[T], Any]) -> None:
+    for attempt in attempts:
+        attempt.cancel()
+    if attempts:
+        await asyncio.wait(attempts)
+    for attempt in attempts:
+        if not attempt.cancelled() and attempt.exception() is None:
+            abandon(attempt.result())
