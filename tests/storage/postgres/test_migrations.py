@@ -45,6 +45,7 @@ RELEASED = {
     "0017_shared_complete.sql": "7499d3a067d3537b3fc2334cd100f7c9dbb9f29ed0fec2a1244f732e3ca9d022",
     "0018_load.sql": "aaa717285204a12d9f05e96ba57ddb106d67533dfc68170ba8b50f09644bcd84",
     "0019_expiry_slices.sql": "d96efa5ea4a247aebb0af2f13c37dfb27438944eaed82ce7f04421b0c8cbc722",
+    "0020_partition_index.sql": "1560a3eea6ce357cfe4c7812e2916fdb7f76ac92b86fb00cb4d29e5b0672e0b9",
 }
 
 

@@ -35,6 +35,7 @@ from lockstep.core.records import (
 from lockstep.storage.postgres import sql
 from support.builders import ack_of, batch, pop, push_n
 from support.databases import Databases, run_apart
+from support.hot_calls import MORE_SCENARIOS, Call, Scenario
 from support.sessions import Actor, Stage
 
 # One worker makes the databases of these tests, and not each that happens to get some of them.
@@ -111,6 +112,17 @@ cross join lateral unnest(s.partition_ids, s.first_seqs) with ordinality t (id, 
 _MORE_QUEUES = """
 select lockstep.create_queue('other' || n, 'other', '', clock_timestamp())
 from generate_series(%(first)s::int, %(last)s::int) n
+"""
+# Queues with one partition each, and a group that reads it.
+_NARROW_QUEUES = """
+do $$
+begin
+    for n in 1 .. 60 loop
+        perform lockstep.push('narrow' || n, 'p', '{}'::jsonb);
+        perform lockstep.subscribe(q.id, 'g', 'all', null, 'ordered', null)
+        from lockstep.queue q where q.name = 'narrow' || n;
+    end loop;
+end $$
 """
 # A queue with a long backlog in few partitions: a run for each message, as small pushes make them.
 _DEEPEN = """
@@ -242,17 +254,6 @@ async def typical_cost(stage: Stage, actor: Actor, scenario: Scenario, *, vacuum
 
 
 # --- The calls --------------------------------------------------------------------------------------------
-
-Call = Callable[[], Awaitable[Any]]
-
-
-@dataclass(frozen=True)
-class Scenario:
-    """A call, what has to be there before it, and how many blocks it may read at most."""
-
-    name: str
-    prepare: Callable[[Actor], Awaitable[Call]]
-    blocks_max: int
 
 
 def lanes(**columns: Any) -> list[Batch]:
@@ -558,6 +559,7 @@ SCENARIOS = [
     Scenario("ack-messages-deep", ack_by_message_of_a_deep_partition, 500),
     Scenario("shared-pop-deep", lease_of_deep_partitions, 400),
     Scenario("shared-ack-deep", completion_in_a_deep_partition, 200),
+    *MORE_SCENARIOS,
 ]
 
 
@@ -612,18 +614,21 @@ def test_plan_that_was_made_on_empty_tables_stays_good(grown: dict[str, Cost], s
 # --- Statistics that are out of date -------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module", params=["quiet", "late"])
+@pytest.fixture(scope="module", params=["bare", "narrow", "quiet", "late"])
 def outdated(databases: Databases, request: pytest.FixtureRequest) -> Iterator[dict[str, Cost]]:
     """What the calls cost when the tables were analyzed at another time, and now there is much.
 
-    In a quiet hour: with as few partitions as autovacuum ever looks at, and nothing in flight, which is what it usually
-    finds. Or before the first consumer came: then nothing is known of cursors.
+    Bare: there was one partition. Narrow: there were many queues with one partition each, so a queue seems to have one.
+    Quiet: there were as few partitions as autovacuum ever analyzes, and nothing in flight. Late: no consumer had come
+    yet, so nothing is known of cursors.
     """
     dsn = databases.clone()
     prepare(dsn)
-    known = KNOWN_MIN if request.param == "quiet" else GROWN
+    known = {"bare": 0, "narrow": 0, "quiet": KNOWN_MIN, "late": GROWN}[request.param]
     grow(dsn, known, analyze=False)
     with psycopg.connect(dsn, autocommit=True) as connection:
+        if request.param == "narrow":
+            connection.execute(_NARROW_QUEUES)
         connection.execute("delete from lockstep.delivery where group_id > 0")
         connection.execute("analyze")
         if request.param == "late":

@@ -165,9 +165,9 @@ create or replace function lockstep.expand_acks(
             -- A seq means nothing without its partition, if the lease has several.
             t.seq is null or t.partition_id is not null or 1 = (select count(*) from lockstep.cursor o where o.lease_id = t.lease_id))
     ), by_message as (
-        select t.item, p.id, g.id, lockstep.resolve_seq(p.id, t.transaction_id), t.status, t.lease_id, t.error, false, t.retry_at
+        select t.item, t.partition_id, g.id, lockstep.resolve_seq(t.partition_id, t.transaction_id), t.status, t.lease_id, t.error, false, t.retry_at
         from given t
-        join lockstep.partition p on p.id = t.partition_id
+        cross join lateral (select p.queue_id from lockstep.partition p where p.id = t.partition_id limit 1) p
         join lockstep.consumer_group g on g.queue_id = p.queue_id and g.name = t.group_name and g.mode = 'ordered'
         where t.transaction_id is not null
     ), found as (

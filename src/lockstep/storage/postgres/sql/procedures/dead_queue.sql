@@ -23,9 +23,9 @@ create or replace trigger dead_letter_forward before insert on lockstep.dead_let
 create or replace function lockstep.dead_targets(_partition_ids bigint[]) returns bigint[] language sql stable as $$
     select coalesce(array_agg(distinct t.id), '{}')
     from unnest(_partition_ids) s (id)
-    join lockstep.partition p on p.id = s.id
+    cross join lateral (select p.queue_id, p.name from lockstep.partition p where p.id = s.id limit 1) p
     join lockstep.queue q on q.id = p.queue_id
-    join lockstep.partition t on t.queue_id = q.dead_queue_id and t.name = p.name
+    cross join lateral (select t.id from lockstep.partition t where t.queue_id = q.dead_queue_id and t.name = p.name limit 1) t
 $$;
 
 -- Says that this transaction pushes what dies in it; returns the partitions, with those to which their messages go when they
@@ -40,22 +40,27 @@ end $$;
 create or replace function lockstep.take_forwards() returns table (
     dead_queue text, partition_name text, group_name text, attempts int, error text,
     queue_name text, partition_id bigint, seq bigint, segment_id bigint, ordinal int, id bigint
-) language sql as $$
-    with taken as (
-        update lockstep.dead_letter d set forward_to = null
-        from (select f.id, f.forward_to from lockstep.dead_letter f where f.forward_to is not null) f
-        where d.id = f.id
-        returning d.id, f.forward_to, d.queue_id, d.partition_id, d.seq, d.group_name, d.attempts, d.error
-    )
+) language plpgsql as $$
+#variable_conflict use_column
+declare
+    _ids bigint[];
+    _targets int[];
+begin
+    -- In two statements, because a join may begin with all dead letters.
+    select array_agg(f.id order by f.id), array_agg(f.forward_to order by f.id) into _ids, _targets
+    from lockstep.dead_letter f where f.forward_to is not null;
+    update lockstep.dead_letter d set forward_to = null where d.id = any (_ids);
+    return query
     select t.name, p.name, d.group_name, d.attempts, d.error, q.name, d.partition_id, d.seq,
            r.segment_id, (r.ordinal + d.seq - r.first_seq)::int, d.id
-    from taken d
+    from unnest(_ids, _targets) f (id, forward_to)
+    cross join lateral (select d.* from lockstep.dead_letter d where d.id = f.id limit 1) d
     join lockstep.queue q on q.id = d.queue_id
-    join lockstep.queue t on t.id = d.forward_to
-    join lockstep.partition p on p.id = d.partition_id
+    join lockstep.queue t on t.id = f.forward_to
+    cross join lateral (select p.name from lockstep.partition p where p.id = d.partition_id limit 1) p
     cross join lateral lockstep.runs_between(d.partition_id, d.seq - 1, d.seq) r
-    order by d.id
-$$;
+    order by d.id;
+end $$;
 
 -- Writes down where the copies of dead letters are.
 create or replace function lockstep.note_copies(_ids bigint[], _partition_ids bigint[], _seqs bigint[]) returns void language sql as $$
@@ -181,9 +186,10 @@ $$;
 
 -- Whether a message is under a live lease of any group.
 create or replace function lockstep.is_under_lease(_partition_id bigint, _seq bigint, _now timestamptz) returns boolean language sql stable as $$
+    -- All cursors of the partition, and then those with a lease: so that none is sought among all leases of the store.
     select exists (
-        select 1 from lockstep.cursor c
-        where c.partition_id = _partition_id and c.lease_id is not null and c.due_at > _now and _seq > c.acked and _seq <= c.lease_to
+        select 1 from (select c.* from lockstep.cursor c where c.partition_id = _partition_id offset 0) c
+        where c.lease_id is not null and c.due_at > _now and _seq > c.acked and _seq <= c.lease_to
     ) or exists (
         select 1 from lockstep.delivery d
         where d.partition_id = _partition_id and d.lease_id is not null and d.due_at > _now and _seq between d.from_seq and d.to_seq

@@ -39,7 +39,10 @@ declare
 begin
     _removed := 0;
     perform 1 from lockstep.deleted_queue d where d.id = _queue_id for update;
-    _ids := array(select p.id from lockstep.partition p where p.queue_id = _queue_id order by p.id limit _partitions for update);
+    _ids := array(
+        select p.id from lockstep.partition p
+        where p.queue_id between _queue_id and _queue_id and p.id > 0 order by p.queue_id, p.id limit _partitions for update
+    );
     -- Runs before trace events: who records one holds the run.
     foreach _table in array array['cursor', 'delivery', 'dedup_uuid', 'dedup_text', 'run', 'dead_letter', 'trace_name', 'trace_event', 'stream_state'] loop
         execute format(

@@ -46,15 +46,17 @@ begin
     if exists (select 1 from lockstep.queue q where q.id = _queue_id and q.max_size > 0) then
         _partition_id := null;
     end if;
+    -- By a range, and not by one value: so that the index on both is used, and not the whole of the one by id.
     perform 1 from lockstep.partition p
-    where p.queue_id = _queue_id and p.id = coalesce(_partition_id, p.id) order by p.id for no key update;
+    where p.queue_id between _queue_id and _queue_id and p.id = coalesce(_partition_id, p.id)
+    order by p.queue_id, p.id for no key update;
     perform 1 from lockstep.cursor c join lockstep.partition p on p.id = c.partition_id
-    where p.queue_id = _queue_id and p.id = coalesce(_partition_id, p.id)
-    order by c.partition_id, c.group_id for no key update of c;
+    where p.queue_id between _queue_id and _queue_id and p.id = coalesce(_partition_id, p.id)
+    order by p.queue_id, c.partition_id, c.group_id for no key update of c;
     -- What ends whole leases holds no cursor.
     perform 1 from lockstep.delivery d join lockstep.partition p on p.id = d.partition_id
-    where p.queue_id = _queue_id and p.id = coalesce(_partition_id, p.id)
-    order by d.partition_id, d.group_id, d.from_seq for no key update of d;
+    where p.queue_id between _queue_id and _queue_id and p.id = coalesce(_partition_id, p.id)
+    order by p.queue_id, d.partition_id, d.group_id, d.from_seq for no key update of d;
 end $$;
 
 -- What the counts of a queue should be.

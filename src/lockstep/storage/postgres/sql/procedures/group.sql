@@ -35,7 +35,9 @@ begin
         into _mode, _from_at
         from lockstep.subscription s where s.queue_id = _queue_id and s.group_name = _group;
     end if;
-    perform 1 from lockstep.partition p where p.queue_id = _queue_id order by p.id for no key update;
+    -- By a range, and not by one value: so that the index on both is used, and not the whole of the one by id.
+    perform 1 from lockstep.partition p
+    where p.queue_id between _queue_id and _queue_id and p.id > 0 order by p.queue_id, p.id for no key update;
     insert into lockstep.consumer_group (queue_id, name, created_at, mode)
     values (_queue_id, _group, _now, coalesce(_given_mode, _queue.group_mode)) returning id, mode into _group_id, _group_mode;
     insert into lockstep.cursor (partition_id, group_id, acked, due_at)

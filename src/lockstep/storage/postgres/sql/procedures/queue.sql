@@ -58,7 +58,8 @@ begin
     end if;
     _ids := array(
         select p.id from lockstep.partition p
-        where p.queue_id = _queue_id and p.id > _after and p.id = coalesce(_partition_id, p.id) order by p.id limit _partitions for no key update
+        where p.queue_id between _queue_id and _queue_id and p.id > _after and p.id = coalesce(_partition_id, p.id)
+        order by p.queue_id, p.id limit _partitions for no key update
     );
     perform lockstep.lock_cursors(_ids);
     if _limited then
@@ -201,8 +202,10 @@ $$;
 -- The seqs of a partition that are under a lease, of any group, that is live at this time; none if that is null.
 create or replace function lockstep.leased_seqs(_partition_id bigint, _now timestamptz) returns int8multirange language sql stable as $$
     select coalesce(range_agg(int8range(l.first_seq, l.last_seq, '[]')), '{}') from (
-        select c.acked + 1 as first_seq, c.lease_to as last_seq from lockstep.cursor c
-        where c.partition_id = _partition_id and c.lease_id is not null and c.due_at > _now and c.lease_to > c.acked
+        -- All cursors of the partition, and then those with a lease: see lockstep.is_under_lease.
+        select c.acked + 1 as first_seq, c.lease_to as last_seq
+        from (select c.* from lockstep.cursor c where c.partition_id = _partition_id offset 0) c
+        where c.lease_id is not null and c.due_at > _now and c.lease_to > c.acked
         union all
         select d.from_seq, d.to_seq from lockstep.delivery d
         where d.partition_id = _partition_id and d.lease_id is not null and d.due_at > _now

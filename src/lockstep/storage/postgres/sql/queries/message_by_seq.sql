@@ -1,7 +1,7 @@
 -- The runs that hold messages, by partition and seq.
-select q.name, p.name, p.id, t.seq, r.segment_id, (r.ordinal + t.seq - r.first_seq)::int
+select q.name, p.name, t.partition_id, t.seq, r.segment_id, (r.ordinal + t.seq - r.first_seq)::int
 from unnest($1::bigint[], $2::bigint[]) with ordinality t (partition_id, seq, o)
-join lockstep.partition p on p.id = t.partition_id
+cross join lateral (select p.name, p.queue_id from lockstep.partition p where p.id = t.partition_id limit 1) p
 join lockstep.queue q on q.id = p.queue_id
 cross join lateral lockstep.runs_between(t.partition_id, t.seq - 1, t.seq) r
 order by t.o

@@ -33,7 +33,7 @@ left join lateral (
     select sum(h.n)::bigint as leased, (sum(h.n * extract(epoch from a.now - h.leased_at)) / nullif(sum(h.n), 0))::double precision as age
     from (
         select lockstep.stored_between(c.partition_id, c.acked, c.lease_to) as n, c.leased_at
-        from lockstep.cursor c where c.partition_id = p.id and c.lease_id is not null and c.due_at > a.now
+        from (select c.* from lockstep.cursor c where c.partition_id = p.id offset 0) c where c.lease_id is not null and c.due_at > a.now
         union all
         select lockstep.stored_between(d.partition_id, d.from_seq - 1, d.to_seq), d.leased_at
         from lockstep.delivery d where d.partition_id = p.id and d.lease_id is not null and d.due_at > a.now

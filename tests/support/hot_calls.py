@@ -1,0 +1,162 @@
+"""Calls of which the plan tests say what they may cost: of duties, waiting operations and queues with limits."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+from lockstep.core.applying import ApplyLimits
+from lockstep.core.maintenance import Place
+from lockstep.core.messages import NewSchedule
+from lockstep.core.operations import NewOperation
+from lockstep.core.policy import QueueOptions
+from lockstep.core.records import Ack, Subscription
+from support.builders import ack_of, batch, pop
+from support.sessions import Actor
+
+Call = Callable[[], Awaitable[Any]]
+
+LONG_AGO = """
+update lockstep.segment s set created_at = s.created_at - interval '2 hours'
+from lockstep.queue q where q.id = s.queue_id and q.name = $1 returning 1
+"""
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A call, what has to be there before it, and how many blocks it may read at most."""
+
+    name: str
+    prepare: Callable[[Actor], Awaitable[Call]]
+    blocks_max: int
+
+
+async def ten_lanes(actor: Actor, queue: str, **options: Any) -> None:
+    """A queue of ten partitions, which come after all others, with a group that reads it."""
+    await actor.store.configure(queue, QueueOptions(**options))
+    await actor.store.push([batch(queue, partition=f"t{number}") for number in range(10)])
+
+
+async def push_to_a_limited_queue(actor: Actor) -> Call:
+    await ten_lanes(actor, "limited", max_size=1_000_000)
+    await pop(actor.store, "limited", group="g", partitions=10, batch=100, auto_ack=True)
+    return lambda: actor.store.push([batch("limited", partition=f"t{number}") for number in range(10)])
+
+
+async def ack_in_a_limited_queue(actor: Actor) -> Call:
+    await (await push_to_a_limited_queue(actor))()
+    popped = await pop(actor.store, "limited", group="g", partitions=10, batch=100)
+    return lambda: actor.store.ack([Ack(lease_id=popped.lease_id)])
+
+
+async def pop_of_a_queue_with_a_window(actor: Actor) -> Call:
+    await ten_lanes(actor, "windowed", window_seconds=1)
+    await actor.sql(LONG_AGO, "windowed")
+    await pop(actor.store, "windowed", batch=1, group="w", auto_ack=True)
+    await actor.sql("update lockstep.cursor c set due_at = now() - interval '1 s' from lockstep.consumer_group g "
+                    "where g.id = c.group_id and g.name = 'w' and c.due_at is not null")  # fmt: skip
+    return lambda: pop(actor.store, "windowed", group="w", partitions=10, batch=100)
+
+
+async def first_pop_of_a_group(actor: Actor) -> Call:
+    await ten_lanes(actor, "small")
+    return lambda: pop(actor.store, "small", group=f"g{uuid4()}", partitions=10, batch=100, auto_ack=True)
+
+
+async def clear_of_a_small_queue(actor: Actor) -> Call:
+    await ten_lanes(actor, "cleared")
+    await pop(actor.store, "cleared", group="g", partitions=10, batch=100)
+    return lambda: actor.store.clear("cleared")
+
+
+async def clear_of_what_is_not_leased(actor: Actor) -> Call:
+    await ten_lanes(actor, "cleared")
+    await pop(actor.store, "cleared", group="g", partitions=5, batch=100)
+    return lambda: actor.store.clear("cleared", scope="unleased")
+
+
+async def deletion_of_a_small_queue(actor: Actor) -> Call:
+    queue = f"gone-{uuid4()}"
+    await ten_lanes(actor, queue)
+    await pop(actor.store, queue, group="g", partitions=5, batch=100)
+    return lambda: actor.store.delete_queue(queue)
+
+
+async def retention(actor: Actor) -> Call:
+    await ten_lanes(actor, "zkept", retention_enabled=True, retention_seconds=3600)
+    await actor.sql(LONG_AGO, "zkept")
+    return lambda: actor.store.prune("retention", after=Place("zkept"), limit=100)
+
+
+async def completed_retention(actor: Actor) -> Call:
+    await ten_lanes(actor, "zdone", retention_enabled=True, completed_retention_seconds=3600)
+    await pop(actor.store, "zdone", group="g", partitions=10, batch=100, auto_ack=True)
+    await actor.sql(LONG_AGO, "zdone")
+    return lambda: actor.store.prune("completed_retention", after=Place("zdone"), limit=100)
+
+
+async def eviction(actor: Actor) -> Call:
+    await ten_lanes(actor, "zevicted", max_wait_seconds=3600)
+    await actor.store.subscribe("zevicted", "g", Subscription())
+    await actor.sql(LONG_AGO, "zevicted")
+    return lambda: actor.store.prune("eviction", after=Place("zevicted"), limit=100)
+
+
+async def removal_of_idle_partitions(actor: Actor) -> Call:
+    queue = f"idle-{uuid4()}"
+    await ten_lanes(actor, queue)
+    await actor.store.clear(queue)
+    await actor.store.prune_partitions(0, limit=100)
+    return lambda: actor.store.prune_partitions(0, limit=100)
+
+
+async def queueing_of_a_push(actor: Actor) -> Call:
+    lanes = [batch("q", partition=f"p{1 + 9 * number}") for number in range(10)]
+    await actor.store.apply_operations("push", by="test", limits=ApplyLimits())
+    return lambda: actor.store.queue_operations([NewOperation(lanes)])
+
+
+async def application_of_a_push(actor: Actor) -> Call:
+    await (await queueing_of_a_push(actor))()
+    return lambda: actor.store.apply_operations("push", by="test", limits=ApplyLimits())
+
+
+async def deletion_of_dead_letters_by_ack(actor: Actor) -> Call:
+    await ten_lanes(actor, "deadly")
+    popped = await pop(actor.store, "deadly", group="g", partitions=10, batch=100)
+    acks = [ack_of(one, lease_id=popped.lease_id, group="g", status="dlq") for one in popped.messages()]
+    return lambda: actor.store.ack(acks)
+
+
+async def scheduling_of_ten(actor: Actor) -> Call:
+    waiting = batch("q", 10, partition="p50")
+    waiting.schedule = NewSchedule(delay_seconds=3600)
+    return lambda: actor.store.push([waiting])
+
+
+async def balance_of_a_queue(actor: Actor) -> Call:
+    await actor.store.configure("balanced", QueueOptions(partitions=10))
+    return lambda: actor.store.balance("balanced")
+
+
+# The figure is about twice what was measured.
+MORE_SCENARIOS = [
+    Scenario("push-limited", push_to_a_limited_queue, 450),
+    Scenario("ack-limited", ack_in_a_limited_queue, 700),
+    Scenario("pop-window", pop_of_a_queue_with_a_window, 2500),
+    Scenario("pop-new-group", first_pop_of_a_group, 2000),
+    Scenario("clear", clear_of_a_small_queue, 1500),
+    Scenario("clear-unleased", clear_of_what_is_not_leased, 1500),
+    Scenario("delete-queue", deletion_of_a_small_queue, 1500),
+    Scenario("retention", retention, 1500),
+    Scenario("completed-retention", completed_retention, 1500),
+    Scenario("eviction", eviction, 1500),
+    Scenario("idle-partitions", removal_of_idle_partitions, 1500),
+    Scenario("queue-operation", queueing_of_a_push, 400),
+    Scenario("apply-operation", application_of_a_push, 1000),
+    Scenario("ack-dead", deletion_of_dead_letters_by_ack, 1200),
+    Scenario("schedule", scheduling_of_ten, 300),
+    Scenario("balance", balance_of_a_queue, 200),
+]
