@@ -182,7 +182,7 @@ async def test_what_becomes_due_by_itself_is_found_by_a_check(store: Store, cloc
 
 
 async def test_polls_of_one_queue_are_one_question(store: Store) -> None:
-    gate = Gate(store, "has_pending")
+    gate = Gate(store, "due_in")
     engine = engine_on(gate, pop_check_seconds_min=0.005, pop_check_seconds_max=0.01)  # type: ignore[arg-type]
     await engine.push([batch("p", b"1")])
     await engine.pop([PopRequest(queue=QUEUE)])
@@ -190,7 +190,7 @@ async def test_polls_of_one_queue_are_one_question(store: Store) -> None:
     await gate.arrived.wait()
     gate.open()
     await until(lambda: engine.counts.waiting.precheck_misses)
-    assert engine.counts.waiting.precheck_misses <= gate.calls["has_pending"]
+    assert engine.counts.waiting.precheck_misses <= gate.calls["due_in"]
     assert engine.counts.calls["pop"].requests == 51  # none was tried a second time
     await engine.stop_waiting()
     await asyncio.gather(*polls)

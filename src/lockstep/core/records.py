@@ -105,12 +105,25 @@ def arrivals_of(batches: Iterable[Batch]) -> dict[str, Arrival]:
     }
 
 
+class Awaited(NamedTuple):
+    """What a pop waits for. Without a queue: any queue of a namespace and/or task, or any queue at all."""
+
+    queue: str | None
+    group: str
+    partition: str | None = None
+    namespace: str | None = None
+    task: str | None = None
+
+
 class PendingRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Asks whether a pop would find something."""
 
     queue: str
     partition: str | None = None
     group: str = QUEUE_MODE
+
+    def awaited(self) -> Awaited:
+        return Awaited(self.queue, self.group, self.partition)
 
 
 class Ack(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,10 +6,16 @@ A waiting pop is tried once, and then lies still until something may be there fo
 * A push of another process is heard over the store's signals (`Store.listen`), and wakes in the same way; and so is
   what the store pushes itself: what dies goes to a dead queue, and what is redriven comes back.
   An ack of another process makes those look who wait for its queue.
-* What becomes due by itself (a lease that ends, a retry, a delay), and what no signal told of, is found by checks: one
-  `has_pending` for all that is waited for, with a wait between checks that doubles while nothing comes. However many
-  polls wait for the same queue and group, they are one question.
+* What becomes due by itself (a lease that ends, a retry, a delay) has a timer. Checks ask the store when something is
+  due next: `due_in`, one call for all that is waited for. However many polls wait for the same queue and group, they
+  are one question. A check is made when a poll begins to wait and when one was woken and found nothing, because what
+  woke it may be due later; when a timer has run out; and from time to time, with a wait that doubles while nothing
+  comes, which finds what no signal told of.
 A poll that was woken and finds nothing, because another was faster, lies still again.
+
+Checks are cheap because they are few. What is due within some milliseconds is one call, whatever the number of keys. A
+lease that is renewed does not move a timer: the timer runs out, and the check finds the later time. If a check finds
+something that no pop can get, because another transaction holds it, the next check of this key comes later each time.
 
 Polls of a shared group share what a push brings: as many are woken as there are messages, and each takes no more than
 its fair share, so that one with a large batch does not leave the others with nothing. Where it is not known how much
@@ -21,30 +27,29 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from heapq import heapify, heappop, heappush
+from itertools import count
 
 from msgspec.structs import replace
 
 from lockstep.config import Config
-from lockstep.core.records import LEASES_ENDED, Arrival, PendingRequest, Popped, PopRequest, Subscription
+from lockstep.core.records import LEASES_ENDED, Arrival, Awaited, Popped, PopRequest, Subscription
 from lockstep.errors import LockstepError, Unavailable
 from lockstep.storage.base import Store
 
 _CHECK_KEYS_MAX = 1000
 _WAKE_ALL = 1_000_000_000
 _LOOK_SECONDS_MIN = 0.02
-"""Between two looks for what acks of other processes have freed."""
-
-
-class Key(NamedTuple):
-    """What a poll waits for. Without a queue: any queue of a namespace or task."""
-
-    queue: str | None
-    group: str
-    partition: str | None
+"""Between two checks of a key because of acks of other processes."""
+_LEARN_SECONDS = 0.01
+"""A poll that begins to wait, or found nothing, asks so much later when something is due: most are woken before."""
+_CHECK_SECONDS_MIN = 0.005
+"""Between two checks of any keys: what becomes due in between is one call."""
+_TICK_SECONDS = 0.05
+"""Checks from time to time are made on this beat, so that they come together."""
 
 
 @dataclass(slots=True)
@@ -60,23 +65,32 @@ class WaitingCounts:
 
 @dataclass(slots=True, eq=False)
 class _Poll:
-    key: Key
+    key: Awaited
+    batch: int
     wake: asyncio.Future[None]
-    shared_batch: int | None = None
-    """Of a poll of a shared group: how many messages it wants."""
     share: int | None = None
-    """How many of them it may take when it is woken; None is as many as it wants."""
+    """How many messages it may take when it is woken; None is as many as it wants."""
     chained: bool = False
     """It was woken by a check, which does not know how much there is: if it finds something, the next is woken."""
+    checked: bool = False
+    """It was woken because a check found something."""
+    looked: bool = False
+    """It has looked before: it looks again because it was woken."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Queue:
     """The polls of one key, in the order in which they came, and when it is checked next."""
 
-    key: Key
-    check_at: float
+    key: Awaited
     pause: float
+    """From the next check to the one after, if nothing comes."""
+    check_at: float = float("inf")
+    checked_at: float = float("-inf")
+    shared: bool = False
+    """Its group is a shared one."""
+    vain: int = 0
+    """So many checks in a row found something that no pop could get."""
     polls: OrderedDict[_Poll, None] = field(default_factory=OrderedDict)
 
 
@@ -89,22 +103,25 @@ class Waiting:
         self._store = store
         self._pop = pop
         self._config = config
-        self._queues: dict[Key, _Queue] = {}
-        self._by_name: dict[str | None, dict[Key, _Queue]] = {}
+        self._within = 2 * max(config.pop_check_seconds_max, config.pop_check_seconds_min)
+        """What is due later than this is found by a later check."""
+        self._tick = min(_TICK_SECONDS, config.pop_check_seconds_min)
+        self._queues: dict[Awaited, _Queue] = {}
+        self._by_name: dict[str | None, dict[Awaited, _Queue]] = {}
+        self._agenda: list[tuple[float, int, _Queue]] = []
+        """By when they are checked; entries of what is gone, or was moved forward, are dropped when met."""
+        self._numbers = count()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = float("inf")
         self._checking: asyncio.Task[None] | None = None
-        self._freed: set[Key] = set()
-        """What is waited for where acks of other processes may have freed something."""
-        self._looking: asyncio.Task[None] | None = None
         self._stopped = False
         self._paused = False
-        self.shared = 0
-        """Polls of shared groups that wait now."""
         self.counts = WaitingCounts()
 
     async def pop(self, request: PopRequest, seconds: float) -> Popped:
         """What there is for the request as soon as there is something; empty after `seconds`."""
         deadline = time.monotonic() + seconds
-        poll = _Poll(Key(request.queue, request.group, request.partition), _future())
+        poll = _Poll(awaited(request), request.batch, _future())
         # It counts as waiting before it looks: what comes in between wakes it.
         self._add(poll)
         waited = False
@@ -117,14 +134,16 @@ class Waiting:
                     if not waited:
                         raise
                     popped = Popped(request.group)
-                if popped.mode == "shared" and poll.shared_batch is None:
-                    poll.shared_batch = request.batch
-                    self.shared += 1
+                queue = self._queues[poll.key]
+                if popped.mode == "shared" or (popped.no_queue and request.mode == "shared"):
+                    queue.shared = True
                 if popped.runs:
+                    queue.vain = 0
                     if poll.chained:
-                        self._queues[poll.key].polls.pop(poll, None)  # it is served, and not the next one
+                        queue.polls.pop(poll, None)  # it is served, and not the next one
                         self._wake(poll.key, 1, chained=True)
                     return popped
+                self._learn(queue, poll)
                 if popped.no_queue and request.subscription.mode == "new":
                     # All that will be there is new; the group would begin behind what wakes this poll.
                     request = replace(request, subscription=Subscription())
@@ -146,13 +165,16 @@ class Waiting:
                 elif key.partition in partitions:
                     if len(partitions) == 1:
                         self._share(key, messages_by_queue[queue])
-                    self._wake(key, 1, chained=self.shared > 0)
+                    self._wake(key, 1, chained=self._queues[key].shared)
         self._wake_wide()
 
-    def _share(self, key: Key, messages: int) -> None:
-        """Wake polls of a shared group, each for its fair share of the messages."""
-        polls = [poll for poll in self._queues[key].polls if poll.shared_batch is not None and not poll.wake.done()]
-        for poll, share in zip(polls, fair_shares([poll.shared_batch or 0 for poll in polls], messages), strict=True):
+    def _share(self, key: Awaited, messages: int) -> None:
+        """Wake polls, if their group is a shared one, each for its fair share of the messages."""
+        queue = self._queues[key]
+        if not queue.shared:
+            return
+        polls = [poll for poll in queue.polls if not poll.wake.done()]
+        for poll, share in zip(polls, fair_shares([poll.batch for poll in polls], messages), strict=True):
             if share:
                 poll.share = share
                 poll.wake.set_result(None)
@@ -162,17 +184,18 @@ class Waiting:
         """Something came to a queue, or, for None, to any, that nobody here has pushed; to which partitions is not
         known. Or leases have ended there."""
         if arrival == LEASES_ENDED:
-            self._look_at(queue)
+            self.look_at(queue)
             return
         for key in list(self._by_name.get(queue, ())) if queue is not None and arrival.messages else ():
             if key.partition is None:
                 self._share(key, arrival.messages)
         self.stirred(queue, count=arrival.partitions)
 
-    def _look_at(self, queue: str | None) -> None:
-        self._freed.update(self._by_name.get(queue, ()), self._by_name.get(None, ()))
-        if self._freed and (self._looking is None or self._looking.done()):
-            self._looking = asyncio.create_task(self._look())
+    def look_at(self, queue: str | None) -> None:
+        """Leases in a queue have ended, or will end soon."""
+        now = time.monotonic()
+        for found in [*self._by_name.get(queue, {}).values(), *self._by_name.get(None, {}).values()]:
+            self._plan(found, max(now, found.checked_at + _LOOK_SECONDS_MIN))
 
     def stirred(self, queue: str | None, *, count: int = 1) -> None:
         """Something may have become due in a queue, or, for None, in any."""
@@ -187,13 +210,6 @@ class Waiting:
     def is_anybody(self) -> bool:
         return bool(self._queues)
 
-    async def _look(self) -> None:
-        while self._freed:
-            keys, self._freed = self._freed & self._queues.keys(), set()
-            with suppress(LockstepError):  # the checks come to it, too
-                await self._check(list(keys))
-            await asyncio.sleep(_LOOK_SECONDS_MIN)
-
     def pause(self, paused: bool) -> None:
         """Let every poll answer now, and every later one without a wait; or no longer."""
         self._paused = paused
@@ -205,26 +221,26 @@ class Waiting:
         """Let every poll answer now, for good."""
         self._stopped = True
         self.pause(True)
-        for task in (self._checking, self._looking):
-            if task is not None:
-                task.cancel()
-                await asyncio.wait((task,))
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._checking is not None:
+            self._checking.cancel()
+            await asyncio.wait((self._checking,))
 
     def _add(self, poll: _Poll) -> None:
         queue = self._queues.get(poll.key)
         if queue is None:
-            pause = self._config.pop_check_seconds_min
-            queue = self._queues[poll.key] = _Queue(poll.key, time.monotonic() + pause, pause)
+            if not self._queues:
+                self._store.expect_signals()
+            queue = self._queues[poll.key] = _Queue(poll.key, self._config.pop_check_seconds_min)
             self._by_name.setdefault(poll.key.queue, {})[poll.key] = queue
+            self._plan(queue, self._later(queue))
         queue.polls[poll] = None
         self.counts.polls += 1
-        if self._checking is None or self._checking.done():
-            self._checking = asyncio.create_task(self._check_forever())
 
     def _remove(self, poll: _Poll) -> None:
         queue = self._queues[poll.key]
         queue.polls.pop(poll, None)
-        self.shared -= poll.shared_batch is not None
         self.counts.polls -= 1
         if not queue.polls:
             del self._queues[poll.key]
@@ -251,71 +267,133 @@ class Waiting:
         self._queues[poll.key].polls.move_to_end(poll)
         return True
 
-    def _wake(self, key: Key, count: int, *, chained: bool = False) -> None:
+    def _wake(self, key: Awaited, most: int, *, chained: bool = False, checked: bool = False) -> None:
         queue = self._queues.get(key)
         if queue is None:
             return
         # Of shared groups those come first who want least: then what there is lasts for the most of them.
-        polls = sorted(queue.polls, key=lambda poll: poll.shared_batch or 0) if self.shared else queue.polls
+        polls: Iterable[_Poll] = queue.polls
+        if queue.shared:
+            polls = sorted(queue.polls, key=lambda poll: poll.batch)
         for poll in polls:
-            if count <= 0:
+            if most <= 0:
                 break
             if not poll.wake.done():
-                poll.chained = chained
+                poll.chained, poll.checked = chained, checked
                 poll.share = None
                 poll.wake.set_result(None)
                 self.counts.woken += 1
-                count -= 1
-        queue.pause = self._config.pop_check_seconds_min
-        queue.check_at = time.monotonic() + queue.pause
+                most -= 1
+        if not checked:
+            queue.pause = self._config.pop_check_seconds_min
+            self._plan(queue, self._later(queue))
 
     def _wake_wide(self) -> None:
         """Which namespace a queue belongs to is not known here, so all who wait for one look."""
         for key in list(self._by_name.get(None, ())):
             self._wake(key, _WAKE_ALL)
 
-    async def _check_forever(self) -> None:
-        while self._queues:
-            # A steady tick: what is due is looked at together, however many keys there are.
-            await asyncio.sleep(self._config.pop_check_seconds_min)
-            now = time.monotonic()
-            due = [queue for queue in self._queues.values() if queue.check_at <= now]
-            for queue in due:
-                queue.pause = min(queue.pause * 2, self._config.pop_check_seconds_max)
-                queue.check_at = now + queue.pause
-            with suppress(LockstepError):  # the polls themselves will say so when they try
-                await self._check([queue.key for queue in due])
+    # Checks
 
-    async def _check(self, keys: list[Key]) -> None:
-        """Wake one poll of each key for which there is something; it wakes the next."""
-        if not self._config.pop_precheck:
-            for key in keys:
-                self._wake_gently(key)
+    def _learn(self, queue: _Queue, poll: _Poll) -> None:
+        """A poll has found nothing: see when there will be something, unless that is known."""
+        if poll.checked:
+            queue.vain += 1
+        if self._config.pop_precheck and (poll.looked or queue.checked_at == float("-inf")):
+            self._plan(queue, time.monotonic() + self._rest(queue))
+        poll.looked = True
+
+    def _rest(self, queue: _Queue) -> float:
+        """For how long a key is not checked again."""
+        return min(_LEARN_SECONDS * (1 << min(queue.vain, 16)), max(self._config.pop_check_seconds_max, _LEARN_SECONDS))
+
+    def _later(self, queue: _Queue) -> float:
+        """When a key is checked although nothing is known to be due."""
+        at = time.monotonic() + queue.pause
+        return at - at % self._tick
+
+    def _plan(self, queue: _Queue, at: float) -> None:
+        """Check a key at a time, if it is not checked before."""
+        if at >= queue.check_at:
             return
-        for key in [key for key in keys if key.queue is None]:
-            self._wake_gently(key)
-        asked = [key for key in keys if key.queue is not None]
-        for start in range(0, len(asked), _CHECK_KEYS_MAX):
-            part = asked[start : start + _CHECK_KEYS_MAX]
-            requests = [
-                PendingRequest(queue=key.queue, group=key.group, partition=key.partition)
-                for key in part
-                if key.queue is not None
-            ]
-            for key, pending in zip(part, await self._store.has_pending(requests), strict=True):
-                if pending:
-                    self.counts.precheck_hits += 1
-                    self._wake_gently(key)
-                else:
-                    self.counts.precheck_misses += 1
+        queue.check_at = at
+        heappush(self._agenda, (at, next(self._numbers), queue))
+        # Most polls are woken before they are checked, and leave an entry.
+        if len(self._agenda) > 2 * len(self._queues) + 64:
+            self._agenda = [(one.check_at, next(self._numbers), one) for one in self._queues.values()]
+            heapify(self._agenda)
+        if self._checking is None:
+            self._set_timer(at)
 
-    def _wake_gently(self, key: Key) -> None:
-        """Wake one poll, without making the checks of its key more frequent."""
-        queue = self._queues.get(key)
-        if queue is not None:
-            check_at, pause = queue.check_at, queue.pause
-            self._wake(key, 1, chained=True)
-            queue.check_at, queue.pause = check_at, pause
+    def _set_timer(self, at: float) -> None:
+        if self._stopped or at >= self._timer_at:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = at
+        seconds = max(at - time.monotonic(), 0)
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._begin_check)
+
+    def _begin_check(self) -> None:
+        self._timer, self._timer_at = None, float("inf")
+        due = self._take_due()
+        if due:
+            self._checking = asyncio.create_task(self._check_all(due))
+        elif self._agenda:
+            self._set_timer(self._agenda[0][0])
+
+    def _take_due(self) -> list[_Queue]:
+        """The keys that are to be checked now. Timers may be some tenths of a millisecond early."""
+        now = time.monotonic() + 0.0005
+        due: list[_Queue] = []
+        while self._agenda:
+            at, _, queue = self._agenda[0]
+            outdated = queue.check_at != at or self._queues.get(queue.key) is not queue
+            if not outdated and at > now:
+                break
+            heappop(self._agenda)
+            if not outdated:
+                queue.check_at = float("inf")
+                due.append(queue)
+        return due
+
+    async def _check_all(self, due: list[_Queue]) -> None:
+        for queue in due:
+            queue.pause = min(queue.pause * 2, max(self._config.pop_check_seconds_max, queue.pause))
+            self._plan(queue, self._later(queue))
+        try:
+            with suppress(LockstepError):  # the polls themselves will say so when they try
+                await self._check(due)
+        finally:
+            self._checking = None
+        if self._agenda:
+            self._set_timer(max(self._agenda[0][0], time.monotonic() + _CHECK_SECONDS_MIN))
+
+    async def _check(self, due: list[_Queue]) -> None:
+        """Wake one poll of each key for which there is something; it wakes the next. For the others, plan the check that
+        will find it."""
+        if not self._config.pop_precheck:
+            for queue in due:
+                self._wake(queue.key, 1, chained=True, checked=True)
+            return
+        for start in range(0, len(due), _CHECK_KEYS_MAX):
+            part = due[start : start + _CHECK_KEYS_MAX]
+            began = time.monotonic()
+            found = await self._store.due_in([queue.key for queue in part], within=self._within)
+            for queue, seconds in zip(part, found, strict=True):
+                queue.checked_at = began
+                if seconds == 0:
+                    self.counts.precheck_hits += 1
+                    self._wake(queue.key, 1, chained=True, checked=True)
+                    continue
+                self.counts.precheck_misses += 1
+                queue.vain = 0
+                if seconds is not None:
+                    self._plan(queue, began + seconds)
+
+
+def awaited(request: PopRequest) -> Awaited:
+    return Awaited(request.queue, request.group, request.partition, request.namespace, request.task)
 
 
 def fair_shares(wanted: Sequence[int], there: int) -> list[int]:

@@ -50,6 +50,7 @@ from lockstep.core.records import (
     Ack,
     AckOutcome,
     Arrival,
+    Awaited,
     ClearScope,
     DeadLetter,
     DeadLetterFilter,
@@ -117,6 +118,9 @@ class Store(Protocol):
 
         A change of a queue that another process made is heard in the same way, and rules what this one does next.
         """
+
+    def expect_signals(self) -> None:
+        """The first of some polls begins to wait here: let others know soon. Returns at once."""
 
     def announce(self, arrivals: Mapping[str, Arrival]) -> None:
         """Tell those who listen in other processes what was pushed, by queue; to no partitions, if leases have ended
@@ -285,6 +289,13 @@ class Store(Protocol):
         """Whether a pop now may find something. True for a group that does not exist yet on an existing queue.
 
         May be true a little too often (a cursor that only the next pop will put right), never falsely false.
+        """
+
+    async def due_in(self, awaited: Sequence[Awaited], *, within: float) -> list[float | None]:
+        """In how many seconds a pop may find something: 0 where `has_pending` is true, else the time until the next
+        retry, delay or end of a lease; None if nothing is due within so many seconds, as far as it is known now.
+
+        A namespace and/or task stands for all its queues.
         """
 
     async def ack(self, acks: Sequence[Ack], *, lock_seconds: float | None = None) -> list[AckOutcome]:

@@ -31,6 +31,11 @@ class Agenda:
         self._drop_outdated()
         return bool(self._heap) and self._heap[0][0] <= now
 
+    def next_due(self) -> datetime | None:
+        """When the next partition is due."""
+        self._drop_outdated()
+        return self._heap[0][0] if self._heap else None
+
     def take(self, now: datetime) -> Iterator[int]:
         """The due partitions, earliest first. Whoever takes one must change its cursor and `note` it."""
         while self.due(now):

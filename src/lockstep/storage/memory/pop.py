@@ -1,4 +1,4 @@
-"""Messages out: pop, has_pending, renew."""
+"""Messages out: pop, due_in, renew."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 from lockstep.core.ids import uuid7
 from lockstep.core.messages import Run
-from lockstep.core.records import PendingRequest, Popped, PopRequest, Renewal, Renewed
+from lockstep.core.records import Awaited, Popped, PopRequest, Renewal, Renewed
 from lockstep.core.rules import STOPPED, Cursor, due_after_release, expire, lease, move
 from lockstep.errors import GroupModeMismatch
 from lockstep.storage.memory import shared
@@ -46,7 +46,7 @@ def check_modes(state: State, requests: Iterable[PopRequest]) -> None:
             raise GroupModeMismatch(f"group {request.group!r} is ordered on some of the queues and shared on others")
 
 
-def _queues(state: State, request: PopRequest) -> list[Queue]:
+def _queues(state: State, request: PopRequest | Awaited) -> list[Queue]:
     """The queues that a request is about, those first that are served first."""
     if request.queue is not None:
         return [state.queues[request.queue]] if request.queue in state.queues else []
@@ -165,20 +165,27 @@ def _pass_old(partition: Partition, cursor: Cursor, oldest_at: datetime, now: da
     return cursor
 
 
-def has_pending(state: State, request: PendingRequest, now: datetime) -> bool:
-    """Whether a pop may find something."""
-    queue = state.queues.get(request.queue)
-    if queue is None or (request.partition is not None and request.partition not in queue.partitions):
-        return False
-    group = queue.groups.get(request.group)
+def due_in(state: State, awaited: Awaited, *, within: float, now: datetime) -> float | None:
+    """In how many seconds a pop may find something."""
+    times = [_due_at(queue, awaited, now) for queue in _queues(state, awaited)]
+    due_at = min((time for time in times if time is not None), default=None)
+    if due_at is None or due_at > now + timedelta(seconds=within):
+        return None
+    return max((due_at - now).total_seconds(), 0.0)
+
+
+def _due_at(queue: Queue, awaited: Awaited, now: datetime) -> datetime | None:
+    if awaited.partition is not None and awaited.partition not in queue.partitions:
+        return None
+    group = queue.groups.get(awaited.group)
     if group is None:
-        return True
-    again = (one for partition in queue.chosen(request.partition) for one in group.ranges.get(partition.id, ()))
-    if any(one.due(now) for one in again):
-        return True
-    if request.partition is None:
-        return group.agenda.due(now)
-    return group.cursors[queue.partition(request.partition).id].due(now)
+        return now
+    again = [one.due_at for part in queue.chosen(awaited.partition) for one in group.ranges.get(part.id, ())]
+    if awaited.partition is None:
+        new = group.agenda.next_due()
+    else:
+        new = group.cursors[queue.partition(awaited.partition).id].due_at
+    return min([time for time in [new, *again] if time is not None and time != STOPPED], default=None)
 
 
 def renew(state: State, renewals: Iterable[Renewal], now: datetime) -> list[Renewed]:

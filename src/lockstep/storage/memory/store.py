@@ -45,6 +45,7 @@ from lockstep.core.records import (
     Ack,
     AckOutcome,
     Arrival,
+    Awaited,
     ClearScope,
     DeadLetter,
     DeadLetterFilter,
@@ -153,6 +154,9 @@ class MemoryStore:
         """No other process can reach this store, so there is nothing to hear but what it pushes of its own accord."""
         self._hear = hear
 
+    def expect_signals(self) -> None:
+        """There is nobody to tell."""
+
     def announce(self, arrivals: Mapping[str, Arrival]) -> None:
         """There is nobody to tell."""
 
@@ -250,8 +254,11 @@ class MemoryStore:
             return [pop.pop(self._state, request, now) for request in requests]
 
     async def has_pending(self, requests: Sequence[PendingRequest]) -> list[bool]:
+        return [seconds == 0 for seconds in await self.due_in([request.awaited() for request in requests], within=0)]
+
+    async def due_in(self, awaited: Sequence[Awaited], *, within: float) -> list[float | None]:
         now = self._now()
-        return [pop.has_pending(self._state, request, now) for request in requests]
+        return [pop.due_in(self._state, one, within=within, now=now) for one in awaited]
 
     async def ack(self, acks: Sequence[Ack], *, lock_seconds: float | None = None) -> list[AckOutcome]:  # noqa: ARG002
         with self._deaths() as now:

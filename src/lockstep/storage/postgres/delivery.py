@@ -17,6 +17,7 @@ from lockstep.core.messages import Batch, PushResult, Run
 from lockstep.core.records import (
     Ack,
     AckOutcome,
+    Awaited,
     PendingRequest,
     Popped,
     PopRequest,
@@ -54,7 +55,8 @@ _QUEUES_BY_PRIORITY = (
     "order by q.priority desc, q.name"
 )
 _SUBSCRIBE = "select * from lockstep.subscribe($1, $2, $3, $4::timestamptz, $5::text, $6::timestamptz)"
-_HAS_PENDING = "select lockstep.has_pending($1::int[], $2::bigint[], $3::timestamptz)"
+_DUE_IN = "select lockstep.due_in($1::int[], $2::bigint[], $3::float8, $4::timestamptz)"
+_DUE_IN_LABELS = "select lockstep.due_in_labels($1::text[], $2::text[], $3::text[], $4::float8, $5::timestamptz)"
 _ACK_LEASES = "select * from lockstep.ack_leases($1::uuid[], $2::timestamptz)"
 _COMPLETE = (
     "select * from lockstep.shared_complete("
@@ -274,26 +276,34 @@ class Delivery(Forwarding):
         return popped
 
     async def has_pending(self, requests: Sequence[PendingRequest]) -> list[bool]:
-        answers = [False] * len(requests)
+        return [seconds == 0 for seconds in await self.due_in([request.awaited() for request in requests], within=0)]
+
+    async def due_in(self, awaited: Sequence[Awaited], *, within: float) -> list[float | None]:
+        answers: list[float | None] = [None] * len(awaited)
         asked: list[tuple[int, int, int | None]] = []
-        for i, request in enumerate(requests):
-            names = await self._find_queue(request.queue)
-            if names is None:
+        wide = [i for i, one in enumerate(awaited) if one.queue is None]
+        for i, one in enumerate(awaited):
+            if one.queue is None or (names := await self._find_queue(one.queue)) is None:
                 continue
             partition_id = None
-            if request.partition is not None:
-                partition_id = await self._find_partition(request.queue, names, request.partition)
+            if one.partition is not None:
+                partition_id = await self._find_partition(one.queue, names, one.partition)
                 if partition_id is None:
                     continue
-            group_id = await self._find_group(names, request.group)
+            group_id = await self._find_group(names, one.group)
             if group_id is None:
-                answers[i] = True
+                answers[i] = 0.0
             else:
                 asked.append((i, group_id, partition_id))
         if asked:
-            group_ids, partition_ids = [g for _, g, _ in asked], [p for _, _, p in asked]
-            rows = await self.database.fetch("has_pending", _HAS_PENDING, group_ids, partition_ids, self.now())
+            ids = ([group_id for _, group_id, _ in asked], [partition_id for _, _, partition_id in asked])
+            rows = await self.database.fetch("due_in", _DUE_IN, *ids, within, self.now())
             for (i, _, _), answer in zip(asked, rows[0][0], strict=True):
+                answers[i] = answer
+        if wide:
+            labels = [[getattr(awaited[i], name) for i in wide] for name in ("namespace", "task", "group")]
+            rows = await self.database.fetch("due_in_labels", _DUE_IN_LABELS, *labels, within, self.now())
+            for i, answer in zip(wide, rows[0][0], strict=True):
                 answers[i] = answer
         return answers
 

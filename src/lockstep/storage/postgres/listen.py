@@ -4,7 +4,7 @@ Pushes are announced by the process that made them, after the commit and not in 
 would make all commits of the database wait for each other. Announcements gather while one is on its way, so a busy
 process sends a few per second. Nothing is sent while nobody else listens, which is known from the shared advisory
 lock that every listener holds; one that begins to listen says so. Ends of leases are announced only while polls wait
-elsewhere, which is known from a second lock. Changes of queues are announced by a trigger.
+elsewhere, which is known from a second lock and told when it is taken. Changes of queues are announced by a trigger.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _NOTIFY = f"select pg_notify('{_PUSHES}', t) from unnest($1::text[]) t"
 _GATHER_SECONDS = 0.005
 _LISTENERS_KNOWN_SECONDS = 1.0
 _WAITING_SECONDS = 0.2
-"""How often it is looked whether polls wait here. They themselves look often when they begin to wait."""
+"""How often it is looked whether polls still wait here. That they begin to is told at once."""
 _WAITED_SECONDS = 5.0
 """For how long they are said to wait once they did: locking and unlocking all the time would cost more."""
 _ALIVE_SECONDS = 30.0
@@ -77,6 +77,8 @@ class Signals:
         self._holding_waiter = False
         """Whether it is said that polls wait here."""
         self._waited_at = -_WAITED_SECONDS
+        self._begun = asyncio.Event()
+        """Set when polls begin to wait here and others are not told yet, or when the connection is lost."""
         self._listening: asyncio.Task[None] | None = None
         self._telling: asyncio.Task[None] | None = None
         self._untold: dict[str, Arrival] = {}
@@ -99,6 +101,11 @@ class Signals:
                 await asyncio.wait((task,))
         self._listening = self._telling = None
         self._untold.clear()
+
+    def expect(self) -> None:
+        """Polls begin to wait here."""
+        if not self._holding_waiter:
+            self._begun.set()
 
     def announce(self, arrivals: Mapping[str, Arrival]) -> None:
         now = time.monotonic()
@@ -167,7 +174,7 @@ class Signals:
         connection = await self._database.connect_apart("lockstep-listen")
         try:
             lost = asyncio.Event()
-            connection.add_termination_listener(lambda _: lost.set())
+            connection.add_termination_listener(lambda _: self._set_lost(lost))
             await connection.add_listener(_PUSHES, self._heard_push)
             await connection.add_listener(_QUEUES, self._heard_queue)
             await connection.add_listener(_SYSTEM, self._heard_system)
@@ -185,13 +192,18 @@ class Signals:
             connection.terminate()
         return 0
 
+    def _set_lost(self, lost: asyncio.Event) -> None:
+        lost.set()
+        self._begun.set()
+
     async def _hold_until(self, lost: asyncio.Event, connection: asyncpg.Connection[Any]) -> None:
         """Say whether polls wait here, and look now and then whether the connection is alive."""
         alive_at = time.monotonic()
         while not lost.is_set():
             with suppress(TimeoutError):
                 async with asyncio.timeout(_WAITING_SECONDS):
-                    await lost.wait()
+                    await self._begun.wait()
+            self._begun.clear()
             now = time.monotonic()
             if self._waiting():
                 self._waited_at = now
@@ -200,6 +212,9 @@ class Signals:
                 verb = "pg_advisory_lock_shared" if waiting else "pg_advisory_unlock_shared"
                 await connection.fetch(f"select {verb}($1)", _WAITER_LOCK, timeout=_ALIVE_SECONDS)
                 self._holding_waiter, alive_at = waiting, now
+                if waiting:
+                    # They would find out within a second; until then they would tell of no lease that ends.
+                    await connection.fetch(_NOTIFY, [_payload(self._own, {})], timeout=_ALIVE_SECONDS)
             elif now - alive_at >= _ALIVE_SECONDS:
                 await connection.fetch("select 1", timeout=_ALIVE_SECONDS)
                 alive_at = now
@@ -212,6 +227,8 @@ class Signals:
             return
         if sender != self._own:
             self._set_others(True)
+            if not arrivals:
+                self._others_wait, self._counted_at = True, time.monotonic()
             for queue, arrival in arrivals.items():
                 self._tell_hearer(queue, arrival)
 

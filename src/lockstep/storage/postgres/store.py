@@ -121,6 +121,9 @@ class PostgresStore(
     async def listen(self, hear: Hear, *, waiting: Callable[[], bool]) -> None:
         await self._signals.listen(hear, waiting)
 
+    def expect_signals(self) -> None:
+        self._signals.expect()
+
     def announce(self, arrivals: Mapping[str, Arrival]) -> None:
         self._signals.announce(arrivals)
 

@@ -350,24 +350,66 @@ begin
     return lockstep.due_at(_partition_id, _acked, _queue.delay_seconds, _queue.window_seconds, _not_before);
 end $$;
 
--- Whether a pop may find something, by group and, where not null, partition. Yes for one that is gone: its next pop looks
--- up the names again.
-create or replace function lockstep.has_pending(_group_ids int[], _partition_ids bigint[], _at timestamptz) returns boolean[] language plpgsql stable as $$
+-- In how many seconds a pop may find something, by group and, where not null, partition: 0 is now; null, if nothing is due
+-- within so many seconds. Now for one that is gone: its next pop looks up the names again.
+-- Its range of an index ends with the seconds: index entries of leases that have been acknowledged lie in it, and were the
+-- whole of them to be read while a long transaction keeps them, an idle question would cost as much as the busy hour before.
+create or replace function lockstep.due_in(_group_ids int[], _partition_ids bigint[], _within float8, _at timestamptz)
+returns float8[] language plpgsql stable as $$
 declare
     _now timestamptz := coalesce(_at, clock_timestamp());
+    _until timestamptz := _now + make_interval(secs => _within);
 begin
     return (
-        select array_agg(
-            not exists (select 1 from lockstep.consumer_group g where g.id = t.group_id)
-            or case when t.partition_id is null then exists (
-                select 1 from lockstep.cursor c where c.group_id = t.group_id and c.due_at <= _now
-            ) or exists (
-                select 1 from lockstep.delivery d where d.group_id = t.group_id and d.due_at <= _now
-            ) else exists (
-                select 1 from lockstep.cursor c where c.partition_id = t.partition_id and c.group_id = t.group_id and c.due_at <= _now
-            ) or exists (
-                select 1 from lockstep.delivery d where d.group_id = t.group_id and d.due_at <= _now and d.partition_id = t.partition_id
-            ) or not exists (select 1 from lockstep.partition p where p.id = t.partition_id) end order by t.o)
+        select array_agg(lockstep.seconds_until(
+            case when not exists (select 1 from lockstep.consumer_group g where g.id = t.group_id)
+                   or (t.partition_id is not null and not exists (select 1 from lockstep.partition p where p.id = t.partition_id))
+                 then _now
+                 when t.partition_id is null then lockstep.next_due(t.group_id, _until)
+                 else least(
+                     (select c.due_at from lockstep.cursor c
+                      where c.partition_id = t.partition_id and c.group_id = t.group_id and c.due_at <= _until),
+                     (select d.due_at from lockstep.delivery d
+                      where d.group_id = t.group_id and d.due_at <= _until and d.partition_id = t.partition_id
+                      order by d.due_at limit 1))
+            end, _now) order by t.o)
         from unnest(_group_ids, _partition_ids) with ordinality t (group_id, partition_id, o)
+    );
+end $$;
+
+-- 0 for what is past; null for null, which greatest() alone would take for 0.
+create or replace function lockstep.seconds_until(_due_at timestamptz, _now timestamptz) returns float8 language sql immutable as $$
+    select case when _due_at is not null then greatest(extract(epoch from _due_at - _now), 0)::float8 end
+$$;
+
+-- When a group has something next, new or again, if that is not after a time.
+create or replace function lockstep.next_due(_group_id int, _until timestamptz) returns timestamptz language plpgsql stable as $$
+begin
+    return least(
+        (select c.due_at from lockstep.cursor c where c.group_id = _group_id and c.due_at <= _until order by c.due_at limit 1),
+        (select d.due_at from lockstep.delivery d where d.group_id = _group_id and d.due_at <= _until order by d.due_at limit 1)
+    );
+end $$;
+
+-- The same for a group on all queues of a namespace and/or task: now, if there is one on which it does not exist yet.
+create or replace function lockstep.due_in_labels(_namespaces text[], _tasks text[], _groups text[], _within float8, _at timestamptz)
+returns float8[] language plpgsql stable as $$
+declare
+    _now timestamptz := coalesce(_at, clock_timestamp());
+    _until timestamptz := _now + make_interval(secs => _within);
+begin
+    return (
+        select array_agg(lockstep.seconds_until((
+            select min(case when g.id is null then _now else lockstep.next_due(g.id, _until) end)
+            from (
+                select q.id from lockstep.queue q
+                where (t.namespace is null or q.namespace = t.namespace) and (t.task is null or q.task = t.task)
+                offset 0
+            ) q
+            left join lateral (
+                select g.id from lockstep.consumer_group g where g.queue_id = q.id and g.name = t.group_name limit 1
+            ) g on true
+        ), _now) order by t.o)
+        from unnest(_namespaces, _tasks, _groups) with ordinality t (namespace, task, group_name, o)
     );
 end $$;
