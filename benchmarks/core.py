@@ -39,6 +39,7 @@ from benchmarks.scenarios.http import (
     lone_push_scenario,
 )
 from benchmarks.scenarios.latency import pop_latency
+from benchmarks.scenarios.lateness import lateness
 from benchmarks.scenarios.load import queueing, spike_scenario
 from benchmarks.scenarios.peers import peers
 from benchmarks.scenarios.pop import pop
@@ -62,6 +63,7 @@ SCENARIOS: dict[str, Callable[[Setting], Awaitable[Outcome]]] = {
     "http-pop": http_pop_scenario,
     "http-lone": lone_push_scenario,
     "http-idle": idle_polls_scenario,
+    "lateness": lateness,
     "queueing": queueing,
     "load": spike_scenario,
 }

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     )
     from lockstep.core.schedules import Scheduled, ScheduleFilter, ScheduleName
     from lockstep.engine.engine import Engine
-    from lockstep.engine.within import push_within, push_within_async
+    from lockstep.engine.within import notify_pushed, notify_pushed_async, push_within, push_within_async
     from lockstep.errors import LockstepError
     from lockstep.opening import open_engine
 
@@ -68,6 +68,8 @@ __all__ = [
     "connect",
     "connect_async",
     "new_message",
+    "notify_pushed",
+    "notify_pushed_async",
     "open_engine",
     "push_within",
     "push_within_async",
@@ -126,6 +128,8 @@ _HOMES = {
     ),
     "lockstep.engine.engine": ("Engine",),
     "lockstep.engine.within": (
+        "notify_pushed",
+        "notify_pushed_async",
         "push_within",
         "push_within_async",
     ),

@@ -7,6 +7,7 @@ from collections import Counter
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import psycopg
 import pytest
 
 from lockstep.config import load
@@ -14,9 +15,11 @@ from lockstep.core.crons import NewCron
 from lockstep.core.messages import Batch, Columns, NewMessage, NewSchedule
 from lockstep.core.policy import queue_options
 from lockstep.core.records import Ack, DeadLetterFilter, Popped, PopRequest
+from lockstep.core.streams import NewStreamQuery, StreamCycle
 from lockstep.engine.engine import Engine
 from lockstep.engine.maintenance.eviction import Eviction
 from lockstep.engine.waiting import fair_shares
+from lockstep.engine.within import push_within
 from lockstep.errors import InvalidName, InvalidOption, InvalidRequest
 from lockstep.storage.base import Store
 from lockstep.storage.postgres.store import PostgresStore
@@ -83,6 +86,59 @@ async def test_transaction_spreads_too(store: Store) -> None:
     await engine.configure("q", queue_options(partitions=2))
     result = await engine.transaction([], [Batch.of("q", [b"1"])])
     assert result.pushed[0].partition in {"0", "1"}
+
+
+async def test_cycle_of_a_stream_spreads_too(store: Store) -> None:
+    async with engine_on(store) as engine:
+        await engine.configure("sink", queue_options(partitions=2))
+        await engine.push([Batch.of("in", [b"1"])])
+        (popped,) = await engine.pop([PopRequest(queue="in")])
+        query = await engine.register_stream_query(
+            NewStreamQuery(name="s", source_queue="in", sink_queue="sink", config_hash="1")
+        )
+        cycle = StreamCycle(query_id=query.id, partition_id=popped.partition_ids[0])
+        result = await engine.stream_cycle(cycle, [Batch.of("sink", [b"1"])])
+        assert result.pushed[0].partition in {"0", "1"}
+
+
+async def test_new_number_of_partitions_holds_at_once(store: Store) -> None:
+    engine = engine_on(store, balance_interval_seconds=3600)
+    await engine.configure("q", queue_options(partitions=2))
+    await engine.push([Batch.of("q", [b"1"])])
+    for partitions, expected in ((1, {"0"}), (5, {"1", "2", "3", "4"})):  # by then the first one is the fullest
+        await engine.update_queue("q", {"partitions": partitions})
+        places = {(await engine.push([Batch.of("q", [b"1"])]))[0].partition for _ in range(60)}
+        assert places == expected
+    await engine.update_queue("q", {"partitions": 0})
+    assert (await engine.push([Batch.of("q", [b"1"])]))[0].partition == "Default"
+
+
+async def test_new_number_of_partitions_is_heard_elsewhere(database_dsn: str) -> None:
+    config = load({"balance_interval_seconds": 3600}, environ={})
+    store = PostgresStore(database_dsn, config=config)
+    async with Engine(store, config) as here, Engine(PostgresStore(database_dsn), load(environ={})) as elsewhere:
+        await here.listen()
+        await here.configure("q", queue_options(partitions=2))
+        assert (await here.push([Batch.of("q", [b"1"])]))[0].partition in {"0", "1"}
+        await elsewhere.update_queue("q", {"partitions": 1})
+        await until(lambda: store.names.get("q") is None)
+        assert {(await here.push([Batch.of("q", [b"1"])]))[0].partition for _ in range(20)} == {"0"}
+
+
+async def test_push_in_the_transaction_of_the_caller_spreads_too(database_dsn: str) -> None:
+    async with engine_on(PostgresStore(database_dsn)) as engine:
+        await engine.configure("q", queue_options(partitions=3))
+        await engine.push([Batch.of("q", payloads(50), partition="1")])
+        with psycopg.connect(database_dsn) as connection:
+            receipts = [push_within(connection, [NewMessage(queue="q", payload=b"1")])[0] for _ in range(20)]
+            named = push_within(connection, [Batch.of("q", [b"1"], partition="mine"), Batch.of("r", [b"1"])])
+            for _ in range(20):
+                connection.execute("select lockstep.push('q', 'Default', '1')")
+        assert {receipt.partition for receipt in receipts} == {"0", "2"}
+        assert [receipt.partition for receipt in named] == ["mine", "Default"]
+        stored = {stats.partition: stats.total for stats in await engine.stats("q")}
+        assert stored["Default"] == 0
+        assert sorted([stored["0"], stored["2"]])[0] >= 15
 
 
 async def test_balance_is_known_again_after_an_update(store: Store) -> None:

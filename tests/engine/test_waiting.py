@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import psycopg
 import pytest
 
 from lockstep.config import load
-from lockstep.core.messages import Batch
-from lockstep.core.policy import QueueOptions
-from lockstep.core.records import Ack, AckStatus, Popped, PopRequest, Position, Subscription
+from lockstep.core.messages import Batch, NewMessage
+from lockstep.core.policy import GroupMode, QueueOptions
+from lockstep.core.records import Ack, AckStatus, Popped, PopRequest, Position, Renewal, Subscription
+from lockstep.core.schedules import ScheduleFilter
 from lockstep.engine.engine import Engine
+from lockstep.engine.within import notify_pushed, push_within
 from lockstep.errors import InvalidRequest
 from lockstep.storage.base import Store
 from lockstep.storage.postgres.store import PostgresStore
@@ -169,6 +172,128 @@ async def test_a_seek_wakes(store: Store) -> None:
     assert (await poll).payloads() == [b"1"]
 
 
+# --- What becomes due by itself: checks are hours apart here, so only a timer can end a wait ----------------------
+
+
+async def test_a_retry_that_becomes_due_ends_a_wait(store: Store, clock: SetClock) -> None:
+    engine = engine_on(store, **NEVER)
+    await engine.configure(QUEUE, QueueOptions(retry_delay_ms=20))
+    await engine.push([batch("p", b"1")])
+    (popped,) = await engine.pop([PopRequest(queue=QUEUE)])
+    (poll,) = await waiting(engine)
+    await engine.nack([Ack(lease_id=popped.lease_id)])
+    clock.advance(0.02)
+    assert (await poll).payloads() == [b"1"]
+
+
+@pytest.mark.parametrize("mode", ["ordered", "shared"])
+@pytest.mark.parametrize("partition", [None, "p"])
+async def test_a_lease_that_ends_ends_a_wait(
+    store: Store, clock: SetClock, mode: GroupMode, partition: str | None
+) -> None:
+    engine = engine_on(store, **NEVER)
+    await engine.push([batch("p", b"1")])
+    await engine.pop([PopRequest(queue=QUEUE, group="g", mode=mode, lease_seconds=0.02)])
+    (poll,) = await waiting(engine, group="g", partition=partition)
+    clock.advance(0.02)
+    assert (await poll).payloads() == [b"1"]
+
+
+async def test_a_lease_that_begins_while_a_poll_waits_ends_its_wait(store: Store, clock: SetClock) -> None:
+    """It is shorter than the time between two checks, which would miss it."""
+    engine = engine_on(store, **NEVER)
+    await engine.push([batch("p", b"1")])
+    (first,) = await engine.pop([PopRequest(queue=QUEUE)])
+    (poll,) = await waiting(engine)
+    await until(lambda: engine.counts.waiting.precheck_misses)
+    await store.ack([Ack(lease_id=first.lease_id, status="released")])
+    (second,) = await engine.pop([PopRequest(queue=QUEUE, lease_seconds=0.02)])
+    assert second.payloads() == [b"1"]
+    clock.advance(0.02)
+    assert (await poll).payloads() == [b"1"]
+
+
+async def test_what_was_delayed_ends_a_wait(store: Store, clock: SetClock) -> None:
+    engine = engine_on(store, **NEVER)
+    await engine.configure(QUEUE, QueueOptions(delay_seconds=1))
+    (poll,) = await waiting(engine)
+    await engine.push([batch("p", b"1")])
+    clock.advance(0.99)
+    await until(lambda: engine.counts.waiting.precheck_misses)
+    clock.advance(0.01)
+    assert (await poll).payloads() == [b"1"]
+
+
+async def test_a_poll_of_a_namespace_ends_when_something_becomes_due(store: Store, clock: SetClock) -> None:
+    engine = engine_on(store, **NEVER)
+    await engine.configure(QUEUE, namespace="shop", task="mail")
+    await engine.push([batch("p", b"1")])
+    await engine.pop([PopRequest(queue=QUEUE, lease_seconds=0.02)])
+    poll = asyncio.create_task(engine.wait_pop(PopRequest(namespace="shop"), LONG))
+    other = asyncio.create_task(engine.wait_pop(PopRequest(namespace="depot", task="mail"), LONG))
+    await until(lambda: engine.counts.waiting.precheck_misses)
+    clock.advance(0.02)
+    assert (await poll).payloads() == [b"1"]
+    assert not other.done()
+    other.cancel()
+
+
+async def test_what_becomes_due_together_is_one_question(store: Store, clock: SetClock) -> None:
+    gate = Gate(store, "due_in")
+    gate.open()
+    engine = engine_on(gate, **NEVER)  # type: ignore[arg-type]
+    queues = [f"q{number}" for number in range(100)]
+    await engine.push([batch("p", b"1", queue=queue) for queue in queues])
+    await engine.pop([PopRequest(queue=queue, lease_seconds=1) for queue in queues])
+    polls = [asyncio.create_task(engine.wait_pop(PopRequest(queue=queue), LONG)) for queue in queues]
+    await until(lambda: engine.counts.waiting.precheck_misses >= len(queues))
+    clock.advance(1)
+    await asyncio.gather(*polls)
+    assert engine.counts.waiting.precheck_hits == len(queues)
+    assert gate.calls["due_in"] < len(queues) / 2
+
+
+async def test_a_lease_that_is_renewed_is_asked_about_no_more_often(store: Store) -> None:
+    gate = Gate(store, "due_in")
+    gate.open()
+    engine = engine_on(gate, **NEVER)  # type: ignore[arg-type]
+    await engine.push([batch("p", b"1")])
+    (popped,) = await engine.pop([PopRequest(queue=QUEUE)])
+    (poll,) = await waiting(engine)
+    await until(lambda: engine.counts.waiting.precheck_misses)
+    asked = gate.calls["due_in"]
+    assert popped.lease_id is not None
+    for _ in range(50):
+        await engine.renew([Renewal(lease_id=popped.lease_id)])
+    assert gate.calls["due_in"] == asked
+    poll.cancel()
+
+
+class Elusive:
+    """A store that says that there is something, and never has it: as while another transaction holds it."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.asked: list[float] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def due_in(self, awaited: list[Any], *, within: float) -> list[float | None]:  # noqa: ARG002
+        self.asked.append(asyncio.get_running_loop().time())
+        return [0.0] * len(awaited)
+
+
+async def test_what_no_pop_can_get_is_asked_for_less_and_less_often(store: Store) -> None:
+    elusive = Elusive(store)
+    engine = engine_on(elusive, pop_check_seconds_min=10.0, pop_check_seconds_max=10.0)  # type: ignore[arg-type]
+    (poll,) = await waiting(engine)
+    await until(lambda: len(elusive.asked) == 5)
+    waits = [after - before for before, after in zip(elusive.asked, elusive.asked[1:], strict=False)]
+    assert all([wait >= 0.018 * 2**number for number, wait in enumerate(waits)])
+    poll.cancel()
+
+
 @pytest.mark.parametrize("precheck", [True, False])
 async def test_what_becomes_due_by_itself_is_found_by_a_check(store: Store, clock: SetClock, precheck: bool) -> None:
     engine = engine_on(store, pop_precheck=precheck, pop_check_seconds_min=0.005, pop_check_seconds_max=0.01)
@@ -282,6 +407,125 @@ async def test_an_ack_elsewhere_wakes_a_poll_here(two_engines: tuple[Engine, Eng
     await until(lambda: is_said_to_wait(here))
     await elsewhere.ack([Ack(lease_id=popped.lease_id, status=end)])
     assert (await poll).payloads() == [b"2" if end == "completed" else b"1"]
+
+
+async def test_a_retry_elsewhere_that_becomes_due_ends_a_wait_here(two_engines: tuple[Engine, Engine]) -> None:
+    here, elsewhere = two_engines
+    await elsewhere.listen()
+    await here.configure(QUEUE, QueueOptions(retry_delay_ms=200))
+    await elsewhere.push([batch("p", b"1")])
+    (popped,) = await elsewhere.pop([PopRequest(queue=QUEUE)])
+    (poll,) = await waiting(here)
+    await until(lambda: is_said_to_wait(here))
+    await elsewhere.nack([Ack(lease_id=popped.lease_id)])
+    assert (await poll).payloads() == [b"1"]
+
+
+async def test_a_lease_elsewhere_that_ends_ends_a_wait_here(two_engines: tuple[Engine, Engine]) -> None:
+    here, elsewhere = two_engines
+    await elsewhere.listen()
+    await elsewhere.push([batch("p", b"1"), batch("q", b"2")])
+    (first,) = await elsewhere.pop([PopRequest(queue=QUEUE, partition="p")])
+    await elsewhere.pop([PopRequest(queue=QUEUE, partition="q")])
+    (poll,) = await waiting(here)
+    await until(lambda: is_said_to_wait(here))
+    await until(lambda: here.counts.waiting.precheck_misses)
+    store = elsewhere._store
+    await store.ack([Ack(lease_id=first.lease_id, status="released")])
+    (second,) = await elsewhere.pop([PopRequest(queue=QUEUE, lease_seconds=0.2)])
+    assert second.payloads() == [b"1"]
+    assert (await poll).payloads() == [b"1"]
+
+
+async def test_who_begins_to_wait_is_known_at_once(two_engines: tuple[Engine, Engine]) -> None:
+    here, elsewhere = two_engines
+    store = elsewhere._store
+    assert isinstance(store, PostgresStore)
+    await here.listen()
+    await elsewhere.listen()
+    await elsewhere.push([batch("p", b"1", b"2")])
+    (popped,) = await elsewhere.pop([PopRequest(queue=QUEUE)])
+    await elsewhere.ack([Ack(lease_id=popped.lease_id, status="retry")])
+    await until(lambda: not store._signals._others_wait)
+    (poll,) = await waiting(here, partition="none")
+    await until(lambda: store._signals._others_wait)
+    poll.cancel()
+
+
+def pushed_in_sql(connection: psycopg.Connection[Any], *, notify: bool | None = None) -> None:
+    named = "" if notify is None else f", notify => {notify}"
+    connection.execute(f"select lockstep.push('{QUEUE}', 'p', '1'{named})".encode())
+
+
+def pushed_within(connection: psycopg.Connection[Any]) -> None:
+    push_within(connection, [NewMessage(queue=QUEUE, partition="p", payload=b"1")])
+
+
+@pytest.mark.parametrize("push", [pushed_in_sql, pushed_within])
+async def test_a_commit_that_pushes_wakes_a_poll(
+    two_engines: tuple[Engine, Engine], database_dsn: str, push: Callable[[psycopg.Connection[Any]], None]
+) -> None:
+    here, _ = two_engines
+    (poll,) = await waiting(here)
+
+    def committed() -> None:
+        with psycopg.connect(database_dsn) as connection:
+            push(connection)
+            push(connection)
+
+    await asyncio.to_thread(committed)
+    assert (await poll).payloads() == [b"1"]
+
+
+async def test_a_push_that_does_not_notify_is_told_after_its_commit(
+    two_engines: tuple[Engine, Engine], database_dsn: str
+) -> None:
+    here, _ = two_engines
+    (poll,) = await waiting(here)
+    woken = here.counts.waiting.woken
+
+    def committed() -> None:
+        with psycopg.connect(database_dsn) as connection:
+            pushed_in_sql(connection, notify=False)
+            pushed = push_within(connection, [NewMessage(queue=QUEUE, payload=b"2")], notify=False)
+            connection.commit()
+            assert here.counts.waiting.woken == woken
+            notify_pushed(connection, pushed)
+
+    await asyncio.to_thread(committed)
+    assert (await poll).payloads() == [b"1"]
+
+
+async def test_a_transaction_notifies_once_however_often_it_pushes(database_dsn: str) -> None:
+    with (
+        psycopg.connect(database_dsn, autocommit=True) as listening,
+        psycopg.connect(database_dsn) as connection,
+    ):
+        listening.execute("listen lockstep_push")
+        for _ in range(5):
+            pushed_in_sql(connection)
+            pushed_within(connection)
+        connection.commit()
+        told = [one.payload for one in listening.notifies(timeout=0.5)]
+    assert told == [f'["", {{"{QUEUE}" : [1, 0]}}]']
+
+
+async def test_what_is_scheduled_in_a_transaction_is_promoted_on_time(
+    two_engines: tuple[Engine, Engine], database_dsn: str
+) -> None:
+    here, _ = two_engines
+    await here.configure(QUEUE)
+    here._promotion.interval_seconds = 3600.0
+    (poll,) = await waiting(here)
+    await until(lambda: here._promotion._last.next_at is None and here._promotion._passes._task)
+
+    def committed() -> None:
+        with psycopg.connect(database_dsn) as connection:
+            push_within(connection, [NewMessage(queue=QUEUE, payload=b"1", delay_seconds=0.3)])
+
+    await asyncio.to_thread(committed)
+    assert (await poll).payloads() == [b"1"]
+    assert (await here.schedules(ScheduleFilter())).items == []
 
 
 async def test_an_ack_is_not_told_while_nobody_waits_elsewhere(database_dsn: str) -> None:

@@ -84,7 +84,8 @@ class Popped:
 
 
 class Arrival(NamedTuple):
-    """What has come to a queue: to how many partitions, and how many messages; 0 where that is not known."""
+    """What has come to a queue: to how many partitions, and how many messages; 0 where that is not known. Messages to
+    no partition wait for their time."""
 
     partitions: int = 1
     messages: int = 0

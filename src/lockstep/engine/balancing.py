@@ -48,12 +48,13 @@ class Balancing:
         return replace(batch, partition=str(number))
 
     async def _pending(self, queue: str) -> list[int]:
-        """What is pending in each partition of a balanced queue; nothing for another queue, which is asked each time,
-        because the store knows the answer by heart."""
+        """What is pending in each partition of a balanced queue; nothing for another queue. The store answers how many
+        partitions there are from memory, so a new number holds as soon as the store knows it."""
+        partitions = await self._store.balanced(queue)
         known = self._known.get(queue)
-        if known is not None and known.until > time.monotonic():
+        if known is not None and len(known.pending) == partitions and known.until > time.monotonic():
             return known.pending
-        pending = await self._store.balance(queue)
+        pending = await self._store.balance(queue) if partitions else []
         if pending:
             self._known[queue] = _Known(pending, time.monotonic() + self._interval_seconds)
         else:

@@ -163,7 +163,13 @@ class Engine:
         here."""
         if not self._listening:
             self._listening = True
-            await self._store.listen(self._waiting.heard, waiting=self._waiting.is_anybody)
+            await self._store.listen(self._heard, waiting=self._waiting.is_anybody)
+
+    def _heard(self, queue: str | None, arrival: Arrival) -> None:
+        if arrival.messages and not arrival.partitions:
+            self._promotion.stir()
+        else:
+            self._waiting.heard(queue, arrival)
 
     def start_operations(self) -> None:
         """From now on apply operations that wait, and queue or refuse requests while it is busy: what servers do."""
@@ -362,7 +368,9 @@ class Engine:
             return [Popped(request.group) for request in checked]
         if self._load.pop is not Answer.EXECUTE:
             raise self._load.refusal("pop")
-        return await self._batching.pop(checked)
+        answers = await self._batching.pop(checked)
+        self._tell_leased(checked, answers)
+        return answers
 
     async def wait_pop(self, request: PopRequest, seconds: float) -> Popped:
         """Pop; if there is nothing, wait for something for as long as `seconds`.
@@ -377,7 +385,17 @@ class Engine:
             raise self._load.refusal("pop")
         await self.listen()
         self._promotion.start()
-        return await self._waiting.pop(request, seconds)
+        popped = await self._waiting.pop(request, seconds)
+        self._tell_leased([request], [popped])
+        return popped
+
+    def _tell_leased(self, requests: Sequence[PopRequest], answers: Sequence[Popped]) -> None:
+        """Leases that end before those who wait look again are told of; longer ones they see in time."""
+        for request, popped in zip(requests, answers, strict=True):
+            if request.lease_seconds is not None and request.lease_seconds < self._config.pop_check_seconds_max:
+                for queue in {run.queue for run in popped.runs if popped.lease_id is not None}:
+                    self._waiting.look_at(queue)
+                    self._store.announce({queue: LEASES_ENDED})
 
     async def has_pending(self, requests: Sequence[PendingRequest]) -> list[bool]:
         check_list(requests, what="requests")
@@ -651,10 +669,11 @@ class Engine:
         self, cycle: StreamCycle, messages: Sequence[Batch] | Sequence[NewMessage] = ()
     ) -> StreamCycleResult:
         cycle = stream_checks.check_cycle(cycle, self._config)
-        batches, order = check_push(messages, self._config)
-        if batches:
+        checked, order = check_push(messages, self._config)
+        if checked:
             self._spooling.refuse_while_shut()
             self._load.check("push")
+        batches = await self._balancing.place(checked)
         result = await self._store.stream_cycle(cycle, batches)
         if result.ack is not None:
             self._tell_released([result.ack])

@@ -370,8 +370,8 @@ class Waiting:
             self._set_timer(max(self._agenda[0][0], time.monotonic() + _CHECK_SECONDS_MIN))
 
     async def _check(self, due: list[_Queue]) -> None:
-        """Wake one poll of each key for which there is something; it wakes the next. For the others, plan the check that
-        will find it."""
+        """Wake one poll of each key for which there is something; it wakes the next. For the others, plan the check
+        that will find it."""
         if not self._config.pop_precheck:
             for queue in due:
                 self._wake(queue.key, 1, chained=True, checked=True)

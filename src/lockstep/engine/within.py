@@ -7,19 +7,27 @@ until then those wait for the caller, so a transaction that pushes should not st
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from lockstep.config import Config, load
 from lockstep.core.messages import Batch, NewMessage, PushResult
+from lockstep.core.names import DEFAULT_PARTITION
 from lockstep.core.payloads import check_json
 from lockstep.engine.incoming import Order, check_push
 from lockstep.storage.postgres import pushing, scheduling, within
 from lockstep.storage.postgres.cache import NameCache
+from lockstep.storage.postgres.calls import Call
 
 if TYPE_CHECKING:
     import psycopg
 
     from lockstep.storage.postgres.calls import Conversation
+
+_PLACE = "select lockstep.balanced_partition(t.queue) from unnest($1::text[]) with ordinality t (queue, o) order by t.o"
+_NOTIFY_PUSHED = (
+    "select lockstep.notify_pushed(t.queue, t.scheduled) from unnest($1::text[], $2::bool[]) t (queue, scheduled)"
+)
 
 
 def push_within(
@@ -27,13 +35,18 @@ def push_within(
     messages: Sequence[Batch] | Sequence[NewMessage],
     *,
     config: Config | None = None,
+    notify: bool = True,
 ) -> PushResult:
     """Push in the transaction of a psycopg connection, which must be READ COMMITTED, PostgreSQL's default.
+
+    The commit notifies the pops that wait, in whichever process. PostgreSQL lets transactions that notify commit one
+    after the other; where that costs too much, pass `notify=False`, and call `notify_pushed` after the commit. Without
+    either a waiting pop finds the messages within a second.
 
     The database must have been opened by Lockstep once, which creates its tables. Raises what `Engine.push` raises;
     after an error the transaction can only be rolled back. Errors of the connection itself are psycopg's own.
     """
-    conversation, order = _prepare(messages, config)
+    conversation, order = _prepare(messages, config, notify=notify)
     return within.converse(connection, conversation).result.in_order(order)
 
 
@@ -42,14 +55,28 @@ async def push_within_async(
     messages: Sequence[Batch] | Sequence[NewMessage],
     *,
     config: Config | None = None,
+    notify: bool = True,
 ) -> PushResult:
     """The same for an async connection."""
-    conversation, order = _prepare(messages, config)
+    conversation, order = _prepare(messages, config, notify=notify)
     return (await within.converse_async(connection, conversation)).result.in_order(order)
 
 
+def notify_pushed(connection: psycopg.Connection[Any], pushed: PushResult) -> None:
+    """Notify the pops that wait of what `push_within` pushed with `notify=False`, once that is committed: in a
+    transaction of its own, which writes nothing and so takes no time."""
+    with connection.transaction():
+        within.converse(connection, _tell(pushed))
+
+
+async def notify_pushed_async(connection: psycopg.AsyncConnection[Any], pushed: PushResult) -> None:
+    """The same for an async connection."""
+    async with connection.transaction():
+        await within.converse_async(connection, _tell(pushed))
+
+
 def _prepare(
-    messages: Sequence[Batch] | Sequence[NewMessage], config: Config | None
+    messages: Sequence[Batch] | Sequence[NewMessage], config: Config | None, *, notify: bool
 ) -> tuple[Conversation[pushing.Pushed], Order | None]:
     config = config or load()
     batches, order = check_push(messages, config)
@@ -58,4 +85,33 @@ def _prepare(
     names = NameCache(config.partition_cache_entries_max)
     encryption = pushing.Encryption.of(config)
     seconds_min = config.schedule_min_seconds
-    return scheduling.push(batches, names, encryption=encryption, seconds_min=seconds_min, at=None), order
+
+    def conversation() -> Conversation[pushing.Pushed]:
+        placed = yield from _place(batches)
+        pushed = yield from scheduling.push(placed, names, encryption=encryption, seconds_min=seconds_min, at=None)
+        if notify:
+            yield from _tell(pushed.result)
+        return pushed
+
+    return conversation(), order
+
+
+def _place(batches: Sequence[Batch]) -> Conversation[Sequence[Batch]]:
+    """The batches, with a partition for each that names none and is for a balanced queue."""
+    queues = [batch.queue for batch in batches if batch.partition == DEFAULT_PARTITION]
+    if not queues:
+        return batches
+    rows = iter((yield Call("balanced_partition", _PLACE, (queues,))))
+    return [batch if batch.partition != DEFAULT_PARTITION else _placed(batch, next(rows)[0]) for batch in batches]
+
+
+def _placed(batch: Batch, partition: str | None) -> Batch:
+    return batch if partition is None else replace(batch, partition=partition)
+
+
+def _tell(pushed: PushResult) -> Conversation[None]:
+    """Notify by queue, so that PostgreSQL finds what is told twice in a transaction."""
+    told = {(batch.queue, batch.schedule is not None) for batch in pushed.batches}
+    if told:
+        queues, scheduled = zip(*sorted(told), strict=True)
+        yield Call("notify_pushed", _NOTIFY_PUSHED, (list(queues), list(scheduled)))

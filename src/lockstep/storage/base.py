@@ -113,8 +113,9 @@ class Store(Protocol):
         producer did: what died and was pushed to a dead queue, and what was redriven, by any process; with None when
         something may have been missed. A hint, not a promise: who waits must look from time to time, too.
 
-        With 0 partitions nothing was pushed, but leases have ended; this is told only to a process whose `waiting` has
-        said for a moment that somebody waits there.
+        With 0 partitions and 0 messages nothing was pushed, but leases have ended; this is told only to a process
+        whose `waiting` has said that somebody waits there. With 0 partitions and some messages, messages wait for
+        their time, and who put them there does not promote them.
 
         A change of a queue that another process made is heard in the same way, and rules what this one does next.
         """
@@ -218,6 +219,10 @@ class Store(Protocol):
         """What lies in a queue's partitions now, by name, those after the name `after`: exact. The cost follows what a
         push stored in one partition, for all that is not done, and the messages that wait; no message is read. Raises
         QueueNotFound."""
+
+    async def balanced(self, queue: str) -> int:
+        """How many numbered partitions a balanced queue has; 0 for a queue that is not balanced or does not exist. The
+        store keeps the answer in memory until the queue changes."""
 
     async def balance(self, queue: str) -> list[int]:
         """How much is pending in each numbered partition of a balanced queue, for the group that is furthest behind;

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from lockstep.core.records import Awaited, PendingRequest, Renewal
 from lockstep.core.policy import QueueOptions
+from lockstep.core.records import Awaited, PendingRequest, Renewal
 from lockstep.storage.base import Store
 from support.builders import ack, batch, configure, pop, push_n
 from support.clock import SetClock
@@ -60,7 +60,9 @@ async def test_has_pending_answers_each_request_in_order(store: Store) -> None:
     assert answers == [False, True, False, True]
 
 
-async def due_in(store: Store, queue: str, *, partition: str | None = None, group: str = "__QUEUE_MODE__") -> float | None:
+async def due_in(
+    store: Store, queue: str, *, partition: str | None = None, group: str = "__QUEUE_MODE__"
+) -> float | None:
     [answer] = await store.due_in([Awaited(queue, group, partition)], within=60)
     return answer
 

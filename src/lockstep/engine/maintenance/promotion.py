@@ -68,6 +68,10 @@ class Promotion:
         if due_at is not None and (next_at is None or due_at < next_at):
             self._passes.stir()
 
+    def stir(self) -> None:
+        """Something was scheduled elsewhere, by somebody who does not promote it."""
+        self._passes.stir()
+
     async def run_once(self) -> DutyReport:
         promoted = await self._store.promote(limit=self._messages_max)
         if promoted.partitions_by_queue:

@@ -240,6 +240,9 @@ class MemoryStore:
     async def stats(self, queue: str, *, after: str | None = None, limit: int = 100) -> list[PartitionStats]:
         return queues.stats(self._state, queue, after=after, limit=limit, now=self._now())
 
+    async def balanced(self, queue: str) -> int:
+        return len(queues.balance(self._state, queue))
+
     async def balance(self, queue: str) -> list[int]:
         return queues.balance(self._state, queue)
 

@@ -76,8 +76,8 @@ class QueueNames:
     """It has a max_size."""
     expiring: bool = False
     """It is known that messages in it may have a time of their own at which they expire."""
-    balanced: bool | None = None
-    """It has numbered partitions; None while nobody asked."""
+    balanced: int | None = None
+    """How many numbered partitions it has; None while nobody asked."""
     partitions: dict[str, int] = field(default_factory=dict)
     last_runs: dict[int, int] = field(default_factory=dict)
     """By partition id: the first seq of its last run, as far as was seen here. It saves reading what is older."""

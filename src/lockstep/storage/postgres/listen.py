@@ -1,10 +1,12 @@
 """What the processes on one database tell each other, by LISTEN and NOTIFY.
 
 Pushes are announced by the process that made them, after the commit and not in it: a NOTIFY inside the transaction
-would make all commits of the database wait for each other. Announcements gather while one is on its way, so a busy
-process sends a few per second. Nothing is sent while nobody else listens, which is known from the shared advisory
-lock that every listener holds; one that begins to listen says so. Ends of leases are announced only while polls wait
-elsewhere, which is known from a second lock and told when it is taken. Changes of queues are announced by a trigger.
+would make all commits of the database wait for each other. Only a push in the caller's own transaction, from SQL or by
+`push_within`, notifies with its commit, unless the caller switches that off: nobody else knows when it commits.
+Announcements gather while one is on its way, so a busy process sends a few per second. Nothing is sent while nobody
+else listens, which is known from the shared advisory lock that every listener holds; one that begins to listen says so.
+Ends of leases are announced only while polls wait elsewhere, which is known from a second lock and told when it is
+taken. Changes of queues are announced by a trigger.
 """
 
 from __future__ import annotations

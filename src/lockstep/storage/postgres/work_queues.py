@@ -55,14 +55,20 @@ class WorkQueues(Administration, Delivery):
         fields = PartitionStats.__struct_fields__
         return [PartitionStats(**dict(zip(fields, row, strict=True))) for row in rows]
 
-    async def balance(self, queue: str) -> list[int]:
+    async def balanced(self, queue: str) -> int:
         names = await self._find_queue(queue)
         if names is None:
-            return []
+            return 0
         if names.balanced is None:
             rows = await self.database.fetch("queue_balanced", _FIND_BALANCED, names.id)
-            names.balanced = bool(rows and rows[0][0])
-        return [row[0] for row in await self._query("partition_balance", names.id)] if names.balanced else []
+            names.balanced = rows[0][0] if rows else 0
+        return names.balanced or 0
+
+    async def balance(self, queue: str) -> list[int]:
+        names = await self._find_queue(queue)
+        if names is None or not await self.balanced(queue):
+            return []
+        return [row[0] for row in await self._query("partition_balance", names.id)]
 
     # Back from a dead queue
 

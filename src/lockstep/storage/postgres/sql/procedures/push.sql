@@ -339,18 +339,21 @@ end $$;
 
 -- One message from SQL: for psql, triggers, and transactions that are not ours. Returns the message's id, or the
 -- first one's if the transaction id is a duplicate. Visible to consumers after commit, in order with all other
--- pushes. Raises SQLSTATE LS003 if the queue is full, LS008 if an earlier push to the partition still waits to be applied.
+-- pushes. Pops that wait, in whichever process, are notified when it is committed: with notify => false they find it within
+-- a second. PostgreSQL lets transactions that notify commit one after the other, and sends what is the same only once.
+-- Raises SQLSTATE LS003 if the queue is full, LS008 if an earlier push to the partition still waits to be applied.
 -- Sizes are limited as the settings of a push limit them by default: what a server was told is not known here.
 -- The setting is for sessions that are not ours: what is planned while a table is empty is used when it is not.
 create or replace function lockstep.push(
     queue text, partition text, payload jsonb, transaction_id text default null, trace_id uuid default null,
-    kind text default null, reference text default null, headers jsonb default null
+    kind text default null, reference text default null, headers jsonb default null, notify boolean default true
 ) returns uuid language plpgsql set enable_seqscan = off as $$
 #variable_conflict use_variable
 declare
     _resolved record;
     _pushed record;
     _payload bytea := convert_to(payload::text, 'UTF8');
+    _partition text;
     _is_uuid boolean := transaction_id ~ '^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$';
 begin
     perform lockstep.check_name('queue', queue), lockstep.check_name('partition', partition);
@@ -367,8 +370,9 @@ begin
         raise exception 'headers must be an object of strings' using errcode = 'LS004';
     end if;
     for _attempt in 1 .. 20 loop
+        _partition := case when partition = 'Default' then coalesce(lockstep.balanced_partition(queue), partition) else partition end;
         begin
-            select * into _resolved from lockstep.resolve(queue, array[partition]);
+            select * into _resolved from lockstep.resolve(queue, array[_partition]);
         exception when sqlstate 'LS001' then
             continue;  -- deleted in this moment
         end;
@@ -387,6 +391,9 @@ begin
         );
         case _pushed._status
             when 'ok' then
+                if notify then
+                    perform lockstep.notify_pushed(queue);
+                end if;
                 return _pushed._segment_uuids[1];
             when 'duplicates' then
                 return _pushed._duplicate_ids[1];
@@ -394,12 +401,39 @@ begin
                 raise exception 'queue % holds % of at most % pending messages; 1 more do not fit',
                     quote_literal(queue), _pushed._depths[1], _pushed._max_sizes[1] using errcode = 'LS003';
             when 'behind' then
-                raise exception 'earlier pushes to partition % of queue % wait to be applied; try again later', partition, queue using errcode = 'LS008';
+                raise exception 'earlier pushes to partition % of queue % wait to be applied; try again later', _partition, queue using errcode = 'LS008';
             else
                 null;  -- stale: the queue was deleted, or its max_size set, in this moment
         end case;
     end loop;
     raise exception 'queue % kept changing during the push', queue using errcode = 'LS001';
+end $$;
+
+-- The partition for a message that names none, or 'Default', in a balanced queue: of two that are chosen at random, the one
+-- with less pending. Null if the queue is not balanced.
+create or replace function lockstep.balanced_partition(_queue text) returns text language plpgsql as $$
+declare
+    _queue_id int;
+    _partitions int;
+    _first int;
+    _second int;
+begin
+    select q.id, q.partitions into _queue_id, _partitions from lockstep.queue q where q.name = _queue and q.partitions > 0;
+    if not found then
+        return null;
+    end if;
+    _first := floor(random() * _partitions);
+    _second := (_first + 1 + floor(random() * greatest(_partitions - 1, 1))::int) % _partitions;
+    return coalesce((
+        select p.name
+        from lockstep.partition p
+        cross join lateral (
+            select coalesce(max(lockstep.lag(c.partition_id, c.acked)), lockstep.lag(p.id, lockstep.start_of(p.id))) as pending
+            from lockstep.cursor c where c.partition_id = p.id
+        ) c
+        where p.queue_id = _queue_id and p.name = any (array[_first::text, _second::text])
+        order by c.pending, p.name = _second::text limit 1
+    ), _first::text);
 end $$;
 
 create or replace function lockstep.check_name(_what text, _name text) returns void language plpgsql immutable as $$
