@@ -46,6 +46,7 @@ RELEASED = {
     "0018_load.sql": "aaa717285204a12d9f05e96ba57ddb106d67533dfc68170ba8b50f09644bcd84",
     "0019_expiry_slices.sql": "d96efa5ea4a247aebb0af2f13c37dfb27438944eaed82ce7f04421b0c8cbc722",
     "0020_partition_index.sql": "1560a3eea6ce357cfe4c7812e2916fdb7f76ac92b86fb00cb4d29e5b0672e0b9",
+    "0021_due_in.sql": "5ce7c67717a4a996151b54411f01be44c0508dbcb229277bb1b42ab22b143052",
 }
 
 
