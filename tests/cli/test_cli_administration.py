@@ -178,6 +178,20 @@ def test_dead_letters_are_redriven(failed: CommandLine, queue: str) -> None:
     assert sorted(message["payload"] for message in popped) == [1, 2, 3]
 
 
+def test_dead_letters_whose_copies_are_done_are_told_and_pushed_by_id(lockstep: CommandLine, queue: str) -> None:
+    lockstep("queue", "configure", f"{queue}-dead")
+    lockstep("queue", "configure", queue, "--retry-limit", "0", "--dead-queue", f"{queue}-dead")
+    lockstep("push", queue, "-", stdin="1\n2\n")
+    for _ in range(2):
+        [message] = lockstep.json("pop", queue)
+        lockstep("ack", message["lease_id"], "--status", "failed")
+    lockstep("pop", f"{queue}-dead", "--ack")
+    shown = lockstep("dlq", "redrive", "--queue", queue, "--yes").stdout
+    assert shown == "1 dead letter pushed again; 1 left: their copies in the dead queue are done, or under a lease\n"
+    [left] = lockstep.json("dlq", "ls", "--queue", queue)
+    assert lockstep("dlq", "redrive", "--id", str(left["id"]), "--yes").stdout == "1 dead letter pushed again\n"
+
+
 def test_dead_letters_are_purged(failed: CommandLine, queue: str) -> None:
     assert "say --yes" in failed("dlq", "purge", "--queue", queue, code=2).stderr
     assert "needs --queue" in failed("dlq", "purge", "-p", "Default", code=2).stderr

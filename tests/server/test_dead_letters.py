@@ -91,3 +91,15 @@ def test_an_empty_selection_means_nothing(http: Http, queue: str) -> None:
         answer = http.post(f"/api/v1/dlq/{verb}", {})
         assert (answer.status, answer.code) == (400, "invalid_request")
     assert http.get("/api/v1/dlq", queue=queue).json()["total"] == 1
+
+
+def test_redrive_by_filter_leaves_what_was_completed_in_the_dead_queue(http: Http, queue: str) -> None:
+    dead = f"{queue}-dead"
+    for name, options in ((dead, {}), (queue, {"deadQueue": dead})):
+        assert http.post("/api/v1/configure", {"queue": name, "options": options}).status < 300
+    _bury(http, queue, 1)
+    [copy] = http.pop(dead, autoAck="true")["messages"]
+    assert copy["data"] == 1
+    assert http.post("/api/v1/dlq/redrive", {"queue": queue}).json()["redriven"] == 0
+    [row] = http.get("/api/v1/dlq", queue=queue).json()["messages"]
+    assert http.post("/api/v1/dlq/redrive", {"ids": [row["id"]]}).json()["redriven"] == 1

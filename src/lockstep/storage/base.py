@@ -574,16 +574,18 @@ class Store(Protocol):
     async def dead_letter(self, dead_letter_id: int) -> DeadLetter:
         """One dead letter. Raises DeadLetterNotFound."""
 
-    async def redrive(self, where: DeadLetterFilter, *, limit: int = 1000) -> int:
+    async def redrive(self, where: DeadLetterFilter, *, limit: int = 1000, done: bool | None = None) -> int:
         """Push the messages of matching dead letters, oldest first (id), to the end of their partitions again and
-        remove the dead letters, in one transaction; returns how many.
+        remove the dead letters, in one transaction; returns how many: at most `limit`, and 0 only if no more match.
 
         The new message has the old payload, trace id, kind, reference, encoding, producer_sub and headers, and there
         `lockstep-redriven-from` with the old message id. It has no transaction id of its own: the old one is used
         up. Every group sees it.
 
         A copy in a dead queue goes with its dead letter, unless queue mode has done it there; so a message is sent back
-        once, by this or by redrive_queue. A dead letter whose copy is under a live lease stays: somebody is at it.
+        once, by this or by redrive_queue. A dead letter whose copy is under a live lease stays: somebody is at it. So
+        does one whose copy queue mode has completed, also if retention has removed the copy since, unless `done`; None
+        is only where the filter has ids.
         """
 
     async def redrive_queue(self, queue: str, *, limit: int = 1000) -> int:

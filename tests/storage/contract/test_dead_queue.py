@@ -282,13 +282,68 @@ async def test_redrive_leaves_a_dead_letter_whose_copy_is_leased(store: Store, c
     assert sorted(m.json()["n"] for m in await pop_all(store, "q")) == [1, 2, 3]
 
 
-async def test_redrive_leaves_a_copy_that_is_done(store: Store) -> None:
+async def test_redrive_leaves_a_dead_letter_whose_copy_is_done(store: Store) -> None:
+    """It was seen to in the dead queue; who names it by its id wants it even so."""
     await with_dead_queue(store)
+    await killed(store, 3)
+    await pop(store, "dead", batch=2, auto_ack=True)
+    assert await store.redrive(DeadLetterFilter(queue="q")) == 1
+    assert await store.redrive(DeadLetterFilter()) == await store.redrive_queue("dead") == 0
+    assert await dead_letters(store) == 2
+    [first, second] = sorted(one.id for one in (await store.dead_letters(DeadLetterFilter())).items)
+    assert await store.redrive(DeadLetterFilter(ids=(first,)), done=False) == 0
+    assert await store.redrive(DeadLetterFilter(ids=(first,))) == 1
+    assert await store.redrive(DeadLetterFilter(queue="q"), done=True) == 1
+    assert await store.redrive(DeadLetterFilter(ids=(second,))) == 0
+    assert (await store.queue("dead")).messages == 2
+    assert len(await pop_all(store, "q")) == 3
+
+
+async def test_redrive_passes_over_many_that_are_done(store: Store) -> None:
+    await with_dead_queue(store)
+    await killed(store, 7)
+    await pop(store, "dead", batch=5, auto_ack=True)
+    assert await store.redrive(DeadLetterFilter(), limit=1) == 1
+    assert await store.redrive(DeadLetterFilter(), limit=1) == 1
+    assert await store.redrive(DeadLetterFilter(), limit=1) == 0
+
+
+async def test_copy_that_retention_removed_stays_done(store: Store, clock: SetClock) -> None:
+    await with_dead_queue(store)
+    await configure(store, "dead", retention_enabled=True, completed_retention_seconds=60, retention_seconds=600)
     await killed(store, 2)
     await pop(store, "dead", auto_ack=True)
-    assert await store.redrive(DeadLetterFilter()) == 2
-    assert (await store.queue("dead")).messages == 1
-    assert await store.redrive_queue("dead") == 0
+    await pop(store, "dead", auto_ack=True)
+    clock.advance(10)
+    await killed(store, 1)
+    clock.advance(60)
+    assert (await store.prune("completed_retention", limit=100)).messages == 2
+    clock.advance(600)
+    assert (await store.prune("retention", limit=100)).messages == 1
+    assert await dead_letters(store) == 3
+    assert await store.redrive(DeadLetterFilter(queue="q")) == 1, "nobody has seen to the copy that is gone"
+    assert await store.redrive(DeadLetterFilter(queue="q")) == 0
+
+
+async def test_copy_that_died_itself_is_not_done(store: Store) -> None:
+    await with_dead_queue(store)
+    await killed(store, 1)
+    popped = await pop(store, "dead")
+    assert (await ack(store, lease_id=popped.lease_id, status="dlq")).dead
+    assert await store.redrive(DeadLetterFilter(queue="q")) == 1
+
+
+async def test_copies_in_flight_of_a_shared_queue_mode_are_not_done(store: Store) -> None:
+    await with_dead_queue(store)
+    await configure(store, "dead", group_mode="shared")
+    await killed(store, 2)
+    popped = await pop(store, "dead", batch=2)
+    [first, _] = popped.messages()
+    await store.ack([ack_of(first, lease_id=popped.lease_id)])
+    assert await store.redrive(DeadLetterFilter()) == 0
+    assert (await ack(store, lease_id=popped.lease_id, status="released")).success
+    assert await store.redrive(DeadLetterFilter()) == 1
+    assert await dead_letters(store) == 1
 
 
 async def test_redrive_of_a_copy_that_is_gone(store: Store) -> None:

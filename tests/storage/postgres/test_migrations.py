@@ -47,6 +47,7 @@ RELEASED = {
     "0019_expiry_slices.sql": "d96efa5ea4a247aebb0af2f13c37dfb27438944eaed82ce7f04421b0c8cbc722",
     "0020_partition_index.sql": "1560a3eea6ce357cfe4c7812e2916fdb7f76ac92b86fb00cb4d29e5b0672e0b9",
     "0021_due_in.sql": "5ce7c67717a4a996151b54411f01be44c0508dbcb229277bb1b42ab22b143052",
+    "0022_done_copies.sql": "f16005795867ba6b9982086727646877aa36b2c680cddd0ba52b563102beb208",
 }
 
 

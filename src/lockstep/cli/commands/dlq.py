@@ -92,14 +92,20 @@ def show(session: Session, id: int) -> None:
 @_filters
 @yes_option
 def redrive(session: Session, yes: bool, **given: Any) -> None:
-    """Push the messages of dead letters again, the oldest first, to the end of their partitions."""
+    """Push the messages of dead letters again, the oldest first, to the end of their partitions.
+
+    Dead letters whose copies were completed in the dead queue are left out, unless --id names them.
+    """
     where = _where(given)
     with session.client() as client:
         total = _total(client, where)
         if total:
             confirm(f"Push {counted(total, 'dead letter')} again?", yes=yes)
         redriven = _redrive(client, where, total)
-    session.output.done(f"{counted(redriven, 'dead letter')} pushed again", redriven=redriven)
+    said = f"{counted(redriven, 'dead letter')} pushed again"
+    if redriven < total:
+        said += f"; {total - redriven} left: their copies in the dead queue are done, or under a lease"
+    session.output.done(said, redriven=redriven)
 
 
 def _redrive(client: Client, where: dict[str, Any], total: int) -> int:

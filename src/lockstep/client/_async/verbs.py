@@ -273,7 +273,8 @@ class AsyncVerbs(AsyncSchedules):
         to_at: datetime | None = None,
         limit: int = 1000,
     ) -> int:
-        """Push the messages of matching dead letters again, oldest first; returns how many."""
+        """Push the messages of matching dead letters again, oldest first; returns how many. Those whose copies were
+        completed in a dead queue are left out, unless `ids` names them."""
         where = _dead_letters(queue, partition, group, ids, from_at, to_at)
         return int(await self._call("redrive", where=where, limit=limit))
 

@@ -139,8 +139,8 @@ def redrive(
     *,
     progress: Callable[[int, int], None] | None = None,
 ) -> int:
-    """Push the messages of one class again; returns how many. `progress` is told how many of how many. Raises NotFound
-    if there is no such class."""
+    """Push the messages of one class again; returns how many. Those whose copies were completed in a dead queue stay.
+    `progress` is told how many of how many. Raises NotFound if there is no such class."""
     check_fingerprint(fingerprint)
     with explained_by_spark():
         letters = fingerprinted(_letters(spark, options))
@@ -230,7 +230,7 @@ async def _redrive(store: PostgresStore, ids: Sequence[int], progress: Callable[
     moved = 0
     for start in range(0, len(ids), REDRIVE_BATCH):
         chunk = tuple(ids[start : start + REDRIVE_BATCH])
-        moved += await store.redrive(DeadLetterFilter(ids=chunk), limit=len(chunk))
+        moved += await store.redrive(DeadLetterFilter(ids=chunk), limit=len(chunk), done=False)
         if progress is not None:
             progress(min(start + REDRIVE_BATCH, len(ids)), len(ids))
     return moved

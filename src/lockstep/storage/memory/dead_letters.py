@@ -9,7 +9,7 @@ from itertools import islice
 from lockstep.core import refusals
 from lockstep.core.messages import Batch, redriven
 from lockstep.core.records import DeadLetter, DeadLetterFilter, DeadLetterPage
-from lockstep.storage.memory.dead_queue import copy_leased, remove_copy
+from lockstep.storage.memory.dead_queue import copy_leased, is_copy_done, remove_copy
 from lockstep.storage.memory.push import push
 from lockstep.storage.memory.state import DeadEntry, State
 
@@ -25,8 +25,10 @@ def dead_letter(state: State, dead_letter_id: int) -> DeadLetter:
     return _shown(state.dead_letters[dead_letter_id])
 
 
-def redrive(state: State, where: DeadLetterFilter, *, limit: int, now: datetime) -> Sequence[Batch]:
-    entries = list(islice((one for one in _matching(state, where) if not copy_leased(one, now)), limit))
+def redrive(state: State, where: DeadLetterFilter, *, limit: int, done: bool | None, now: datetime) -> Sequence[Batch]:
+    with_done = where.ids is not None if done is None else done
+    free = (one for one in _matching(state, where) if not copy_leased(one, now))
+    entries = list(islice((one for one in free if with_done or not is_copy_done(state, one)), limit))
     batches = [redriven(entry.partition.message(entry.seq)) for entry in entries]
     push(state, batches, now, overtake=True)
     for entry in entries:

@@ -79,6 +79,24 @@ def copy_leased(entry: DeadEntry, now: datetime) -> bool:
     return entry.copy is not None and _is_under_lease(*entry.copy, now)
 
 
+def is_copy_done(state: State, entry: DeadEntry) -> bool:
+    """Whether queue mode has completed the copy of a dead letter. What died there is not done."""
+    if entry.copy is None or entry.copy_done:
+        return entry.copy_done
+    partition, seq = entry.copy
+    queue_mode = partition.queue.groups.get(QUEUE_MODE)
+    if queue_mode is None or partition.log.find(seq) is None or seq > queue_mode.seen_at(partition, seq).acked:
+        return False
+    return all(state.dead_letters[one].group != QUEUE_MODE for one in partition.dead.get(seq, ()))
+
+
+def note_done_copies(state: State, partition: Partition, first: int, last: int) -> None:
+    """Write down which copies queue mode has completed, before they are removed."""
+    for entry in list(state.dead_letters.values()):
+        if entry.copy is not None and entry.copy[0] is partition and first <= entry.copy[1] <= last:
+            state.dead_letters[entry.id] = replace(entry, copy_done=is_copy_done(state, entry))
+
+
 def remove_copy(state: State, entry: DeadEntry, now: datetime) -> None:
     """Take the copy of a dead letter out of the dead queue, unless it is gone, or queue mode has done it."""
     if entry.copy is None:

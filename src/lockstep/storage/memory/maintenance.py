@@ -28,6 +28,7 @@ from lockstep.core.maintenance import (
 from lockstep.core.messages import Run
 from lockstep.core.names import DEFAULT_PARTITION, QUEUE_MODE
 from lockstep.core.rules import Cursor
+from lockstep.storage.memory.dead_queue import note_done_copies
 from lockstep.storage.memory.operations import verify_partitions
 from lockstep.storage.memory.pop import expire_due
 from lockstep.storage.memory.queues import put_right
@@ -150,6 +151,7 @@ def _remove(state: State, kind: PruneKind, ranges: list[_Range], now: datetime) 
         if partition.log.first_after(min(cursors, default=0) if kind == "eviction" else 0) != min(going)[0]:
             continue
         for first, last in going:
+            note_done_copies(state, partition, first, last)
             kept = ((0, first - 1), (last + 1, partition.log.last_seq))
             removed += state.remove_messages(partition, kept=[one for one in kept if one[0] <= one[1]])
         if kind != "completed_retention":

@@ -186,6 +186,8 @@ class DeadEntry:
     failed_at: datetime
     copy: tuple[Partition, int] | None = None
     """Where its copy was pushed in a dead queue, and with which seq."""
+    copy_done: bool = False
+    """Retention removed the copy after queue mode had completed it."""
 
 
 @dataclass(slots=True)

@@ -461,8 +461,8 @@ class MemoryStore:
     async def dead_letter(self, dead_letter_id: int) -> DeadLetter:
         return dead_letters.dead_letter(self._state, dead_letter_id)
 
-    async def redrive(self, where: DeadLetterFilter, *, limit: int = 1000) -> int:
-        batches = dead_letters.redrive(self._state, where, limit=limit, now=self._now())
+    async def redrive(self, where: DeadLetterFilter, *, limit: int = 1000, done: bool | None = None) -> int:
+        batches = dead_letters.redrive(self._state, where, limit=limit, done=done, now=self._now())
         self._tell(batches)
         return len(batches)
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import asyncpg
+import msgspec
 
 from lockstep.core import refusals
 from lockstep.core.messages import Message, Run, redriven
@@ -14,7 +15,9 @@ from lockstep.core.records import DeadLetter, DeadLetterFilter, DeadLetterPage
 from lockstep.storage.postgres import pushing, sql
 from lockstep.storage.postgres.delivery import Delivery
 
-_TAKE_COPIES = "select lockstep.take_copies($1::bigint[], $2::bigint[], $3::uuid[], $4::bigint[], $5::timestamptz)"
+_TAKE_COPIES = "select lockstep.take_copies($1::bigint[], $2::bigint[], $3::uuid[], $4::bigint[], $5, $6::timestamptz)"
+_LOOKED_AT = 5_000
+"""So many dead letters are looked at by one statement that looks for those that may go."""
 _DELETE = "delete from lockstep.dead_letter where id = any ($1::bigint[])"
 
 
@@ -32,15 +35,27 @@ class DeadLetters(Delivery):
             raise refusals.no_dead_letter(dead_letter_id)
         return page.items[0]
 
-    async def redrive(self, where: DeadLetterFilter, *, limit: int = 1000) -> int:
+    async def redrive(self, where: DeadLetterFilter, *, limit: int = 1000, done: bool | None = None) -> int:
+        with_done = where.ids is not None if done is None else done
+        place: int | None = 0
+        while place is not None:
+            # Many may be passed over: each statement looks at some, and only what will go is locked.
+            looking = (place, max(limit, _LOOKED_AT), limit, with_done, self.now())
+            [[ids, place]] = await self._query("dead_letter_redrivable", *_filters(where), *looking)
+            if ids and (count := await self._redrive(msgspec.structs.replace(where, ids=tuple(ids)), limit, with_done)):
+                return count
+        return 0
+
+    async def _redrive(self, where: DeadLetterFilter, limit: int, with_done: bool) -> int:
         queues: set[str] = set()
 
         async def work(connection: asyncpg.Connection[Any]) -> tuple[int, pushing.Pushed | None]:
             query = sql.query("dead_letter_take")
-            rows = await self.database.on(connection, "dead_letter_take", query, *_filters(where), limit, self.now())
+            given = (*_filters(where), limit, self.now(), with_done)
+            rows = await self.database.on(connection, "dead_letter_take", query, *given)
             letters = _letters(rows, await self._load_single([row[5:11] for row in rows], connection))
             queues.update(letter.message.queue for letter in letters)
-            going = await self._without_copies(connection, letters, {row[0]: row[11:] for row in rows})
+            going = await self._without_copies(connection, letters, {row[0]: row[11:] for row in rows}, with_done)
             if not going:
                 return 0, None
             batches = [redriven(letter.message) for letter in going]
@@ -53,17 +68,22 @@ class DeadLetters(Delivery):
         return count
 
     async def _without_copies(
-        self, connection: asyncpg.Connection[Any], letters: Sequence[DeadLetter], copies: Mapping[int, Any]
+        self,
+        connection: asyncpg.Connection[Any],
+        letters: Sequence[DeadLetter],
+        copies: Mapping[int, Any],
+        with_done: bool,
     ) -> list[DeadLetter]:
         """Take the copies of dead letters out of their dead queues, with all locks that are needed to push the messages
-        again; returns those with whose copies nobody is at work."""
+        again; returns those with whose copies nobody is at work, or has been."""
         if not letters:
             return []
         batches = [redriven(letter.message) for letter in letters]
         await self._converse(pushing.resolve(batches, self.names, at=self.now()), connection)
         partition_ids, seqs = zip(*(copies[letter.id] for letter in letters), strict=True)
         await self._lock_for(connection, [], batches, also=[one for one in partition_ids if one is not None])
-        free = await self._take_copies(connection, partition_ids, seqs, [letter.message for letter in letters])
+        origins = [letter.message for letter in letters]
+        free = await self._take_copies(connection, partition_ids, seqs, origins, with_done=with_done)
         return [letter for letter, is_free in zip(letters, free, strict=True) if is_free]
 
     async def _take_copies(
@@ -72,12 +92,14 @@ class DeadLetters(Delivery):
         partition_ids: Sequence[int | None],
         seqs: Sequence[int | None],
         origins: Sequence[Message],
+        *,
+        with_done: bool,
     ) -> list[bool]:
         """Remove the copies of messages, where they have one, from partitions that are locked. False for one that is
-        under a live lease. A copy has the trace id of its message."""
+        under a live lease, or is done, unless `with_done`. A copy has the trace id of its message."""
         trace_ids = [origin.trace_id for origin in origins]
-        given = (list(partition_ids), list(seqs), trace_ids, [origin.partition_id for origin in origins], self.now())
-        rows = await self.database.on(connection, "take_copies", _TAKE_COPIES, *given)
+        given = (list(partition_ids), list(seqs), trace_ids, [origin.partition_id for origin in origins])
+        rows = await self.database.on(connection, "take_copies", _TAKE_COPIES, *given, with_done, self.now())
         free: list[bool] = rows[0][0]
         return free
 

@@ -34,7 +34,7 @@ class MessageAdmin(DeadLetters):
             [run] = await self._load_single([place], connection)
             if ids is not None:
                 origins = [run.message(0)] * len(ids)
-                if not all(await self._take_copies(connection, copy_partitions, copy_seqs, origins)):
+                if not all(await self._take_copies(connection, copy_partitions, copy_seqs, origins, with_done=True)):
                     _refuse("copy_leased", partition_id, transaction_id)
                 await self._delete_dead_letters(connection, ids)
             return await self._converse(self._push_conversation([redriven(run.message(0))], overtake=True), connection)

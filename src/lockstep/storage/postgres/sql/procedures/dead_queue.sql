@@ -115,21 +115,22 @@ begin
 end $$;
 
 -- Takes the copies of dead letters that are to be redriven, to _origin_ids, out of their dead queues. Says which of them may
--- be: not one whose copy is under a live lease, because somebody is at it. Copies that are gone, or that queue mode has done,
--- stay as they are; a dead letter may have none. The partitions are locked.
+-- be: not one whose copy is under a live lease, because somebody is at it, nor, unless _with_done, one whose copy queue mode has
+-- completed. Copies that are gone or done stay as they are; a dead letter may have none. The partitions are locked.
 create or replace function lockstep.take_copies(
-    _partition_ids bigint[], _seqs bigint[], _trace_ids uuid[], _origin_ids bigint[], _at timestamptz
+    _partition_ids bigint[], _seqs bigint[], _trace_ids uuid[], _origin_ids bigint[], _with_done boolean, _at timestamptz
 ) returns boolean[] language plpgsql as $$
 declare
     _now timestamptz := coalesce(_at, clock_timestamp());
     _free boolean[];
 begin
     perform lockstep.lock_cursors(_partition_ids || _origin_ids);
-    select array_agg(not lockstep.is_under_lease(t.partition_id, t.seq, _now) order by t.o) into _free
+    select array_agg(not lockstep.is_under_lease(t.partition_id, t.seq, _now)
+                     and (_with_done or t.seq is null or not lockstep.is_copy_done(t.partition_id, t.seq)) order by t.o) into _free
     from unnest(_partition_ids, _seqs) with ordinality t (partition_id, seq, o);
     perform lockstep.remove_copies(array_agg(t.partition_id), array_agg(t.seq), array_agg(t.trace_id), _now)
-    from unnest(_partition_ids, _seqs, _trace_ids) t (partition_id, seq, trace_id)
-    where t.seq is not null and lockstep.is_takeable(t.partition_id, t.seq, _now);
+    from unnest(_partition_ids, _seqs, _trace_ids, _free) t (partition_id, seq, trace_id, free)
+    where t.free and t.seq is not null and lockstep.is_takeable(t.partition_id, t.seq, _now);
     return _free;
 end $$;
 
@@ -182,6 +183,31 @@ create or replace function lockstep.is_takeable(_partition_id bigint, _seq bigin
              and not exists (
                  select 1 from lockstep.delivery d
                  where d.partition_id = c.partition_id and d.group_id = c.group_id and _seq between d.from_seq and d.to_seq))
+$$;
+
+-- Whether queue mode has completed a copy that is stored. One that died there is not done.
+create or replace function lockstep.is_copy_done(_partition_id bigint, _seq bigint) returns boolean language sql stable as $$
+    select exists (
+        select 1 from lockstep.partition p
+        join lockstep.consumer_group g on g.queue_id = p.queue_id and g.name = '__QUEUE_MODE__'
+        join lockstep.cursor c on c.partition_id = p.id and c.group_id = g.id
+        where p.id = _partition_id and _seq <= c.acked
+          and not exists (
+              select 1 from lockstep.delivery d
+              where d.partition_id = c.partition_id and d.group_id = c.group_id and _seq between d.from_seq and d.to_seq)
+    )
+    and exists (select 1 from lockstep.runs_between(_partition_id, _seq - 1, _seq))
+    and not exists (
+        select 1 from lockstep.dead_letter d
+        where d.partition_id = _partition_id and d.seq = _seq and d.group_name = '__QUEUE_MODE__')
+$$;
+
+-- Writes down which copies queue mode has completed, of messages that retention is about to remove.
+create or replace function lockstep.note_done_copies(_partition_ids bigint[], _from bigint[], _to bigint[]) returns void language sql as $$
+    update lockstep.dead_letter d set copy_done = true
+    from unnest(_partition_ids, _from, _to) t (partition_id, first_seq, last_seq)
+    where d.copy_partition_id = t.partition_id and d.copy_seq between t.first_seq and t.last_seq
+      and not d.copy_done and lockstep.is_copy_done(d.copy_partition_id, d.copy_seq)
 $$;
 
 -- Whether a message is under a live lease of any group.

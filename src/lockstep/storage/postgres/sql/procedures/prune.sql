@@ -156,6 +156,7 @@ begin
         perform lockstep.count_pruned(_queue_id, _partition_ids, _from, _to);
     end if;
     perform lockstep.note_unread(_queue_id, _partition_ids, _from, _to);
+    perform lockstep.note_done_copies(_partition_ids, _from, _to);
     perform lockstep.remove_ranges(_partition_ids, _from, _to);
     perform lockstep.forget_ids(_uuid_partitions, _uuids, _text_partitions, _texts, _trace_partitions, _trace_seqs, _traces);
     perform lockstep.forget_unread(_unread, _partition_ids, _from, _to);

@@ -1,16 +1,15 @@
--- Locks the oldest matching dead letters, except those with whose copies somebody is at work; whoever redrives or purges at
--- the same time takes others. They come first, and then what is about them. (The filter is that of dead_letters_where, which
--- cannot lock.)
+-- Locks the oldest of dead letters that still match, except those with whose copies somebody is at work, or, unless $9, whose
+-- copies queue mode has completed; whoever redrives or purges at the same time takes others. They come first, and then what is
+-- about them. (The filter is that of dead_letters_where, which cannot lock.)
 with taken as materialized (
     select d.* from lockstep.dead_letter d
-    where d.id >= coalesce((select min(i) from unnest($1::bigint[]) i), 0)
-      and d.id <= coalesce((select max(i) from unnest($1::bigint[]) i), 9223372036854775807)
-      and ($1::bigint[] is null or d.id = any ($1))
+    where d.id = any ($1::bigint[])
       and ($2::text is null or d.queue_id = (select q.id from lockstep.queue q where q.name = $2))
       and ($3::text is null or (select p.name from lockstep.partition p where p.id = d.partition_id) = $3)
       and ($4::text is null or d.group_name = $4)
       and ($5::timestamptz is null or d.failed_at >= $5) and ($6::timestamptz is null or d.failed_at < $6)
       and (d.copy_seq is null or not lockstep.is_under_lease(d.copy_partition_id, d.copy_seq, coalesce($8::timestamptz, clock_timestamp())))
+      and ($9 or not d.copy_done)
     order by d.id limit $7 for update skip locked
 )
 select d.id, d.group_name, d.attempts, d.error, d.failed_at, q.name, p.name, d.partition_id, d.seq,

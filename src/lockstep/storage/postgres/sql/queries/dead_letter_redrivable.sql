@@ -1,0 +1,14 @@
+-- Of the next $8 dead letters that match, after an id: the first $9 that may be redriven, and how far this looked; null at the
+-- end. $10: also those whose copies queue mode has completed.
+with looked as materialized (
+    select d.* from lockstep.dead_letters_where($1::bigint[], $2::text, $3::text, $4::text, $5::timestamptz, $6::timestamptz) d
+    where d.id > $7::bigint order by d.id limit $8
+)
+select array(
+    select d.id from looked d
+    where ($10 or not d.copy_done)
+      and (d.copy_seq is null or (
+          ($10 or not lockstep.is_copy_done(d.copy_partition_id, d.copy_seq))
+          and not lockstep.is_under_lease(d.copy_partition_id, d.copy_seq, coalesce($11::timestamptz, clock_timestamp()))))
+    order by d.id limit $9
+), (select case when count(*) = $8 then max(d.id) end from looked d)
