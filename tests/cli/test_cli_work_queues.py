@@ -59,12 +59,12 @@ def test_messages_of_a_shared_group_end_one_by_one(lockstep: CommandLine, queue:
     partition_id = str(leased[0]["partition_id"])
     assert lockstep.json("ack", lease, "--seq", "2")["messages"] == 1
     assert lockstep.json("ack", lease, "--seq", "3", "--partition-id", partition_id, "--status", "dlq")["dead"]
-    assert lockstep.json("ack", lease, "--seq", "4", "--status", "retry", "--at", "1h")["success"]
+    assert lockstep.json("ack", lease, "--seq", "4", "--status", "retry", "--retry-at", "1h")["success"]
     [lag] = lockstep.json("lag", queue, "--group", "g")
     assert (lag["lag"], lag["in_flight"], lag["retrying"]) == (2, 1, 1)
     assert lockstep.json("ack", lease)["messages"] == 1
     lockstep("ack", lease, "--partition-id", partition_id, code=2)
-    lockstep("ack", lease, "--at", "1h", code=2)
+    lockstep("ack", lease, "--retry-at", "1h", code=2)
 
 
 def test_queues_from_a_name_on(lockstep: CommandLine, queue: str) -> None:

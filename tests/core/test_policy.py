@@ -7,7 +7,16 @@ from typing import Any
 
 import pytest
 
-from lockstep.core.policy import OPTION_NAMES, RANGES, QueueOptions, check_options, queue_options
+from lockstep.core.policy import (
+    ATTEMPTS_MAX,
+    OPTION_NAMES,
+    RANGES,
+    UNLIMITED,
+    QueueOptions,
+    charged,
+    check_options,
+    queue_options,
+)
 from lockstep.errors import InvalidOption
 
 
@@ -49,7 +58,17 @@ def test_bad_options_are_named(name: str, value: Any) -> None:
 
 def test_struct_that_was_built_without_checks_is_checked() -> None:
     with pytest.raises(InvalidOption, match="retry_limit"):
-        check_options(QueueOptions(retry_limit=-1))
+        check_options(QueueOptions(retry_limit=-2))
+
+
+def test_no_limit_never_exhausts() -> None:
+    assert not queue_options(retry_limit=UNLIMITED).exhausted(ATTEMPTS_MAX)
+    assert [queue_options(retry_limit=1).exhausted(attempts) for attempts in (1, 2)] == [False, True]
+
+
+def test_attempts_are_counted_up_to_what_a_database_can_hold() -> None:
+    assert [charged(attempts) for attempts in (0, ATTEMPTS_MAX - 1, ATTEMPTS_MAX)] == [1, ATTEMPTS_MAX, ATTEMPTS_MAX]
+    assert ATTEMPTS_MAX + 1 < 2**31
 
 
 def test_unknown_option_lists_the_known_ones() -> None:

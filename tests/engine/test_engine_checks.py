@@ -229,7 +229,7 @@ async def test_bad_request_is_refused(guarded: Engine, bad: Call, text: str) -> 
 
 async def test_bad_option_is_refused(guarded: Engine) -> None:
     with pytest.raises(InvalidOption, match="retry_limit"):
-        await guarded.configure("q", QueueOptions(retry_limit=-1))
+        await guarded.configure("q", QueueOptions(retry_limit=-2))
     with pytest.raises(InvalidOption, match="dict"):
         await guarded.configure("q", {})  # type: ignore[arg-type]
 

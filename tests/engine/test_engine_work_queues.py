@@ -354,7 +354,7 @@ async def test_name_of_a_work_queue_has_no_whitespace(store: Store, options: dic
         {"nonsense": 1},
         {"lease_seconds": 0},
         {"retry_limit": 65_537},
-        {"retry_limit": -1},
+        {"retry_limit": -2},
         {"partitions": 1001},
         {"on_expired": "explode"},
         {"dead_queue": ""},

@@ -21,6 +21,10 @@ SECONDS_MAX = 10 * 366 * 86_400
 MILLISECONDS_MAX = SECONDS_MAX * 1000
 COUNT_MAX = 2**62
 RETRY_LIMIT_MAX = 65_536
+UNLIMITED = -1
+"""As a retry limit: a message that fails is delivered again and again."""
+ATTEMPTS_MAX = 2**31 - 2
+"""Where failed deliveries are not counted any further: the next one is still an integer of PostgreSQL's."""
 BALANCED_PARTITIONS_MAX = 1_000
 
 
@@ -29,7 +33,7 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     lease_seconds: int = 300
     retry_limit: int = 3
-    """Failed deliveries allowed after the first; one more makes the message exhausted."""
+    """Failed deliveries allowed after the first; one more makes the message exhausted. -1 is no limit."""
     retry_delay_ms: int = 1000
     retry_backoff: float = 1.0
     """Each further retry waits this many times longer than the one before; 1 is a fixed delay."""
@@ -66,6 +70,10 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     group_mode: GroupMode = "ordered"
     """How a new group that does not say it itself is served: a lease per partition, or leases on single messages."""
 
+    def exhausted(self, attempts: int) -> bool:
+        """Whether a message whose delivery failed for the `attempts`-th time is not delivered again."""
+        return self.retry_limit != UNLIMITED and attempts > self.retry_limit
+
     def retry_delay(self, attempts: int) -> timedelta:
         """How long a message waits after its delivery failed for the `attempts`-th time."""
         factor = 1.0
@@ -95,7 +103,7 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 RANGES: dict[str, tuple[float, float]] = {
     "lease_seconds": (1, SECONDS_MAX),
-    "retry_limit": (0, RETRY_LIMIT_MAX),
+    "retry_limit": (UNLIMITED, RETRY_LIMIT_MAX),
     "retry_delay_ms": (0, MILLISECONDS_MAX),
     "retry_backoff": (1, 100),
     "retry_delay_ms_max": (0, MILLISECONDS_MAX),
@@ -128,6 +136,11 @@ PROTOCOL_NAMES = {
     "encryption_enabled": "encryption",
 }
 """Options that the protocol calls otherwise: its names in snake_case, and ours."""
+
+
+def charged(attempts: int) -> int:
+    """The failed deliveries with one more."""
+    return min(attempts, ATTEMPTS_MAX - 1) + 1
 
 
 def queue_options(**given: Any) -> QueueOptions:

@@ -22,7 +22,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
-from lockstep.core.policy import QueueOptions
+from lockstep.core.policy import QueueOptions, charged
 from lockstep.core.records import AckError, AckStatus, MessageStatus
 
 STOPPED = datetime.max.replace(tzinfo=UTC)
@@ -144,13 +144,13 @@ def expire(cursor: Cursor, head: int | None, options: QueueOptions, now: datetim
     cursor = release(cursor)
     if head is None or not delivered:
         return cursor, None
-    charged = replace(cursor, attempts=cursor.attempts + 1)
-    if charged.attempts <= options.retry_limit:
-        return charged, None
+    failed = replace(cursor, attempts=charged(cursor.attempts))
+    if not options.exhausted(failed.attempts):
+        return failed, None
     if options.on_exhausted == "stop":
-        return replace(charged, due_at=STOPPED), None
-    death = Death(head, charged.attempts, LEASE_EXPIRED, recorded=options.on_exhausted == "dead")
-    return move(charged, head, now), death
+        return replace(failed, due_at=STOPPED), None
+    death = Death(head, failed.attempts, LEASE_EXPIRED, recorded=options.on_exhausted == "dead")
+    return move(failed, head, now), death
 
 
 def keep_lease(held: Cursor, settled: Cursor) -> Cursor:
@@ -264,8 +264,8 @@ def _apply(result: Settlement, item: AckItem, options: QueueOptions, now: dateti
         result.not_before = None if item.retry_at is None else max(now, item.retry_at)
         result.outcomes.append(ItemOutcome(item.index))
         return True
-    attempts = result.cursor.attempts + 1
-    exhausted = item.status == "dlq" or attempts > options.retry_limit
+    attempts = charged(result.cursor.attempts)
+    exhausted = item.status == "dlq" or options.exhausted(attempts)
     if not exhausted:
         result.cursor = replace(result.cursor, attempts=attempts)
         delayed_to = now + options.retry_delay(attempts)

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import chain
 
-from lockstep.core.policy import QueueOptions
+from lockstep.core.policy import QueueOptions, charged
 from lockstep.core.records import AckError
 from lockstep.core.rules import LEASE_EXPIRED, RETRIED_TOO_OFTEN, STOPPED, AckItem, Cursor, Death, ItemOutcome
 
@@ -90,13 +90,13 @@ def again(one: Range, *, due_at: datetime, attempts: int) -> Range:
 
 def expire(one: Range, stored: Sequence[int], options: QueueOptions) -> tuple[Range | None, list[Death]]:
     """A pop found the lease expired: the delivery of each of its messages failed. None: the range is done."""
-    charged = again(one, due_at=one.due_at, attempts=one.attempts + 1)
-    if charged.attempts <= options.retry_limit:
-        return charged, []
+    failed = again(one, due_at=one.due_at, attempts=charged(one.attempts))
+    if not options.exhausted(failed.attempts):
+        return failed, []
     if options.on_exhausted == "stop":
-        return replace(charged, due_at=STOPPED), []
+        return replace(failed, due_at=STOPPED), []
     recorded = options.on_exhausted == "dead"
-    return None, [Death(seq, charged.attempts, LEASE_EXPIRED, recorded) for seq in stored]
+    return None, [Death(seq, failed.attempts, LEASE_EXPIRED, recorded) for seq in stored]
 
 
 def lease(one: Range, *, lease_id: str, to: int, now: datetime, until: datetime) -> tuple[Range, Range | None]:
@@ -235,8 +235,8 @@ def _fate(item: AckItem, attempts: int, options: QueueOptions, now: datetime) ->
         return _Fate()
     if item.status == "released":
         return _Fate(now, attempts)
-    attempts += 1
-    if item.status != "dlq" and attempts <= options.retry_limit:
+    attempts = charged(attempts)
+    if item.status != "dlq" and not options.exhausted(attempts):
         delay = options.retry_delay(attempts) if item.status == "failed" else timedelta(0)
         return _Fate(now + delay if item.retry_at is None else max(now, item.retry_at), attempts)
     if item.status != "dlq" and options.on_exhausted == "stop":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -77,11 +78,23 @@ async def test_retry_at_a_time(client: AsyncClient) -> None:
     await push_numbers(client, 2)
     delivery = await client.pop("jobs", group="g", mode="shared", batch=2)
     later = datetime.now(UTC) + timedelta(hours=1)
-    await delivery[0].retry(later)
+    await delivery[0].retry(retry_at=later)
     await delivery[1].nack("no", retry_at=later)
     assert not await client.pop("jobs", group="g", batch=2)
     [lag] = await client.lag("jobs", group="g")
     assert (lag.lag, lag.retrying) == (2, 2)
+
+
+@pytest.mark.parametrize("mode", ["ordered", "shared"])
+@pytest.mark.parametrize("verb", ["nack", "retry"])
+async def test_whole_delivery_comes_again_at_a_time(client: AsyncClient, verb: str, mode: Any) -> None:
+    await push_numbers(client, 2)
+    delivery = await client.pop("jobs", group="g", mode=mode, batch=2)
+    later = datetime.now(UTC) + timedelta(hours=1)
+    await getattr(delivery, verb)(retry_at=later)
+    assert not await client.pop("jobs", group="g", batch=2)
+    [lag] = await client.lag("jobs", group="g")
+    assert (lag.lag, lag.due_at) == (2, later)
 
 
 async def test_consumer_of_a_shared_group_acknowledges_what_it_did(client: AsyncClient) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -78,11 +79,23 @@ def test_retry_at_a_time(client: Client) -> None:
     push_numbers(client, 2)
     delivery = client.pop("jobs", group="g", mode="shared", batch=2)
     later = datetime.now(UTC) + timedelta(hours=1)
-    delivery[0].retry(later)
+    delivery[0].retry(retry_at=later)
     delivery[1].nack("no", retry_at=later)
     assert not client.pop("jobs", group="g", batch=2)
     [lag] = client.lag("jobs", group="g")
     assert (lag.lag, lag.retrying) == (2, 2)
+
+
+@pytest.mark.parametrize("mode", ["ordered", "shared"])
+@pytest.mark.parametrize("verb", ["nack", "retry"])
+def test_whole_delivery_comes_again_at_a_time(client: Client, verb: str, mode: Any) -> None:
+    push_numbers(client, 2)
+    delivery = client.pop("jobs", group="g", mode=mode, batch=2)
+    later = datetime.now(UTC) + timedelta(hours=1)
+    getattr(delivery, verb)(retry_at=later)
+    assert not client.pop("jobs", group="g", batch=2)
+    [lag] = client.lag("jobs", group="g")
+    assert (lag.lag, lag.due_at) == (2, later)
 
 
 def test_consumer_of_a_shared_group_acknowledges_what_it_did(client: Client) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from lockstep.core.policy import UNLIMITED, GroupMode
 from lockstep.core.records import Ack, AckOutcome, AckStatus, DeadLetterFilter, Popped, Position
 from lockstep.core.rules import LEASE_EXPIRED
 from lockstep.storage.base import Store
@@ -124,6 +125,29 @@ async def test_failure_in_the_middle_commits_nothing_before_it(store: Store) -> 
     [_, second, _] = popped.messages()
     await store.ack([ack_of(second, "failed", lease_id=popped.lease_id)])
     assert seqs(await pop(store, "q", batch=3)) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("mode", ["ordered", "shared"])
+@pytest.mark.parametrize("by", ["failed", "expired"])
+async def test_without_a_limit_a_message_is_delivered_again_and_again(
+    store: Store, clock: SetClock, by: str, mode: GroupMode
+) -> None:
+    await configure(store, "q", retry_limit=UNLIMITED, retry_delay_ms=0, on_exhausted="stop", group_mode=mode)
+    await push_n(store, "q")
+    await exhaust(store, clock, by=by, deliveries=70)
+    assert not (await store.dead_letters(ALL)).items
+    assert (await ack(store, lease_id=(await pop(store, "q")).lease_id, status="dlq")).dead
+
+
+async def test_retry_delay_without_a_limit_stays_at_its_longest(store: Store, clock: SetClock) -> None:
+    await configure(
+        store, "q", retry_limit=UNLIMITED, retry_delay_ms=1000, retry_backoff=10.0, retry_delay_ms_max=60_000
+    )
+    await push_n(store, "q")
+    for seconds in (1, 10, 60, 60, 60):
+        await fail(store, await pop(store, "q"))
+        assert (await lag_of(store, "q")).due_at == clock.ahead(seconds)
+        clock.advance(seconds)
 
 
 @pytest.mark.parametrize("retry_limit", [0, 1, 3])

@@ -8,7 +8,8 @@ from datetime import timedelta
 import pytest
 
 from lockstep.core.messages import Batch, NewSchedule
-from lockstep.core.records import PopRequest
+from lockstep.core.policy import GroupMode, queue_options
+from lockstep.core.records import PopRequest, Subscription
 from lockstep.errors import InvalidOption, QueueNotFound
 from lockstep.storage.base import Store
 from support.builders import ack, configure, numbers, partitions_of, payloads, pop, push_n
@@ -35,6 +36,36 @@ async def test_update_checks_the_options_together(store: Store) -> None:
         with pytest.raises(InvalidOption):
             await store.update_queue("q", changes)
     assert (await store.queue("q")).options.expire_seconds == 0
+
+
+@pytest.mark.parametrize(("old", "new"), [("ordered", "shared"), ("shared", "ordered")])
+async def test_group_mode_that_would_do_nothing_for_a_group_is_refused(
+    store: Store, old: GroupMode, new: GroupMode
+) -> None:
+    await configure(store, "q", group_mode=old)
+    await store.subscribe("q", "b", Subscription(), mode=new)  # has that mode already
+    assert (await store.update_queue("q", {"group_mode": new})).options.group_mode == new
+    await configure(store, "other", group_mode=old)
+    await store.subscribe("other", "a", Subscription())
+    with pytest.raises(InvalidOption, match=f"cannot become {new}: group a of queue other is {old} and stays so"):
+        await store.update_queue("other", {"group_mode": new, "priority": 3})
+    assert (await store.queue("other")).options == queue_options(group_mode=old)
+    await store.update_queue("other", {"group_mode": old})
+    await store.delete_group("a")
+    assert (await store.update_queue("other", {"group_mode": new})).options.group_mode == new
+
+
+async def test_configuration_that_asks_for_shared_is_refused_while_a_group_is_ordered(store: Store) -> None:
+    await configure(store, "q")
+    await store.subscribe("q", "a", Subscription())
+    with pytest.raises(InvalidOption, match="cannot become shared"):
+        await configure(store, "q", group_mode="shared")
+    await store.delete_group("a")
+    await configure(store, "q", group_mode="shared")
+    await store.subscribe("q", "b", Subscription())
+    await configure(store, "q")  # says no mode
+    assert (await store.queue("q")).options.group_mode == "ordered"
+    assert [group.mode for group in await store.groups(queue="q")] == ["shared"]
 
 
 async def test_updates_at_the_same_time_are_all_kept(store: Store) -> None:

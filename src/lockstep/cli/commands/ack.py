@@ -24,11 +24,10 @@ from lockstep.errors import Conflict, LeaseLost
 @click.option("--seq", type=click.IntRange(min=1), help="Only this message; of an ordered group, all up to it.")
 @click.option("--partition-id", type=click.IntRange(min=1), help="The partition of --seq, if the lease has several.")
 @click.option(
-    "--at",
-    "retry_at",
+    "--retry-at",
     type=ahead,
     metavar="TIME",
-    help="With failed or retry, in a shared group: when it comes again, or in how long: 90s, 15m, 2h, 7d.",
+    help="With failed or retry: when it is delivered again, or in how long: 90s, 15m, 2h, 7d.",
 )
 def ack(
     session: Session,
@@ -50,7 +49,7 @@ def ack(
     if partition_id is not None and seq is None:
         raise click.UsageError("--partition-id goes with --seq.")
     if retry_at is not None and status not in ("failed", "retry"):
-        raise click.UsageError("--at goes with --status failed or retry.")
+        raise click.UsageError("--retry-at goes with --status failed or retry.")
     one = Ack(lease_id=lease_id, partition_id=partition_id, seq=seq, status=status, error=error, retry_at=retry_at)
     with session.client() as client:
         [outcome] = client.ack([one])

@@ -17,6 +17,7 @@ from lockstep.errors import QueueNotFound
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_NOTES = {"retry_limit": " -1 is no limit."}
 _STATS = PartitionStats.__struct_fields__
 
 
@@ -30,7 +31,7 @@ def _queue_options(command: F) -> F:
 
 def _option(name: str, hint: Any) -> Callable[[F], F]:
     flag, default = name.replace("_", "-"), getattr(QueueOptions(), name)
-    help_text = f"Default {msgspec.json.encode(default).decode()}."
+    help_text = f"Default {msgspec.json.encode(default).decode()}.{_NOTES.get(name, '')}"
     if hint is bool:
         return click.option(f"--{flag}/--no-{flag}", name, default=None, help=help_text)
     if hint == str | None:

@@ -37,10 +37,10 @@ class AsyncDeliveredMessage(ReceivedMessage):
         """Failed: it comes again after the retry delay, or at a time, or becomes a dead letter. Raises LeaseLost."""
         await self._delivery.end_at(self, "failed", error, retry_at)
 
-    async def retry(self, at: datetime | None = None) -> None:
+    async def retry(self, *, retry_at: datetime | None = None) -> None:
         """Ask for it again, now or at a time. In a shared group this one counts as an attempt, and if none is left the
         message is exhausted; in an ordered group it does not. Raises LeaseLost."""
-        await self._delivery.end_at(self, "retry", None, at)
+        await self._delivery.end_at(self, "retry", None, retry_at)
 
     async def release(self) -> None:
         """Give it back at once, as if it had not been delivered. Raises LeaseLost."""
@@ -91,16 +91,16 @@ class AsyncDelivery:
         async with self._lock:
             await self._send(self._progress.whole())
 
-    async def nack(self, error: str | None = None) -> None:
+    async def nack(self, error: str | None = None, *, retry_at: datetime | None = None) -> None:
         """The first message of each partition failed, in a shared group every one: all comes again after the retry
-        delay. Raises LeaseLost."""
+        delay, or at a time. Raises LeaseLost."""
         async with self._lock:
-            await self._send(self._progress.ends("failed", error))
+            await self._send(self._progress.ends("failed", error, retry_at))
 
-    async def retry(self) -> None:
-        """Ask for all of it again, at once. Raises LeaseLost."""
+    async def retry(self, *, retry_at: datetime | None = None) -> None:
+        """Ask for all of it again, now or at a time. Raises LeaseLost."""
         async with self._lock:
-            await self._send(self._progress.ends("retry"))
+            await self._send(self._progress.ends("retry", None, retry_at))
 
     async def dead(self, error: str | None = None) -> None:
         """All of it to the dead letters. Raises LeaseLost."""

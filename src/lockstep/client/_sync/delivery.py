@@ -38,10 +38,10 @@ class DeliveredMessage(ReceivedMessage):
         """Failed: it comes again after the retry delay, or at a time, or becomes a dead letter. Raises LeaseLost."""
         self._delivery.end_at(self, "failed", error, retry_at)
 
-    def retry(self, at: datetime | None = None) -> None:
+    def retry(self, *, retry_at: datetime | None = None) -> None:
         """Ask for it again, now or at a time. In a shared group this one counts as an attempt, and if none is left the
         message is exhausted; in an ordered group it does not. Raises LeaseLost."""
-        self._delivery.end_at(self, "retry", None, at)
+        self._delivery.end_at(self, "retry", None, retry_at)
 
     def release(self) -> None:
         """Give it back at once, as if it had not been delivered. Raises LeaseLost."""
@@ -92,16 +92,16 @@ class Delivery:
         with self._lock:
             self._send(self._progress.whole())
 
-    def nack(self, error: str | None = None) -> None:
+    def nack(self, error: str | None = None, *, retry_at: datetime | None = None) -> None:
         """The first message of each partition failed, in a shared group every one: all comes again after the retry
-        delay. Raises LeaseLost."""
+        delay, or at a time. Raises LeaseLost."""
         with self._lock:
-            self._send(self._progress.ends("failed", error))
+            self._send(self._progress.ends("failed", error, retry_at))
 
-    def retry(self) -> None:
-        """Ask for all of it again, at once. Raises LeaseLost."""
+    def retry(self, *, retry_at: datetime | None = None) -> None:
+        """Ask for all of it again, now or at a time. Raises LeaseLost."""
         with self._lock:
-            self._send(self._progress.ends("retry"))
+            self._send(self._progress.ends("retry", None, retry_at))
 
     def dead(self, error: str | None = None) -> None:
         """All of it to the dead letters. Raises LeaseLost."""

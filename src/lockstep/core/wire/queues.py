@@ -15,6 +15,7 @@ from lockstep.core.policy import (
     PROTOCOL_NAMES,
     RETRY_LIMIT_MAX,
     SECONDS_MAX,
+    UNLIMITED,
     Compression,
     GroupMode,
     OnExhausted,
@@ -36,7 +37,8 @@ class Options(Struct, rename="camel", frozen=True, kw_only=True):
     """A queue's options."""
 
     lease_time: Annotated[int, Meta(ge=1, le=SECONDS_MAX)] = 300
-    retry_limit: Annotated[int, Meta(ge=0, le=RETRY_LIMIT_MAX)] = 3
+    retry_limit: Annotated[int, Meta(ge=UNLIMITED, le=RETRY_LIMIT_MAX)] = 3
+    """Failed deliveries allowed after the first; -1 is no limit."""
     retry_delay: _Milliseconds = RETRY_DELAY_DEFAULT
     """In force only if it is not the default, or if `enforceRetryDelay` says so."""
     max_size: Annotated[int, Meta(ge=0, le=COUNT_MAX)] = 0

@@ -8,9 +8,10 @@ from datetime import datetime
 from itertools import islice
 
 from lockstep.core.names import DEFAULT_PARTITION
-from lockstep.core.policy import QueueOptions
+from lockstep.core.policy import GroupMode, QueueOptions
 from lockstep.core.records import ClearScope, PartitionInfo, PartitionStats, QueueInfo
 from lockstep.core.rules import place
+from lockstep.errors import InvalidOption
 from lockstep.storage.memory.shared import pass_removed
 from lockstep.storage.memory.state import Group, Partition, Queue, State
 
@@ -35,6 +36,21 @@ def configure(
     found.namespace = found.namespace if namespace is None else namespace
     found.task = found.task if task is None else task
     return found
+
+
+def check_group_mode(state: State, queue: str, mode: GroupMode) -> None:
+    """Whether a queue may be given the group mode. Its groups keep theirs, so that it would do nothing for them. Raises
+    InvalidOption."""
+    found = state.queues.get(queue)
+    if found is None or found.options.group_mode == mode:
+        return
+    others = sorted(group.name for group in found.groups.values() if group.mode != mode)
+    if others:
+        group = found.groups[others[0]]
+        raise InvalidOption(
+            f"group_mode cannot become {mode}: group {group.name} of queue {queue} is {group.mode} and stays so; "
+            "delete the group first, or give new groups their mode when they begin"
+        )
 
 
 def delete_queue(state: State, queue: str) -> bool:

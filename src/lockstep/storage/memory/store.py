@@ -193,6 +193,8 @@ class MemoryStore:
     ) -> QueueInfo:
         now = self._now()
         dead_queue.check_dead_queue(self._state, queue, options)
+        if options.group_mode == "shared":  # a configuration that does not say it means ordered
+            queues.check_group_mode(self._state, queue, options.group_mode)
         configured = queues.configure(self._state, queue, options, namespace=namespace, task=task, now=now)
         return queues.queue_info(configured, now)
 
@@ -200,6 +202,8 @@ class MemoryStore:
         self, queue: str, changes: Mapping[str, Any], *, namespace: str | None = None, task: str | None = None
     ) -> QueueInfo:
         options = changed_options(self._state.queue(queue).options, changes)
+        if "group_mode" in changes:
+            queues.check_group_mode(self._state, queue, options.group_mode)
         return await self.configure(queue, options, namespace=namespace, task=task)
 
     async def delete_queue(self, queue: str) -> bool:

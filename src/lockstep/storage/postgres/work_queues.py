@@ -13,6 +13,7 @@ from lockstep.core.dead_queue import Origin, origin_of, sent_back
 from lockstep.core.messages import Message
 from lockstep.core.policy import OPTION_NAMES, changed_options
 from lockstep.core.records import PartitionStats, QueueInfo
+from lockstep.errors import InvalidOption
 from lockstep.storage.postgres import pushing, sql
 from lockstep.storage.postgres.administration import CONFIGURE, Administration, queue_info
 from lockstep.storage.postgres.delivery import Delivery
@@ -23,6 +24,7 @@ select 1 from lockstep.queue q
 where q.name in ($1, $2) or q.id = (select s.dead_queue_id from lockstep.queue s where s.name = $1)
 order by q.name for no key update
 """
+_REFUSE_GROUP_MODE = "select lockstep.refuse_group_mode($1, $2)"
 _FIND_BALANCED = "select partitions from lockstep.queue where id = $1"
 _TAKE_DEAD = (
     "select lockstep.take_dead("
@@ -43,6 +45,11 @@ class WorkQueues(Administration, Delivery):
             if not found:
                 raise refusals.no_queue(queue)
             options = changed_options(queue_info(found[0]).options, changes)
+            if "group_mode" in changes:
+                asked = (queue, options.group_mode)
+                refused = (await self.database.on(connection, "queue_group_mode", _REFUSE_GROUP_MODE, *asked))[0][0]
+                if refused is not None:
+                    raise InvalidOption(refused)
             values = [getattr(options, name) for name in OPTION_NAMES]
             await self.database.on(connection, "configure", CONFIGURE, queue, namespace, task, *values, self.now())
 

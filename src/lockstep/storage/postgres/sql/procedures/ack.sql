@@ -236,9 +236,9 @@ begin
             _not_before := greatest(_now, _item.retry_at);
         else
             _released := true;
-            _attempts := _attempts + 1;
-            if _item.status = 'failed' and (_attempts <= _queue.retry_limit or _queue.on_exhausted = 'stop') then
-                _stopped := _attempts > _queue.retry_limit;
+            _attempts := lockstep.charged(_attempts);
+            if _item.status = 'failed' and (not lockstep.exhausted(_attempts, _queue) or _queue.on_exhausted = 'stop') then
+                _stopped := lockstep.exhausted(_attempts, _queue);
                 _not_before := case
                     when _item.retry_at is null then _now + lockstep.retry_delay(_queue, _attempts) else greatest(_now, _item.retry_at) end;
                 _clamped := true;
@@ -274,6 +274,16 @@ begin
            (select p.name from lockstep.partition p where p.id = _partition_id), _held.acked, _acked
     from unnest(_outcomes) o;
 end $$;
+
+-- The failed deliveries with one more. They are not counted any further than the next is still an integer (policy.charged).
+create or replace function lockstep.charged(_attempts int) returns int language sql immutable parallel safe as $$
+    select least(_attempts, 2147483645) + 1
+$$;
+
+-- Whether a message is not delivered again after its _attempts-th failure; a limit of -1 is none (policy.exhausted).
+create or replace function lockstep.exhausted(_attempts int, _queue lockstep.queue) returns boolean language sql immutable parallel safe as $$
+    select _queue.retry_limit <> -1 and _attempts > _queue.retry_limit
+$$;
 
 -- How long a message waits after its _attempts-th failure (policy.retry_delay).
 create or replace function lockstep.retry_delay(_queue lockstep.queue, _attempts int) returns interval language sql immutable as $$

@@ -291,9 +291,9 @@ begin
         _cursor.attempts := 0;
     end if;
     if _cursor.lease_id is not null and _head <= _cursor.lease_to then
-        _cursor.attempts := _cursor.attempts + 1;
-        _stopped := _cursor.attempts > _queue.retry_limit and _queue.on_exhausted = 'stop';
-        if _cursor.attempts > _queue.retry_limit and not _stopped then
+        _cursor.attempts := lockstep.charged(_cursor.attempts);
+        _stopped := lockstep.exhausted(_cursor.attempts, _queue) and _queue.on_exhausted = 'stop';
+        if lockstep.exhausted(_cursor.attempts, _queue) and not _stopped then
             if _queue.on_exhausted = 'dead' then
                 insert into lockstep.dead_letter (queue_id, partition_id, seq, group_name, attempts, error, failed_at)
                 select _queue.id, _cursor.partition_id, _head, g.name, _cursor.attempts, 'lease expired', _now

@@ -1,6 +1,16 @@
 -- Queues as a whole: configure and clear; how they are deleted is in deleted_queue.sql.
 -- Locks, in all of them: the queue row, then its partition rows (by id), then cursor rows (by partition and group).
 
+-- Why a queue cannot be given another group mode; null if it can. Its groups keep theirs, so that it would do nothing for them.
+create or replace function lockstep.refuse_group_mode(_queue text, _mode text) returns text language sql stable as $$
+    select format(
+        'group_mode cannot become %s: group %s of queue %s is %s and stays so; delete the group first, or give new groups their mode when they begin',
+        _mode, g.name, q.name, g.mode)
+    from lockstep.queue q join lockstep.consumer_group g on g.queue_id = q.id
+    where q.name = _queue and q.group_mode <> _mode and g.mode <> _mode order by g.name limit 1
+$$;
+
+-- A configuration that does not say a group mode means ordered; so only one that must have been said is refused.
 create or replace function lockstep.configure(
     _queue text, _namespace text, _task text,
     _lease_seconds int, _retry_limit int, _retry_delay_ms bigint, _retry_backoff double precision, _retry_delay_ms_max bigint,
@@ -16,7 +26,9 @@ declare
 begin
     perform lockstep.create_queue(_queue, _namespace, _task, _now);
     perform 1 from lockstep.queue q where q.name in (_queue, _dead_queue) order by q.name for no key update;
-    _refused := lockstep.refuse_dead_queue(_queue, _dead_queue, _max_size);
+    _refused := coalesce(
+        lockstep.refuse_dead_queue(_queue, _dead_queue, _max_size),
+        case when _group_mode = 'shared' then lockstep.refuse_group_mode(_queue, _group_mode) end);
     if _refused is not null then
         raise exception '%', _refused using errcode = 'LS005';
     end if;

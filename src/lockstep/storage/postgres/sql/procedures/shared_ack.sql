@@ -207,10 +207,11 @@ create or replace function lockstep.shared_fate(
         select case
                    when _status = 'released' then _now
                    when _status not in ('failed', 'retry') then null
-                   when _attempts < _queue.retry_limit and _status = 'failed' and _retry_at is null then _now + lockstep.retry_delay(_queue, _attempts + 1)
-                   when _attempts < _queue.retry_limit then greatest(_now, _retry_at)
+                   when not lockstep.exhausted(lockstep.charged(_attempts), _queue) then
+                       case when _status = 'failed' and _retry_at is null then _now + lockstep.retry_delay(_queue, lockstep.charged(_attempts))
+                            else greatest(_now, _retry_at) end
                    when _queue.on_exhausted = 'stop' then 'infinity'::timestamptz end as again_at,
-               _attempts + (_status in ('failed', 'retry', 'dlq'))::int as attempts
+               case when _status in ('failed', 'retry', 'dlq') then lockstep.charged(_attempts) else _attempts end as attempts
     ) t
 $$;
 

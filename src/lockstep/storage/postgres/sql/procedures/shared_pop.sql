@@ -296,10 +296,10 @@ begin
         where d.partition_id = _range.partition_id and d.group_id = _range.group_id and d.from_seq = _range.from_seq;
         return false;
     end if;
-    if _range.lease_id is not null and (_range.attempts < _queue.retry_limit or _queue.on_exhausted = 'stop') then
+    if _range.lease_id is not null and (not lockstep.exhausted(lockstep.charged(_range.attempts), _queue) or _queue.on_exhausted = 'stop') then
         update lockstep.delivery d
-        set lease_id = null, leased_at = null, attempts = d.attempts + 1,
-            due_at = case when d.attempts < _queue.retry_limit then d.due_at else 'infinity' end
+        set lease_id = null, leased_at = null, attempts = lockstep.charged(d.attempts),
+            due_at = case when lockstep.exhausted(lockstep.charged(d.attempts), _queue) then 'infinity' else d.due_at end
         where d.partition_id = _range.partition_id and d.group_id = _range.group_id and d.from_seq = _range.from_seq;
         return false;
     end if;
@@ -311,7 +311,7 @@ begin
         perform lockstep.note_passes(_to - _range.from_seq + 1);
         if _queue.on_exhausted = 'dead' then
             perform lockstep.shared_deaths(
-                _queue.id, _range.group_id, _range.partition_id, _range.from_seq, _to, _range.attempts + 1, 'lease expired', _now);
+                _queue.id, _range.group_id, _range.partition_id, _range.from_seq, _to, lockstep.charged(_range.attempts), 'lease expired', _now);
         end if;
         perform lockstep.shared_end_seqs(_range, array(select generate_series(_range.from_seq, _to)));
         return false;

@@ -98,11 +98,11 @@ begin
     ), kept as (
         update lockstep.cursor c
         set lease_id = _lease_id, lease_to = l.last_seq, leased_at = _now, due_at = _until,
-            attempts = c.attempts + (c.lease_id is not null and c.due_at <= _now)::int
+            attempts = case when c.lease_id is not null and c.due_at <= _now then lockstep.charged(c.attempts) else c.attempts end
         from lane l
         where c.partition_id = l.partition_id and c.group_id = _lease.group_id and c.acked between l.first_seq - 1 and l.last_seq - 1
           and case when c.lease_id is null then c.due_at < 'infinity'
-                   when c.due_at <= _now then c.attempts < _queue.retry_limit
+                   when c.due_at <= _now then not lockstep.exhausted(lockstep.charged(c.attempts), _queue)
                    else c.lease_id = _lease.lease_id end
           and lockstep.stored_between(c.partition_id, c.acked, l.last_seq) > 0
         returning c.partition_id, c.acked, c.lease_to
@@ -137,11 +137,11 @@ begin
     ), kept as (
         update lockstep.delivery d
         set lease_id = _lease_id, leased_at = _now, due_at = _until,
-            attempts = d.attempts + (d.lease_id is not null and d.due_at <= _now)::int
+            attempts = case when d.lease_id is not null and d.due_at <= _now then lockstep.charged(d.attempts) else d.attempts end
         from leased l
         where d.partition_id = l.partition_id and d.group_id = _lease.group_id and d.from_seq >= l.first_seq and d.to_seq <= l.last_seq
           and case when d.lease_id is null then d.due_at < 'infinity'
-                   when d.due_at <= _now then d.attempts < _queue.retry_limit
+                   when d.due_at <= _now then not lockstep.exhausted(lockstep.charged(d.attempts), _queue)
                    else d.lease_id = _lease.lease_id end
           and lockstep.still_stored(d.partition_id, d.from_seq - 1, d.to_seq) > 0
         returning d.partition_id, d.from_seq - 1 as after, d.to_seq
