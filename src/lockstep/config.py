@@ -162,7 +162,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = 0.5
     breaker_silent_seconds: Annotated[
         _Seconds,
-        _help("When PostgreSQL does not answer a call of a server for this long, it looks whether it answers at all."),
+        _help("When PostgreSQL answers nothing for this long, waiting calls fail, and a server takes it for away."),
     ] = 3.0
     spool_dir: Annotated[
         str | None,

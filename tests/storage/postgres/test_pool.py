@@ -787,6 +787,87 @@ async def test_who_waits_for_a_connection_learns_that_the_server_hangs(dsn: str,
         await database.close()
 
 
+async def test_call_that_needs_a_connection_does_not_wait_out_the_attempt_at_a_server_that_hangs(
+    dsn: str, socket_directory: Path
+) -> None:
+    awake = asyncio.Event()
+    settings = replace(SILENT, connect_timeout_seconds=3600, breaker_failures_max=1000)
+    database = Database(through(dsn, socket_directory), settings)
+    async with relay(dsn, socket_directory, awake=awake), asyncio.timeout(30):
+        with pytest.raises(Unavailable, match="breaker_silent_seconds") as caught:
+            await ask(database)
+        assert caught.value.details == {"unreachable": True}, "it was not asked"
+        awake.set()
+        await database.close()
+
+
+async def test_calls_to_a_server_that_hangs_fail_without_a_breaker_too(dsn: str, socket_directory: Path) -> None:
+    told: list[bool] = []
+    awake = asyncio.Event()
+    awake.set()
+    settings = replace(SILENT, breaker_failures_max=0, connect_timeout_seconds=3600)
+    database = Database(through(dsn, socket_directory), settings)
+    database.watch(told.append)
+    async with relay(dsn, socket_directory, awake=awake), asyncio.timeout(30):
+        await ask(database)
+        awake.clear()
+        with pytest.raises(Unavailable) as caught:
+            await ask(database)
+        assert caught.value.details == {"unreachable": True, "maybe_applied": True}
+        with pytest.raises(Unavailable) as caught:
+            await ask(database)
+        assert caught.value.details == {"unreachable": True}, "there was no connection to ask on"
+        awake.set()
+        assert await ask(database) > 0
+        assert told == []
+        await database.close()
+
+
+async def test_server_that_answers_others_is_asked_nothing(dsn: str, observer: asyncpg.Connection[Any]) -> None:
+    """One call that waits is no reason, as long as there are answers."""
+    database = Database(dsn, replace(SILENT, breaker_silent_seconds=3600))
+    await observer.execute("select pg_advisory_lock(43)")
+    waiting = asyncio.ensure_future(ask(database, "select 7 from pg_advisory_xact_lock(43)"))
+    await ask(database)
+    found = database._join()
+    now = found._time
+    found._time = lambda: now() + 1799  # nearly half of the time
+    await ask(database)
+    found._time = lambda: now() + 2000
+    found._look()
+    assert found._asking is None, "it was heard 201 seconds ago"
+    found._time = lambda: now() + 4000
+    found._look()
+    assert found._asking is not None
+    await found._asking
+    assert not found.is_away
+    await observer.execute("select pg_advisory_unlock(43)")
+    assert await waiting == 7
+    await database.close()
+
+
+async def test_idle_connection_that_answers_shows_that_the_server_is_there(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that is too busy to start a process for a new connection is not away."""
+    database = Database(dsn, replace(SILENT, breaker_silent_seconds=3600))
+    await asyncio.gather(*[ask(database, f"{PID} from pg_sleep(0.05)") for _ in range(2)])
+    found = database._join()
+    assert database.counts.idle == 2
+
+    async def never(*_: object, **__: object) -> Any:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(pool, "connect", never)
+    found._find_out()
+    assert found._asking is not None
+    async with asyncio.timeout(30):
+        await found._asking
+    assert not found.is_away
+    assert database.counts.idle == 2
+    await database.close()
+
+
 async def test_idle_connections_to_a_server_that_hangs_are_given_up(dsn: str, socket_directory: Path) -> None:
     awake = asyncio.Event()
     awake.set()

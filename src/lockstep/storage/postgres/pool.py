@@ -1,8 +1,11 @@
 """A pool of connections to PostgreSQL; `Database` (database.py) is how it is used.
 
 A server's pool has a breaker: when connection attempts fail one after the other it takes PostgreSQL for away, and from
-then on calls fail at once instead of waiting for attempts of their own. One probe goes on trying, and ends it. A server
-that hangs fails no attempt by itself: so while a call is not answered for long, attempts are made to find out.
+then on calls fail at once instead of waiting for attempts of their own. One probe goes on trying, and ends it.
+
+A PostgreSQL that hangs fails no attempt by itself. So when a call waits, and nothing was heard of PostgreSQL for half
+of `breaker_silent_seconds`, it is asked something. If it does not answer in the other half it is taken for away, and
+the calls that waited for so long fail. A pool without a breaker only lets them fail.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import logging
 import random
 import socket
 import time
+from asyncio import FIRST_COMPLETED
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -41,6 +45,15 @@ _CLOSE_TIMEOUT_SECONDS = 10.0
 _TURNS = 20
 _EPOCHS = itertools.count(1)
 """A pool that is made anew is no older one's continuation."""
+_LOOKS = 8
+"""In how many parts the time of silence is looked at."""
+
+
+class Silent(TimeoutError):
+    """PostgreSQL answers nothing. Never leaves the pool."""
+
+    def __str__(self) -> str:
+        return "it does not answer (breaker_silent_seconds)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +101,10 @@ class Pool:
         self._idle: list[Link] = []
         self._used: dict[Link, float] = {}
         """Connections in use, and since when."""
+        self._attempts: dict[asyncio.Future[Link], float] = {}
+        """Attempts at connections for calls, and since when."""
+        self._heard_at = 0.0
+        """When PostgreSQL last answered something."""
         self._open = 0
         self._waiting: deque[asyncio.Future[Link | None]] = deque()
         self.watchers: set[Watcher] = set()
@@ -123,7 +140,7 @@ class Pool:
             self.discard(connection)
             return
         self._used.pop(connection, None)
-        self._failures = 0
+        self._hear()
         if not self._hand_over(connection):
             self._idle.append(connection)
 
@@ -218,15 +235,15 @@ class Pool:
         try:
             for attempt in range(1, settings.connect_attempts_max + 1):
                 try:
-                    connection = await self.connect()
+                    connection = await self._attempted()
                 except Exception as error:
                     self._count_failure(error)
-                    hopeless = not may_retry_connect(error) or self._outage is not None
+                    hopeless = not may_retry_connect(error) or self._outage is not None or isinstance(error, Silent)
                     if hopeless or attempt == settings.connect_attempts_max:
                         raise caused_by(unreachable(error), error)  # noqa: B904
                     logger.info("connect_retried", extra={"action": "connect_retried", "attempt": attempt})
                 else:
-                    self._failures = 0
+                    self._hear()
                     return connection
                 await asyncio.sleep(backoff_seconds(attempt + 3))
             raise AssertionError("connect_attempts_max is at least 1")
@@ -234,6 +251,22 @@ class Pool:
             self._open -= 1
             self._hand_over(None)
             raise
+
+    async def _attempted(self) -> Link:
+        """One attempt, which ends if PostgreSQL is found to be silent meanwhile."""
+        attempt = asyncio.ensure_future(self.connect())
+        self._attempts[attempt] = self._time()
+        self._look_later()
+        try:
+            await asyncio.wait((attempt,))
+            if attempt.cancelled():
+                raise Silent
+            return attempt.result()
+        except asyncio.CancelledError:
+            await _abandon(attempt)
+            raise
+        finally:
+            self._attempts.pop(attempt, None)
 
     def _count_failure(self, error: Exception) -> None:
         """A server that has no connection left for us is there: it does not count."""
@@ -302,21 +335,30 @@ class Pool:
     def _lend(self, connection: Link) -> Link:
         """Note since when a connection is in use: one timer looks after all of them, so that a call costs none."""
         self._used[connection] = self._time()
-        if self._silence is None and self._settings.breaker_failures_max:
-            self._look_in(self._settings.breaker_silent_seconds)
+        self._look_later()
         return connection
+
+    def _hear(self) -> None:
+        self._failures = 0
+        self._heard_at = self._time()
+
+    def _look_later(self) -> None:
+        if self._silence is None:
+            self._look_in(self._settings.breaker_silent_seconds / 2)
 
     def _look_in(self, seconds: float) -> None:
         self._silence = asyncio.get_running_loop().call_later(seconds, self._look)
 
     def _look(self) -> None:
+        """Ask PostgreSQL something when a call waits and nothing was heard for half of the time."""
         self._silence = None
-        if not self._used:
+        if not self._used and not self._attempts:
             return
-        left = self._settings.breaker_silent_seconds - (self._time() - min(self._used.values()))
+        silent_since = max(self._heard_at, min((*self._used.values(), *self._attempts.values())))
+        left = self._settings.breaker_silent_seconds / 2 - (self._time() - silent_since)
         if left <= 0:
             self._find_out()
-        self._look_in(max(left, self._settings.breaker_silent_seconds / 4))
+        self._look_in(max(left, self._settings.breaker_silent_seconds / _LOOKS))
 
     async def _is_found_away(self) -> bool:
         """Whether PostgreSQL is away, once that is known, if somebody is about to find out."""
@@ -334,37 +376,61 @@ class Pool:
         """A call is not answered. It may be a long one, or wait for a lock: does PostgreSQL answer anything at all?"""
         while not self.is_away:
             try:
-                connection = await self._answered()
+                await self._answer()
+            except Silent as error:
+                if self._settings.breaker_failures_max:
+                    self.take_for_away(error)
+                break
             except Exception as error:
-                if not isinstance(error, OSError):
+                if not isinstance(error, OSError) or not self._settings.breaker_failures_max:
                     return  # it does, if only to refuse us
                 self._count_failure(error)
                 await asyncio.sleep(self._settings.breaker_open_seconds)
             else:
-                connection.terminate()
-                self._failures = 0
                 return
         self._drop_silent()
 
-    async def _answered(self) -> Link:
-        """A connection, if it is there in time. That is counted in turns of the event loop: a process that is late
-        itself must not take PostgreSQL for silent."""
+    async def _answer(self) -> None:
+        """Return when PostgreSQL answers anything: a call, a new connection, or one that is idle, where it need not
+        start a process. Raises Silent if it does not in time, and what an attempt at a connection raises. The time is
+        counted in turns of the event loop: a process that is late itself must not take PostgreSQL for silent."""
+        asked_at = self._heard_at
         attempt = asyncio.ensure_future(connect(self._dsn, self._settings))
+        idle = self._idle.pop() if self._idle else None
+        answer = None if idle is None else asyncio.ensure_future(self._answer_on(idle))
+        waited_for = {one for one in (attempt, answer) if one is not None}
         try:
             for _ in range(_TURNS):
-                await asyncio.wait((attempt,), timeout=self._settings.breaker_silent_seconds / _TURNS)
-                if attempt.done():
-                    return attempt.result()
-            raise TimeoutError("it does not answer (breaker_silent_seconds)")
-        except BaseException:
+                seconds = self._settings.breaker_silent_seconds / 2 / _TURNS
+                done, waited_for = await asyncio.wait(waited_for, timeout=seconds, return_when=FIRST_COMPLETED)
+                if attempt in done:
+                    attempt.result().terminate()
+                    self._hear()
+                if self._heard_at != asked_at:
+                    return
+            raise Silent
+        finally:
+            if idle is not None and answer is not None:
+                if not answer.done():
+                    idle.terminate()
+                await asyncio.wait((answer,))
             await _abandon(attempt)
-            raise
+
+    async def _answer_on(self, connection: Link) -> None:
+        try:
+            await connection.execute("select 1")
+        except Exception:
+            self.discard(connection)
+        else:
+            self.release(connection)
 
     def _drop_silent(self) -> None:
         """Connections to a server that hangs answer nobody, and those who wait for them are to know."""
         for connection in self._idle:
             connection.terminate()
-        before = self._time() - self._settings.breaker_silent_seconds
+        for attempt in self._attempts:
+            attempt.cancel()
+        before = self._time() - self._settings.breaker_silent_seconds * (1 - 1 / _LOOKS)
         for connection in [connection for connection, since in self._used.items() if since <= before]:
             connection.terminate()
 
