@@ -4,15 +4,30 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 import pytest_asyncio
 
+from lockstep.core.applying import ApplyLimits
 from lockstep.core.names import QUEUE_MODE
+from lockstep.core.operations import NewOperation
 from lockstep.core.records import Ack, PendingRequest, Position, Subscription, SubscriptionMode
 from lockstep.errors import GroupNotFound
 from lockstep.storage.postgres.store import PostgresStore
-from support.builders import ack, batch, configure, lag_of, numbers, partitions_of, pop, pop_all, push_n, seqs
+from support.builders import (
+    ack,
+    batch,
+    configure,
+    lag_of,
+    numbers,
+    partitions_of,
+    pop,
+    pop_all,
+    push_n,
+    push_tagged,
+    seqs,
+)
 from support.databases import Databases
 from support.sessions import Actor, Stage
 
@@ -398,6 +413,116 @@ async def test_transaction_with_names_that_another_server_made_stale(stores: Sto
     result = await here.transaction([Ack(lease_id=popped.lease_id)], [batch("out", start=6)])
     assert [receipt.seq for receipt in result.pushed] == [1]
     assert (await lag_of(here, "in")).acked == 1
+
+
+async def test_operation_with_names_that_another_server_made_stale(stores: Stores) -> None:
+    here, there = stores
+    await push_n(here, "q")
+    assert await there.delete_queue("q")
+    assert len(await here.queue_operations([NewOperation([batch("q", start=2)])])) == 1
+    await here.apply_operations("push", by="here", limits=ApplyLimits())
+    assert numbers(await pop(there, "q")) == [2]
+
+
+async def test_message_is_retried_with_names_that_another_server_made_stale(stores: Stores) -> None:
+    here, there = stores
+    await push_n(here, "q")
+    assert await there.delete_queue("q")
+    await push_tagged(there, "q", "a")
+    popped = await pop(there, "q")
+    partition_id = popped.runs[0].partition_id
+    await ack(there, lease_id=popped.lease_id, partition_id=partition_id, seq=1, status="dlq")
+    assert (await here.retry_message(partition_id, "a")).seq == 2
+
+
+@pytest.mark.parametrize("verb", ["ack", "bury", "pop"])
+async def test_message_dies_into_a_dead_queue_that_another_server_made_anew(stores: Stores, verb: str) -> None:
+    here, there = stores
+    await configure(here, "dead")
+    await configure(here, "q", dead_queue="dead", retry_limit=0)
+    await push_tagged(here, "q", "a", "b")
+    popped = await pop(here, "q", batch=1)
+    await ack(here, lease_id=popped.lease_id, partition_id=popped.runs[0].partition_id, seq=1, status="dlq")
+    assert len(await pop_all(here, "dead")) == 1
+    await configure(there, "q")
+    assert await there.delete_queue("dead")
+    await configure(there, "dead")
+    await configure(there, "q", dead_queue="dead", retry_limit=0)
+    if verb == "bury":
+        await here.bury_message(popped.runs[0].partition_id, "b")
+    elif verb == "ack":
+        popped = await pop(here, "q", batch=1)
+        await ack(here, lease_id=popped.lease_id, partition_id=popped.runs[0].partition_id, seq=2, status="dlq")
+    else:
+        await pop(here, "q", batch=1, lease_seconds=0.001)
+        assert not await pop(here, "q")
+    assert len(await pop_all(there, "dead")) == 1
+
+
+async def forgetting(store: PostgresStore, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the store forget the queue q while a call of the database is on its way."""
+    real = store.database.fetch
+
+    async def fetch(name: str, query: str, *args: object) -> list[object]:
+        rows = await real(name, query, *args)
+        if name == call:
+            store.names.forget("q")
+        return rows
+
+    monkeypatch.setattr(store.database, "fetch", fetch)
+
+
+@pytest.mark.parametrize("call", ["queue_find", "partition_find", "group_find", "subscribe"])
+async def test_names_that_are_forgotten_while_they_are_looked_up(
+    stores: Stores, call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = stores
+    await push_n(there, "q", partition="p")
+    await forgetting(here, call, monkeypatch)
+    assert await here.has_pending([PendingRequest(queue="q", partition="p")]) == [True]
+    assert numbers(await pop(here, "q", partition="p", mode="ordered")) == [1]
+    await push_n(here, "q", 1, partition="p", start=2)
+    assert numbers(await pop(there, "q", partition="p", group="g", batch=9)) == [1, 2]
+
+
+async def test_partition_of_an_earlier_queue_is_not_remembered_for_the_next(stores: Stores) -> None:
+    """The queue is made anew while its partition is looked up: the id that is found belongs to the old one."""
+    here, there = stores
+    await push_n(there, "q", partition="p")
+    old = await here._find_queue("q")
+    assert old is not None
+    assert await there.delete_queue("q")
+    here.names.forget("q")
+    await push_n(there, "q", partition="other", start=2)
+    new = await here._find_queue("q")
+    assert new is not None
+    here.names.put_partitions("q", {"p": 1}, of=old)
+    assert new.partitions == {}
+
+
+async def test_copies_go_back_to_a_queue_that_is_forgotten_in_this_moment(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, _ = stores
+    await configure(here, "dead")
+    await configure(here, "q", dead_queue="dead", retry_limit=0)
+    await push_n(here, "q")
+    popped = await pop(here, "q")
+    await ack(here, lease_id=popped.lease_id, partition_id=popped.runs[0].partition_id, seq=1, status="dlq")
+    real = here._converse
+    times = 0
+
+    async def converse(*args: Any) -> Any:
+        nonlocal times
+        result = await real(*args)
+        times += 1
+        if times == 1:
+            here.names.forget("q")
+        return result
+
+    monkeypatch.setattr(here, "_converse", converse)
+    assert await here.redrive_queue("dead") == 1
+    assert len(await pop_all(here, "q")) == 1
 
 
 # --- Deleting a group -------------------------------------------------------------------------------------

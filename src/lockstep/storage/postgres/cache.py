@@ -119,13 +119,16 @@ class NameCache:
         self._queues[queue] = names
         return names
 
-    def put_partitions(self, queue: str, partitions: dict[str, int]) -> None:
+    def put_partitions(self, queue: str, partitions: dict[str, int], *, of: QueueNames) -> None:
+        """Remember partitions, unless the queue that they belong to was forgotten while they were looked up."""
+        names = self._queues.get(queue)
+        if names is not of:
+            return
         if self._partitions + len(partitions) > self.partitions_max:
             for known in self._queues.values():
                 known.partitions.clear()
                 known.last_runs.clear()
             self._partitions = 0
-        names = self._queues[queue]
         before = len(names.partitions)
         names.partitions.update(partitions)
         self._partitions += len(names.partitions) - before

@@ -127,8 +127,7 @@ class Delivery(Forwarding):
         try:
             return await self._with_names(queues, transaction)
         except BaseException:
-            for queue in queues:
-                self.names.forget(queue)
+            self._forget(queues)
             raise
 
     async def pop(self, requests: Sequence[PopRequest]) -> list[Popped]:

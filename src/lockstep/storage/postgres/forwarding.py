@@ -136,12 +136,14 @@ class Forwarding(Shared):
                 return result, await self._forward(connection, queues)
             except asyncpg.LockNotAvailableError as error:
                 raise asyncpg.SerializationError("the partition for dead letters is held") from error
+            except StaleName as error:
+                self._forget(queues)
+                raise asyncpg.SerializationError("the dead queue changed in this moment") from error
 
         try:
             result, pushed = await self.database.transaction(forwarded)
         except BaseException:
-            for queue in queues:  # ids that were learned in it may be of what was not created after all
-                self.names.forget(queue)
+            self._forget(queues)  # ids that were learned in it may be of what was not created after all
             raise
         self._remember(pushed)
         return result

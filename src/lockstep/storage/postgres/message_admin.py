@@ -25,11 +25,14 @@ class MessageAdmin(DeadLetters):
             _refuse(rows[0][0], partition_id, transaction_id)
 
     async def retry_message(self, partition_id: int, transaction_id: str) -> Receipt:
+        queues: set[str] = set()
+
         async def work(connection: asyncpg.Connection[Any]) -> pushing.Pushed:
             row = (await self.database.on(connection, "retry_message", _RETRY, partition_id, transaction_id))[0]
             if row[0] != "retried":
                 _refuse(row[0], partition_id, transaction_id)
             _, queue, partition, seq, segment_id, ordinal, ids, copy_partitions, copy_seqs = row
+            queues.add(queue)
             place = (queue, partition, partition_id, seq, segment_id, ordinal)
             [run] = await self._load_single([place], connection)
             if ids is not None:
@@ -39,7 +42,7 @@ class MessageAdmin(DeadLetters):
                 await self._delete_dead_letters(connection, ids)
             return await self._converse(self._push_conversation([redriven(run.message(0))], overtake=True), connection)
 
-        pushed = await self.database.transaction(work)
+        pushed = await self._create_names(queues, work)
         self._remember(pushed)
         return pushed.result[0]
 

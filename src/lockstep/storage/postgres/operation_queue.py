@@ -72,11 +72,20 @@ class OperationQueue(Delivery):
         batches = [batch for operation in operations for batch in operation.batches]
         queues = {batch.queue for batch in batches}
         call = partial(self._queue_call, kind, operations, batches)
-        if pushing.all_known(batches, self.names):
-            uuid = await self._with_names(queues, lambda: self._queue_on(call, None))
-        else:
+        uuid = await self._queue_known(call, batches)
+        if uuid is None:
             uuid = await self._create_names(queues, partial(self._resolve_and_queue, call, batches))
         return operation_ids(uuid, len(operations))
+
+    async def _queue_known(self, call: Any, batches: Sequence[Batch]) -> UUID | None:
+        """Queue requests for partitions that are known. None: one is not, or no longer."""
+        if not pushing.all_known(batches, self.names):
+            return None
+        try:
+            return await self._queue_on(call, None)
+        except StaleName:
+            self._forget({batch.queue for batch in batches})
+            return None
 
     async def _resolve_and_queue(
         self, call: Any, batches: Sequence[Batch], connection: asyncpg.Connection[Any]

@@ -219,7 +219,7 @@ def _resolve(lanes: Lanes, names: NameCache, at: datetime | None) -> Conversatio
             found = dict(zip(missing, row[4] or (), strict=True))
             ids = {**ids, **found}
             known = names.put(queue, QueueNames(row[0], row[1], row[2], row[3]))
-            names.put_partitions(queue, found)
+            names.put_partitions(queue, found, of=known)
         assert known is not None
         if not known.expiring and any([lanes.columns[lane].expires_at is not None for lane in members]):
             # Once for each queue: its pops look for what expired from now on. Before any partition is locked.

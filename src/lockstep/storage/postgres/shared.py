@@ -86,9 +86,12 @@ class Shared:
             try:
                 return await work()
             except StaleName:
-                for queue in queues:
-                    self.names.forget(queue)
+                self._forget(queues)
         raise Unavailable("the queue's names kept changing during the call")
+
+    def _forget(self, queues: Iterable[str]) -> None:
+        for queue in queues:
+            self.names.forget(queue)
 
     async def _find_queue(self, queue: str) -> QueueNames | None:
         known = self.names.get(queue)
@@ -103,7 +106,7 @@ class Shared:
             rows = await self.database.fetch("partition_find", _FIND_PARTITION, names.id, partition)
             if rows:
                 found = rows[0][0]
-                self.names.put_partitions(queue, {partition: rows[0][0]})
+                self.names.put_partitions(queue, {partition: rows[0][0]}, of=names)
         return found
 
     async def _find_group(self, names: QueueNames, group: str) -> int | None:

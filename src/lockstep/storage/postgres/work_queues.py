@@ -17,6 +17,7 @@ from lockstep.errors import InvalidOption
 from lockstep.storage.postgres import pushing, sql
 from lockstep.storage.postgres.administration import CONFIGURE, Administration, queue_info
 from lockstep.storage.postgres.delivery import Delivery
+from lockstep.storage.postgres.failures import StaleName
 
 # Both rows in the order of their names, as configure does.
 _LOCK_QUEUES = """
@@ -119,8 +120,10 @@ class WorkQueues(Administration, Delivery):
 
     def _known_partition(self, origin: Origin) -> int:
         names = self.names.get(origin.queue)
-        assert names is not None
-        return names.partitions[origin.partition]
+        found = None if names is None else names.partitions.get(origin.partition)
+        if found is None:
+            raise StaleName("a name was forgotten in this moment")
+        return found
 
 
 def _places(chosen: Sequence[tuple[Message, Origin]], origins: Sequence[int]) -> Iterator[list[Any]]:
