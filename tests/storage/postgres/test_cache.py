@@ -92,10 +92,27 @@ def names(queue_id: int, *, limited: bool = False) -> QueueNames:
     return QueueNames(queue_id, "zstd", False, limited)
 
 
+def put_partitions(cache: NameCache, queue: str, partitions: dict[str, int]) -> None:
+    known = cache.get(queue)
+    assert known is not None
+    cache.put_partitions(queue, partitions, of=known)
+
+
+def test_partitions_of_a_queue_that_was_forgotten_are_not_remembered() -> None:
+    cache = NameCache(100)
+    old = cache.put("q", names(1))
+    cache.forget("q")
+    cache.put_partitions("q", {"p": 7}, of=old)
+    assert cache.get("q") is None
+    new = cache.put("q", names(2))
+    cache.put_partitions("q", {"p": 7}, of=old)
+    assert new.partitions == {}
+
+
 def test_queue_that_is_the_same_keeps_what_is_known_of_it() -> None:
     cache = NameCache(100)
     cache.put("q", names(1))
-    cache.put_partitions("q", {"p": 7})
+    put_partitions(cache, "q", {"p": 7})
     again = cache.put("q", names(1, limited=True))
     assert again is cache.get("q")
     assert (again.partitions, again.limited) == ({"p": 7}, True)
@@ -104,7 +121,7 @@ def test_queue_that_is_the_same_keeps_what_is_known_of_it() -> None:
 def test_queue_that_is_another_one_knows_nothing() -> None:
     cache = NameCache(100)
     cache.put("q", names(1)).groups["g"] = 3
-    cache.put_partitions("q", {"p": 7})
+    put_partitions(cache, "q", {"p": 7})
     again = cache.put("q", names(2))
     assert (again.partitions, again.groups) == ({}, {})
 
@@ -121,9 +138,9 @@ def test_partitions_beyond_the_limit_make_all_others_go() -> None:
     cache = NameCache(3)
     for queue_id, queue in enumerate(("a", "b"), 1):
         cache.put(queue, names(queue_id))
-    cache.put_partitions("a", {"p1": 1, "p2": 2})
-    cache.put_partitions("b", {"p1": 3})
-    cache.put_partitions("b", {"p2": 4})
+    put_partitions(cache, "a", {"p1": 1, "p2": 2})
+    put_partitions(cache, "b", {"p1": 3})
+    put_partitions(cache, "b", {"p2": 4})
     known = [cache.get(queue) for queue in ("a", "b")]
     assert [queue.partitions for queue in known if queue] == [{}, {"p2": 4}]
 
@@ -132,10 +149,10 @@ def test_forgotten_partitions_leave_room() -> None:
     cache = NameCache(2)
     cache.put("a", names(1))
     cache.put("b", names(2))
-    cache.put_partitions("b", {"p": 9})
+    put_partitions(cache, "b", {"p": 9})
     for turn in range(5):
         cache.put("a", names(10 + turn))
-        cache.put_partitions("a", {"p": turn})
+        put_partitions(cache, "a", {"p": turn})
         cache.forget("a")
     kept = cache.get("b")
     assert kept is not None

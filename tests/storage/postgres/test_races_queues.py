@@ -486,21 +486,6 @@ async def test_names_that_are_forgotten_while_they_are_looked_up(
     assert numbers(await pop(there, "q", partition="p", group="g", batch=9)) == [1, 2]
 
 
-async def test_partition_of_an_earlier_queue_is_not_remembered_for_the_next(stores: Stores) -> None:
-    """The queue is made anew while its partition is looked up: the id that is found belongs to the old one."""
-    here, there = stores
-    await push_n(there, "q", partition="p")
-    old = await here._find_queue("q")
-    assert old is not None
-    assert await there.delete_queue("q")
-    here.names.forget("q")
-    await push_n(there, "q", partition="other", start=2)
-    new = await here._find_queue("q")
-    assert new is not None
-    here.names.put_partitions("q", {"p": 1}, of=old)
-    assert new.partitions == {}
-
-
 async def test_copies_go_back_to_a_queue_that_is_forgotten_in_this_moment(
     stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
