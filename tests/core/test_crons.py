@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lockstep.core.crons import NewCron, batch_of, check_times, due, times_after
@@ -103,6 +103,7 @@ BEGINNINGS = [at("2026-03-07T20:00"), at("2026-03-28T20:00"), at("2026-10-24T20:
     begin=st.sampled_from(BEGINNINGS),
     minutes=st.integers(0, 60 * 24 * 2),
 )
+@example("15 1-4 * * *", BERLIN, at("2026-10-24T20:00"), 300)
 def test_policies_agree_on_what_was_missed(expression: str, timezone: str, begin: datetime, minutes: int) -> None:
     """`one` pushes for the last of the times that `all` pushes for, and all of them go on at the same time."""
     now = begin + timedelta(minutes=minutes)

@@ -126,12 +126,22 @@ def _every(cron: NewCron, next_at: datetime, now: datetime, limit: int) -> Due:
 
 def _last_before(cron: NewCron, next_at: datetime, now: datetime) -> datetime:
     """The last time up to `now`; found from the end, because there may be many before it."""
+    last = max(_found_backwards(cron, now) or next_at, next_at)
+    # In the hour that comes twice, the way back leaves out its first half.
+    for at in times_after(cron.expression, cron.timezone, last):
+        if at > now:
+            break
+        last = at
+    return last
+
+
+def _found_backwards(cron: NewCron, now: datetime) -> datetime | None:
     backwards = CronSim(cron.expression, (now + timedelta(seconds=1)).astimezone(_zone(cron.timezone)), reverse=True)
     for time in islice(backwards, 3):
         at = time.astimezone(UTC)
         if at <= now:
-            return max(at, next_at)
-    return next_at
+            return at
+    return None
 
 
 def batch_of(cron: NewCron, times: list[datetime]) -> Batch:
