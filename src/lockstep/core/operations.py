@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from lockstep import errors
+from lockstep.core.codec import Codec, seal, unseal
 from lockstep.core.ids import message_id, split_message_id
 from lockstep.core.messages import Appointment, Batch, Columns, NewSchedule, Occupancy, Placement, PushResult
 from lockstep.core.records import Ack, AckOutcome
@@ -165,6 +166,24 @@ def _hollow(placed: Placed) -> Batch:
     return Batch(placed.queue, placed.partition, Columns([b""] * placed.messages))
 
 
+class Aim(Struct, frozen=True, array_like=True):
+    """What an operation is for, as it is known without its content. Acks do not say it."""
+
+    queues: list[str]
+    partition: str | None
+    partitions: int
+    messages: int
+
+    @classmethod
+    def of(cls, operation: NewOperation) -> Aim:
+        places = {(batch.queue, batch.partition) for batch in operation.batches}
+        partition = next(iter(places))[1] if len(places) == 1 else None
+        return cls(sorted({queue for queue, _ in places}), partition, len(places), operation.messages())
+
+
+_UNKNOWN = Aim([], None, 0, 0)
+
+
 class OperationInfo(Struct, frozen=True, kw_only=True):
     """An operation, for whoever asks what became of it."""
 
@@ -173,6 +192,13 @@ class OperationInfo(Struct, frozen=True, kw_only=True):
     status: OperationStatus
     priority: int
     created_at: datetime
+    queues: list[str] = []
+    """To which it pushes; acks do not say it."""
+    partition: str | None = None
+    """To which it pushes, if there is only one."""
+    partitions: int = 0
+    messages: int = 0
+    """Messages, or acks."""
     position: int | None = None
     """Of one that waits, where a single one is asked for: its place among those of its kind, from 1."""
     due_at: datetime | None = None
@@ -185,6 +211,9 @@ class OperationInfo(Struct, frozen=True, kw_only=True):
     """What it failed with; or why it was not applied when that was last tried."""
     error_code: str | None = None
     outcome: Outcome | None = None
+
+    def is_among(self, status: OperationStatus | None, queue: str | None) -> bool:
+        return status in (None, self.status) and (queue is None or queue in self.queues)
 
 
 class OperationPage(Struct, frozen=True, kw_only=True):
@@ -292,6 +321,8 @@ class _PackedOperation(Struct, array_like=True, gc=False):
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_operations = msgspec.msgpack.Decoder(list[_PackedOperation]).decode
+_decode_aims = msgspec.msgpack.Decoder(list[Aim]).decode
+_AIMS_PACKED_BYTES_MIN = 256
 _decode_outcomes = msgspec.msgpack.Decoder(list[Outcome | None]).decode
 
 
@@ -329,6 +360,19 @@ def unpack_operations(packed: bytes) -> list[NewOperation]:
 def _batch(one: _PackedBatch) -> Batch:
     others: Any = one.others or ()
     return Batch(one.queue, one.partition, Columns(one.payloads, *others), one.schedule)
+
+
+def pack_aims(operations: Sequence[NewOperation]) -> bytes:
+    packed = _encode([Aim.of(operation) for operation in operations])
+    sealed = seal(packed, key=None) if len(packed) >= _AIMS_PACKED_BYTES_MIN else None
+    return b"\0" + packed if sealed is None else b"\1" + sealed
+
+
+def unpack_aims(packed: bytes | None, count: int) -> list[Aim]:
+    """By ordinal; nothing is known where they were not stored."""
+    if packed is None:
+        return [_UNKNOWN] * count
+    return _decode_aims(unseal(Codec.PACKED, packed[1:], key=None) if packed[0] else packed[1:])
 
 
 def pack_outcomes(outcomes: Sequence[Outcome | None]) -> bytes:

@@ -470,13 +470,19 @@ class Engine:
         self._load.check(kind)
 
     async def operations(
-        self, *, status: OperationStatus | None = None, cursor: str | None = None, limit: int = 100
+        self,
+        *,
+        status: OperationStatus | None = None,
+        queue: str | None = None,
+        cursor: str | None = None,
+        limit: int = 100,
     ) -> OperationPage:
         if status not in (None, "pending", "done", "failed"):
             raise InvalidRequest(f"status must be pending, done or failed, not {status!r}")
         checks.check_page_cursor(cursor)
         checks.check_limit(limit, self._config)
-        return await self._store.operations(status=status, cursor=cursor, limit=limit)
+        checks.check_names(queue=queue)
+        return await self._store.operations(status=status, queue=queue, cursor=cursor, limit=limit)
 
     async def operation(self, operation_id: str, *, wait_seconds: float = 0.0) -> OperationInfo:
         """One operation; with `wait_seconds`, once something has become of it, or the time is up."""

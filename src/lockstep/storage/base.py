@@ -359,10 +359,15 @@ class Store(Protocol):
         """
 
     async def operations(
-        self, *, status: OperationStatus | None = None, cursor: str | None = None, limit: int = 100
+        self,
+        *,
+        status: OperationStatus | None = None,
+        queue: str | None = None,
+        cursor: str | None = None,
+        limit: int = 100,
     ) -> OperationPage:
-        """A page of operations, oldest first. It may be short, even empty, and still have a next one. Raises
-        InvalidRequest for a cursor that is none."""
+        """A page of operations, oldest first; with a queue those that push to it. It may be short, even empty, and
+        still have a next one. Raises InvalidRequest for a cursor that is none."""
 
     async def operation(self, operation_id: str) -> OperationInfo:
         """One operation. Raises OperationNotFound, also once it is done and has been pruned; InvalidRequest."""

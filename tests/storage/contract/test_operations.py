@@ -287,11 +287,58 @@ async def test_pages_of_operations_by_status(store: Store) -> None:
         await store.operations(cursor="nonsense")
 
 
-async def listed(store: Store, *, limit: int, status: Any = None) -> list[str]:
+async def test_operations_tell_what_they_are_for(store: Store) -> None:
+    several = [batch("a", partition="x"), batch("b", 2, partition="y")]
+    later = batch("late", 3)
+    later.schedule = NewSchedule(delay_seconds=60)
+    await store.queue_operations([NewOperation([batch("a", 2, partition="x")]), NewOperation(several)])
+    await store.queue_operations([NewOperation([later])])
+    await store.queue_operations([NewOperation(acks=[Ack(partition_id=1, seq=1), Ack(partition_id=1, seq=2)])])
+
+    async def told() -> list[tuple[Any, ...]]:
+        infos = (await store.operations()).items
+        return [(one.queues, one.partition, one.partitions, one.messages) for one in infos]
+
+    expected = [
+        (["a"], "x", 1, 2),
+        (["a", "b"], None, 2, 3),
+        (["late"], "Default", 1, 3),
+        ([], None, 0, 2),
+    ]
+    assert await told() == expected
+    await apply_all(store)
+    assert await told() == expected
+
+
+@pytest.mark.parametrize("status", [None, "pending", "done", "failed"])
+async def test_operations_of_a_queue(store: Store, status: Any) -> None:
+    await configure(store, "full", max_size=1)
+    await store.push([batch("full")])
+    mine, _ = await queue(store, batch("mine"), batch("other"))
+    [both] = await store.queue_operations([NewOperation([batch("mine"), batch("other")])])
+    await queue(store, batch("other"))
+    if status == "done":
+        await apply_all(store)
+    expected = [mine, both] if status != "failed" else []
+    assert await listed(store, limit=1, status=status, queue="mine") == expected
+    assert await listed(store, limit=10, status=status, queue="nobody") == []
+
+
+async def test_pages_do_not_depend_on_how_operations_are_bundled(store: Store) -> None:
+    """A page looks into as many bundles as it needs, whatever is before it."""
+    ids = [one for size in (1, 7, 1, 1, 12) for one in await queue(store, *[batch("q")] * size)]
+    for limit in (1, 2, 5, 100):
+        assert await listed(store, limit=limit) == ids
+        assert await listed(store, limit=limit, status="pending") == ids
+    await apply_all(store)
+    assert await listed(store, limit=3, status="done", queue="q") == ids
+
+
+async def listed(store: Store, *, limit: int, status: Any = None, queue: str | None = None) -> list[str]:
     found: list[str] = []
     cursor = None
     while True:
-        page = await store.operations(status=status, cursor=cursor, limit=limit)
+        page = await store.operations(status=status, queue=queue, cursor=cursor, limit=limit)
         assert len(page.items) <= limit
         found += [info.id for info in page.items]
         cursor = page.next_cursor

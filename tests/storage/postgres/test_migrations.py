@@ -48,6 +48,7 @@ RELEASED = {
     "0020_partition_index.sql": "1560a3eea6ce357cfe4c7812e2916fdb7f76ac92b86fb00cb4d29e5b0672e0b9",
     "0021_due_in.sql": "5ce7c67717a4a996151b54411f01be44c0508dbcb229277bb1b42ab22b143052",
     "0022_done_copies.sql": "f16005795867ba6b9982086727646877aa36b2c680cddd0ba52b563102beb208",
+    "0023_operation_aims.sql": "00e42251a461b3f3759ecb7750844b3ea6f77de4132c75b38afc977e7aa16658",
 }
 
 

@@ -11,9 +11,10 @@ import pytest
 import pytest_asyncio
 
 from lockstep.core.applying import ApplyLimits
-from lockstep.core.messages import Batch
+from lockstep.core.messages import Batch, NewSchedule
 from lockstep.core.operations import NewOperation
 from lockstep.errors import EncryptionUnavailable, OperationPending, Overloaded
+from lockstep.storage.postgres.cache import NameCache
 from lockstep.storage.postgres.pushing import Encryption
 from lockstep.storage.postgres.store import PostgresStore
 from support.builders import batch, configure, numbers, pop_all, push_n
@@ -187,6 +188,41 @@ async def test_operations_of_an_encrypted_queue_are_sealed_and_wait_for_a_server
     while (await knowing.store.operation_counts()).depth("push").operations:
         await apply(knowing)
     assert numbers(await pop_all(knowing.store, "secret")) == [1, 2]
+
+
+@pytest.mark.parametrize("known", [True, False])
+async def test_operation_for_a_queue_that_was_deleted_elsewhere_creates_it_anew(stage: Stage, known: bool) -> None:
+    busy, other = await stage.actors(2)
+    await push_n(busy.store, "q", partition="p", start=1)
+    await push_n(busy.store, "kept", partition="p", start=1)
+    await other.store.delete_queue("q")
+    pushed = [batch("q", partition="p" if known else "new", start=2), batch("kept", partition="p", start=2)]
+    [operation_id] = await busy.store.queue_operations([NewOperation(pushed)])
+    await apply(busy)
+    assert (await busy.store.operation(operation_id)).status == "done"
+    assert numbers(await pop_all(busy.store, "q")) == [2]
+    assert numbers(await pop_all(busy.store, "kept")) == [1, 2]
+
+
+async def test_operation_may_have_more_partitions_than_are_remembered(stage: Stage) -> None:
+    actor = await stage.actor()
+    actor.store.names = NameCache(1)
+    pushed = [batch(queue, partition=partition) for queue in "ab" for partition in "xy"]
+    [operation_id] = await actor.store.queue_operations([NewOperation(pushed)])
+    await apply(actor)
+    assert (await actor.store.operation(operation_id)).status == "done"
+
+
+async def test_scheduled_operation_of_an_encrypted_queue_that_is_not_known_is_sealed(stage: Stage) -> None:
+    knowing, other = await stage.actors(2)
+    await configure(other.store, "secret", encryption=True)
+    knowing.store.encryption = Encryption(b"k" * 32)
+    later = Batch("secret", "p", batch("secret").columns, NewSchedule(delay_seconds=60))
+    later.columns.payloads[0] = b'{"text":"hidden"}'
+    await knowing.store.queue_operations([NewOperation([later])])
+    requests = await knowing.sql("select requests from lockstep.operation")
+    assert b"hidden" not in requests
+    assert await apply(knowing) == 1
 
 
 async def test_many_processors_and_producers_keep_every_order(dsn: str) -> None:

@@ -13,7 +13,9 @@ from lockstep.cli.output import Column
 from lockstep.client import Client
 from lockstep.core.operations import OperationInfo, OperationStats, OperationStatus
 
-_COLUMNS: tuple[Column, ...] = ("id", "kind", "status", "created_at", "due_at", "completed_at", "retries", "error")
+_AIM: tuple[Column, ...] = ("queues", "partition", "partitions", "messages")
+_WHEN: tuple[Column, ...] = ("created_at", "due_at", "completed_at", "retries")
+_COLUMNS: tuple[Column, ...] = ("id", "kind", "status", *_AIM, *_WHEN, "error")
 _ONE: tuple[Column, ...] = (*_COLUMNS[:-1], "position", "worker", "error", "error_code")
 _STATS = ("kind", "answer", "load", "seconds", "queued", "rejected", "waiting", "oldest_at")
 
@@ -26,17 +28,18 @@ def operations() -> None:
 @operations.command()
 @on_session()
 @click.option("--status", "-s", type=click.Choice(get_args(OperationStatus)), help="Only those of a status.")
+@click.option("--queue", "-q", metavar="QUEUE", help="Only pushes to a queue.")
 @limit_option
-def ls(session: Session, limit: int, status: OperationStatus | None) -> None:
+def ls(session: Session, limit: int, status: OperationStatus | None, queue: str | None) -> None:
     """List operations, oldest first."""
     with session.client() as client:
-        session.output.rows(_all(client, status, limit), _COLUMNS, empty="there is no operation")
+        session.output.rows(_all(client, status, queue, limit), _COLUMNS, empty="there is no operation")
 
 
-def _all(client: Client, status: OperationStatus | None, limit: int) -> Iterator[OperationInfo]:
+def _all(client: Client, status: OperationStatus | None, queue: str | None, limit: int) -> Iterator[OperationInfo]:
     cursor = None
     while limit > 0:
-        page = client.operations(status=status, cursor=cursor, limit=min(limit, PAGE))
+        page = client.operations(status=status, queue=queue, cursor=cursor, limit=min(limit, PAGE))
         yield from page.items
         limit -= len(page.items)
         cursor = page.next_cursor

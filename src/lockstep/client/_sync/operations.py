@@ -72,10 +72,15 @@ class Operations:
         return result
 
     def operations(
-        self, *, status: OperationStatus | None = None, cursor: str | None = None, limit: int = 100
+        self,
+        *,
+        status: OperationStatus | None = None,
+        queue: str | None = None,
+        cursor: str | None = None,
+        limit: int = 100,
     ) -> OperationPage:
-        """A page of operations, oldest first."""
-        result: OperationPage = self._call("operations", status=status, cursor=cursor, limit=limit)
+        """A page of operations, oldest first; with a queue those that push to it."""
+        result: OperationPage = self._call("operations", status=status, queue=queue, cursor=cursor, limit=limit)
         return result
 
     def operation_stats(self) -> OperationStats:

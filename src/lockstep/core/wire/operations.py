@@ -59,6 +59,13 @@ class OperationAnswer(Struct, rename="camel", kw_only=True):
     kind: OperationKind
     status: OperationStatus
     priority: int
+    queues: list[str]
+    """To which it pushes; acks do not say it."""
+    partition: str | None
+    """To which it pushes, if there is only one."""
+    partitions: int
+    messages: int
+    """Messages, or acks."""
     queue_position: int | None
     """Of one that waits, where a single one was asked for."""
     created_at: str
@@ -125,6 +132,10 @@ def operation_answer(info: OperationInfo) -> OperationAnswer:
         kind=info.kind,
         status=info.status,
         priority=info.priority,
+        queues=info.queues,
+        partition=info.partition,
+        partitions=info.partitions,
+        messages=info.messages,
         queue_position=info.position,
         created_at=timestamp(info.created_at),
         due_at=timestamp_or_none(info.due_at),

@@ -16,6 +16,7 @@ from lockstep.server.routing import Route
 
 class OperationsQuery(Struct, frozen=True):
     status: OperationStatus | None = None
+    queue: str | None = None
     limit: Limit = 100
     cursor: str | None = None
 
@@ -27,7 +28,9 @@ class OperationQuery(Struct, frozen=True):
 
 async def operations(node: Node, request: Request) -> Response:
     query = request.query(OperationsQuery)
-    page = await node.engine.operations(status=query.status, cursor=query.cursor or None, limit=query.limit)
+    page = await node.engine.operations(
+        status=query.status, queue=query.queue or None, cursor=query.cursor or None, limit=query.limit
+    )
     return answer(wire.operations_answer(page))
 
 

@@ -8,12 +8,15 @@ from datetime import datetime, timedelta
 from itertools import count
 from uuid import UUID
 
+import msgspec
+
 from lockstep.core import refusals
 from lockstep.core.applying import Answer, Applied, ApplyLimits, Attempt, Bundle, applied_to
 from lockstep.core.operations import (
     ACK_LANE,
     KINDS,
     PRIORITIES,
+    Aim,
     NewOperation,
     OperationCounts,
     OperationDepth,
@@ -149,14 +152,14 @@ def _attempt(state: State, attempt: Attempt, now: datetime) -> Answer:
 
 
 def operations_page(
-    operations: Operations, *, status: OperationStatus | None, cursor: str | None, limit: int
+    operations: Operations, *, status: OperationStatus | None, queue: str | None, cursor: str | None, limit: int
 ) -> OperationPage:
     after = parse_operation_cursor(cursor)
     found = [
         (operation_cursor(stored.serial, ordinal), info)
         for stored in operations.bundles.values()
         for ordinal, info in enumerate(_infos(stored))
-        if (stored.serial, ordinal) > after and status in (None, info.status)
+        if (stored.serial, ordinal) > after and info.is_among(status, queue)
     ]
     return OperationPage(
         items=[info for _, info in found[:limit]], next_cursor=found[limit - 1][0] if len(found) > limit else None
@@ -183,6 +186,7 @@ def _infos(stored: _Stored, *, before: int | None = None) -> list[OperationInfo]
                 status="pending" if outcome is None else outcome.status,
                 priority=PRIORITIES[stored.kind],
                 created_at=stored.created_at,
+                **msgspec.structs.asdict(Aim.of(bundle.operations[ordinal])),
                 position=ahead + 1 if outcome is None and ahead is not None else None,
                 due_at=stored.due_at if outcome is None else None,
                 retries=bundle.retries,

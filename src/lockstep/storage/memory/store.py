@@ -291,9 +291,14 @@ class MemoryStore:
             return operation_queue.apply_operations(self._state, self._operations, kind, by=by, limits=limits, now=now)
 
     async def operations(
-        self, *, status: OperationStatus | None = None, cursor: str | None = None, limit: int = 100
+        self,
+        *,
+        status: OperationStatus | None = None,
+        queue: str | None = None,
+        cursor: str | None = None,
+        limit: int = 100,
     ) -> OperationPage:
-        return operation_queue.operations_page(self._operations, status=status, cursor=cursor, limit=limit)
+        return operation_queue.operations_page(self._operations, status=status, queue=queue, cursor=cursor, limit=limit)
 
     async def operation(self, operation_id: str) -> OperationInfo:
         return operation_queue.operation(self._operations, operation_id)

@@ -124,11 +124,7 @@ class Delivery(Forwarding):
     ) -> T:
         """Run `work` in a transaction; if that fails, the ids that it learned are not remembered."""
         transaction = partial(self.database.transaction, work, lock_timeout_seconds=lock_seconds)
-        try:
-            return await self._with_names(queues, transaction)
-        except BaseException:
-            self._forget(queues)
-            raise
+        return await self._with_names(queues, transaction, forget=True)
 
     async def pop(self, requests: Sequence[PopRequest]) -> list[Popped]:
         queues: set[str] = set()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import accumulate
 from typing import Any
 from uuid import UUID
 
 import asyncpg
+import msgspec
 
 from lockstep.core import refusals
 from lockstep.core.applying import Answer, Applied, ApplyLimits, Attempt, Bundle, applying
@@ -27,10 +29,12 @@ from lockstep.core.operations import (
     Outcome,
     operation_cursor,
     operation_ids,
+    pack_aims,
     pack_operations,
     pack_outcomes,
     parse_operation_cursor,
     split_operation_id,
+    unpack_aims,
     unpack_operations,
     unpack_outcomes,
 )
@@ -43,7 +47,7 @@ from lockstep.storage.postgres.push_attempt import int_array
 
 _QUEUE = (
     "select lockstep.queue_operations($1, $2::smallint, $3, $4, $5, $6::text::bigint[], $7::smallint, $8::bytea, "
-    "$9::timestamptz)"
+    "$9::text[], $10::bytea, $11::timestamptz)"
 )
 _CLAIM = "select * from lockstep.claim_operations($1, $2, $3, $4, $5::timestamptz)"
 _FINISH = (
@@ -53,6 +57,7 @@ _FINISH = (
 _HOLD = "select serial, codec, requests, results, request_count from lockstep.operation where uuid = $1 for update"
 _RETRY = "select lockstep.retry_operation($1, $2::bytea, $3::bigint[], $4::timestamptz)"
 _PRUNE = "select lockstep.prune_operations($1, $2, $3, $4::timestamptz)"
+_ORDINAL_MAX = 2**16
 _PACK_BYTES_MIN = 512
 """From here a body is compressed."""
 _PLAIN, _PACKED, _SEALED = Codec.PLAIN.value, Codec.PACKED.value, (Codec.PACKED | Codec.ENCRYPTED).value
@@ -68,54 +73,55 @@ class _AttemptFailed(Exception):
 
 class OperationQueue(Delivery):
     async def queue_operations(self, operations: Sequence[NewOperation]) -> list[str]:
-        kind = operations[0].kind
         batches = [batch for operation in operations for batch in operation.batches]
         queues = {batch.queue for batch in batches}
-        call = partial(self._queue_call, kind, operations, batches)
-        uuid = await self._queue_known(call, batches)
-        if uuid is None:
-            uuid = await self._create_names(queues, partial(self._resolve_and_queue, call, batches))
-        return operation_ids(uuid, len(operations))
 
-    async def _queue_known(self, call: Any, batches: Sequence[Batch]) -> UUID | None:
-        """Queue requests for partitions that are known. None: one is not, or no longer."""
-        if not pushing.all_known(batches, self.names):
-            return None
-        try:
-            return await self._queue_on(call, None)
-        except StaleName:
-            self._forget({batch.queue for batch in batches})
-            return None
+        async def attempt() -> UUID:
+            # Asked anew each time: what turned out to be gone is not known any more.
+            if pushing.all_known(batches, self.names):
+                call = self._queue_call(operations, batches, self._known(batches))
+                rows = await self.database.fetch("queue_operations", *call)
+                return rows[0][0]  # type: ignore[no-any-return]
+            return await self.database.transaction(partial(self._resolve_and_queue, operations, batches))
+
+        return operation_ids(await self._with_names(queues, attempt, forget=True), len(operations))
 
     async def _resolve_and_queue(
-        self, call: Any, batches: Sequence[Batch], connection: asyncpg.Connection[Any]
+        self, operations: Sequence[NewOperation], batches: Sequence[Batch], connection: asyncpg.Connection[Any]
     ) -> UUID:
-        await self._converse(scheduling.resolve(batches, self.names, at=self.now()), connection)
-        return await self._queue_on(call, connection)
+        ids = await self._converse(scheduling.resolve(batches, self.names, at=self.now()), connection)
+        call = self._queue_call(operations, batches, ids)
+        rows = await self.database.on(connection, "queue_operations", *call)
+        return rows[0][0]  # type: ignore[no-any-return]
 
-    async def _queue_on(self, call: Any, connection: asyncpg.Connection[Any] | None) -> UUID:
-        if connection is None:
-            rows = await self.database.fetch("queue_operations", *call())
-        else:
-            rows = await self.database.on(connection, "queue_operations", *call())
-        uuid: UUID = rows[0][0]
-        return uuid
+    def _known(self, batches: Sequence[Batch]) -> dict[tuple[str, str], int]:
+        """The ids of partitions that are all known."""
+        found = {}
+        for queue, partition in {(batch.queue, batch.partition) for batch in batches}:
+            names = self.names.get(queue)
+            assert names is not None
+            found[queue, partition] = names.partitions[partition]
+        return found
 
     def _queue_call(
-        self, kind: OperationKind, operations: Sequence[NewOperation], batches: Sequence[Batch]
+        self, operations: Sequence[NewOperation], batches: Sequence[Batch], ids: Mapping[tuple[str, str], int]
     ) -> tuple[Any, ...]:
+        kind = operations[0].kind
         codec, body = self._packed(pack_operations(operations), self._key_for(batches))
         messages = sum([operation.messages() for operation in operations])
-        lanes = int_array(self._lanes(operations))
+        lanes = int_array(_lanes(operations, ids))
+        queues = sorted({batch.queue for batch in batches})
         counts = (len(operations), messages, len(body))
-        return _QUEUE, kind, PRIORITIES[kind], *counts, lanes, codec, body, self.now()
+        return _QUEUE, kind, PRIORITIES[kind], *counts, lanes, codec, body, queues, pack_aims(operations), self.now()
 
     def _key_for(self, batches: Sequence[Batch]) -> bytes | None:
         """The key, if any of the queues is encrypted. Raises EncryptionUnavailable."""
         key = None
         for queue in {batch.queue for batch in batches}:
             names = self.names.get(queue)
-            if names is not None and names.encryption:
+            if names is None:
+                raise StaleName("a name was forgotten in this moment")
+            if names.encryption:
                 key = self.encryption.key_for(queue)
         return key
 
@@ -128,20 +134,6 @@ class OperationQueue(Delivery):
     def _unpacked(self, codec: int, body: bytes) -> list[NewOperation]:
         """Raises CorruptSegment, EncryptionUnavailable."""
         return unpack_operations(body if codec == _PLAIN else unseal(codec, body, key=self.encryption.key))
-
-    def _lanes(self, operations: Sequence[NewOperation]) -> list[int]:
-        """The partitions for which the operations are, which have been resolved."""
-        lanes: set[int] = set()
-        for operation in operations:
-            if operation.acks:
-                lanes.add(ACK_LANE)
-            for queue, partition in operation.places():
-                names = self.names.get(queue)
-                found = None if names is None else names.partitions.get(partition)
-                if found is None:
-                    raise StaleName("a name was forgotten in this moment")
-                lanes.add(found)
-        return sorted(lanes)
 
     # Application
 
@@ -288,27 +280,49 @@ class OperationQueue(Delivery):
         if bundle.problem is not None:
             return sorted(bundle.lanes)
         batches = [batch for operation in bundle.left for batch in operation.batches]
-        await self._converse(scheduling.resolve(batches, self.names, at=self.now()), connection)
-        return self._lanes(bundle.left)
+        return _lanes(
+            bundle.left, await self._converse(scheduling.resolve(batches, self.names, at=self.now()), connection)
+        )
 
     # Looking
 
     async def operations(
-        self, *, status: OperationStatus | None = None, cursor: str | None = None, limit: int = 100
+        self,
+        *,
+        status: OperationStatus | None = None,
+        queue: str | None = None,
+        cursor: str | None = None,
+        limit: int = 100,
     ) -> OperationPage:
-        serial, ordinal = parse_operation_cursor(cursor)
-        rows = await self._query("operation_list", status, serial, limit + 1)
+        after = parse_operation_cursor(cursor)
+        serials, ends = await self._bundles(status, queue, after[0] + (after[1] >= _ORDINAL_MAX), limit + 1)
+        rows = await self._query("operation_load", serials)
         found = [
-            (operation_cursor(row[0], index), info)
+            (operation_cursor(row[0], ordinal), info)
             for row in rows
-            for index, info in enumerate(_infos(row))
-            if (row[0], index) > (serial, ordinal) and status in (None, info.status)
+            for ordinal, info in enumerate(_infos(row))
+            if (row[0], ordinal) > after and info.is_among(status, queue)
         ]
-        ends = len(found) <= limit and len(rows) <= limit
-        last = (
-            found[limit - 1][0] if len(found) > limit else operation_cursor(rows[-1][0], rows[-1][4]) if rows else None
-        )
-        return OperationPage(items=[info for _, info in found[:limit]], next_cursor=None if ends else last)
+        items = [info for _, info in found[:limit]]
+        if len(found) > limit:
+            return OperationPage(items=items, next_cursor=found[limit - 1][0])
+        return OperationPage(items=items, next_cursor=None if ends else operation_cursor(serials[-1], _ORDINAL_MAX))
+
+    async def _bundles(
+        self, status: OperationStatus | None, queue: str | None, serial: int, operations: int
+    ) -> tuple[list[int], bool]:
+        """The bundles from one on that have so many operations together, or a few less; and whether these are all. What
+        is in them is not looked at, because it may be much."""
+        if status == "pending":
+            kinds = list(KINDS), [PRIORITIES[kind] for kind in KINDS]
+            rows = await self._query("operation_pending", serial, queue, operations, *kinds)
+        elif status == "failed":
+            rows = await self._query("operation_failed", serial, queue, operations)
+        else:
+            rows = await self._query("operation_any", serial, queue, operations, status == "done")
+        counted = accumulate([row[1] for row in rows])
+        wanted = next((index for index, count in enumerate(counted, 1) if count >= operations), len(rows))
+        return [row[0] for row in rows[:wanted]], wanted == len(rows) and len(rows) < operations
 
     async def operation(self, operation_id: str) -> OperationInfo:
         uuid, ordinal = split_operation_id(operation_id)
@@ -342,8 +356,8 @@ class OperationQueue(Delivery):
                 raise Conflict(f"operation {operation_id} has not failed")
             outcomes[ordinal] = None
             operation = self._unpacked(codec, requests)[ordinal]
-            await self._converse(scheduling.resolve(operation.batches, self.names, at=self.now()), connection)
-            given = (serial, pack_outcomes(outcomes), self._lanes([operation]), self.now())
+            ids = await self._converse(scheduling.resolve(operation.batches, self.names, at=self.now()), connection)
+            given = (serial, pack_outcomes(outcomes), _lanes([operation], ids), self.now())
             await self.database.on(connection, "retry_operation", _RETRY, *given)
 
         await self._with_names([], lambda: self.database.transaction(work))
@@ -353,6 +367,14 @@ class OperationQueue(Delivery):
         given = (float(seconds), float(failed_seconds), limit, self.now())
         removed: int = (await self.database.fetch("prune_operations", _PRUNE, *given))[0][0]
         return removed
+
+
+def _lanes(operations: Sequence[NewOperation], ids: Mapping[tuple[str, str], int]) -> list[int]:
+    """The partitions that the operations are for, by their ids."""
+    lanes = {ids[place] for operation in operations for place in operation.places()}
+    if any(operation.acks for operation in operations):
+        lanes.add(ACK_LANE)
+    return sorted(lanes)
 
 
 def _explained(error: Exception) -> LockstepError:
@@ -373,8 +395,11 @@ def _depth(kind: OperationKind, row: Any) -> OperationDepth:
 
 def _infos(row: Any, *, before: int | None = None) -> list[OperationInfo]:
     """The operations of a bundle; `before` is how many of its kind come before it."""
-    _, uuid, kind, priority, count, pending, results, retries, error, worker, created_at, due_at, completed_at = row
+    _, uuid, kind, priority, count, pending, results, retries, error, worker, created_at, due_at, completed_at, aims = (
+        row
+    )
     infos = []
+    told = unpack_aims(aims, count)
     outcomes = unpack_outcomes(results, count)
     for ordinal, (operation_id, outcome) in enumerate(zip(operation_ids(uuid, count), outcomes, strict=True)):
         waits = outcome is None and pending
@@ -386,6 +411,7 @@ def _infos(row: Any, *, before: int | None = None) -> list[OperationInfo]:
                 status="pending" if outcome is None else outcome.status,
                 priority=priority,
                 created_at=created_at,
+                **msgspec.structs.asdict(told[ordinal]),
                 position=before + outcomes[:ordinal].count(None) + 1 if waits and before is not None else None,
                 due_at=due_at if waits else None,
                 retries=retries,

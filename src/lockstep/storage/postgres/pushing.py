@@ -186,9 +186,19 @@ def _call(attempt: Attempt, at: datetime | None, lock_seconds: float | None, ove
     return status, created_at, [segment_id], [uuid], first_seqs, None, None, None, None, None, None, behind
 
 
-def resolve(batches: Sequence[Batch], names: NameCache, *, at: datetime | None) -> Conversation[None]:
-    """Create the queues and partitions of the batches that are missing."""
-    yield from _resolve(Lanes.of(batches), names, at)
+def hold_queue(queue: str, names: NameCache, *, at: datetime | None) -> Conversation[None]:
+    """Create the queue if it is missing, and lock it where the caller is in a transaction."""
+    row = (yield Call("resolve", _RESOLVE, (queue, [], at)))[0]
+    names.put(queue, QueueNames(row[0], row[1], row[2], row[3]))
+
+
+def resolve(
+    batches: Sequence[Batch], names: NameCache, *, at: datetime | None
+) -> Conversation[dict[tuple[str, str], int]]:
+    """Create the queues and partitions of the batches that are missing; returns the ids of the partitions."""
+    lanes = Lanes.of(batches)
+    yield from _resolve(lanes, names, at)
+    return {(queue, lanes.partitions[lane]): lanes.ids[lane] for queue, own in lanes.by_queue.items() for lane in own}
 
 
 def all_known(batches: Sequence[Batch], names: NameCache) -> bool:

@@ -76,12 +76,14 @@ def _renumbered(pushing_now: Conversation[Pushed], at_once: Sequence[int]) -> Co
         raise OperationPending(batches=[at_once[index] for index in error.details["batches"]]) from error
 
 
-def resolve(batches: Sequence[Batch], names: NameCache, *, at: datetime | None) -> Conversation[None]:
+def resolve(
+    batches: Sequence[Batch], names: NameCache, *, at: datetime | None
+) -> Conversation[dict[tuple[str, str], int]]:
     """Create the queues and partitions of the batches that are missing, except partitions of messages that may wait;
-    hold the queues of those."""
+    hold the queues of those. Returns the ids of the partitions."""
     for queue in sorted({batch.queue for batch in batches if batch.schedule is not None}):
-        yield Call("resolve", _RESOLVE, (queue, [], at))
-    yield from pushing.resolve([batch for batch in batches if batch.schedule is None], names, at=at)
+        yield from pushing.hold_queue(queue, names, at=at)
+    return (yield from pushing.resolve([batch for batch in batches if batch.schedule is None], names, at=at))
 
 
 def _lock_queues(

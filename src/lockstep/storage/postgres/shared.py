@@ -80,13 +80,18 @@ class Shared:
             result: T = stop.value
             return result
 
-    async def _with_names(self, queues: Iterable[str], work: Callable[[], Awaitable[T]]) -> T:
-        """Run `work`; if it finds a name out of date, forget what is known of the queues and run it again."""
+    async def _with_names(self, queues: Iterable[str], work: Callable[[], Awaitable[T]], *, forget: bool = False) -> T:
+        """Run `work`; if it finds a name out of date, forget what is known of the queues and run it again. With
+        `forget` what it learned is forgotten, too, if it fails: what it has created is gone then."""
         for _ in range(_STALE_ATTEMPTS_MAX):
             try:
                 return await work()
             except StaleName:
                 self._forget(queues)
+            except BaseException:
+                if forget:
+                    self._forget(queues)
+                raise
         raise Unavailable("the queue's names kept changing during the call")
 
     def _forget(self, queues: Iterable[str]) -> None:

@@ -10,7 +10,7 @@
 -- Queues the requests of one body. Raises LS001 if a partition is gone: resolve the names again.
 create or replace function lockstep.queue_operations(
     _kind text, _priority smallint, _requests int, _messages int, _bytes bigint, _partition_ids bigint[], _codec smallint, _body bytea,
-    _at timestamptz, out _uuid uuid
+    _queues text[], _aims bytea, _at timestamptz, out _uuid uuid
 ) language plpgsql as $$
 declare
     _now timestamptz := coalesce(_at, clock_timestamp());
@@ -22,8 +22,12 @@ begin
     ) then
         raise exception 'a partition is gone' using errcode = 'LS001';
     end if;
-    insert into lockstep.operation (uuid, kind, priority, request_count, message_count, bytes, partition_ids, codec, requests, created_at, due_at)
-    values (lockstep.segment_uuid(), _kind, _priority, _requests, _messages, _bytes, _partition_ids, _codec, _body, _now, _now)
+    insert into lockstep.operation (
+        uuid, kind, priority, request_count, message_count, bytes, partition_ids, codec, requests, queues, aims, created_at, due_at
+    )
+    values (
+        lockstep.segment_uuid(), _kind, _priority, _requests, _messages, _bytes, _partition_ids, _codec, _body, _queues, _aims, _now, _now
+    )
     returning serial, uuid into _serial, _uuid;
     insert into lockstep.operation_lane (partition_id, serial) select t.id, _serial from unnest(_partition_ids) t (id);
 end $$;
