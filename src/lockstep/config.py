@@ -135,6 +135,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     connect_attempts_max: Annotated[_Count, _help("Connection attempts before PostgreSQL is unavailable.")] = 8
     statement_timeout_seconds: Annotated[_Seconds, _help("Longest time that a statement may run.")] = 30.0
     lock_timeout_seconds: Annotated[_Seconds, _help("Longest wait of a statement for a lock.")] = 10.0
+    lock_watch_seconds: Annotated[
+        _Seconds,
+        _help("A call that waits for a lock for longer than this is told, when it fails, who holds the lock."),
+    ] = 1.0
     transaction_attempts_max: Annotated[
         _Count, _help("Attempts at a transaction that meets a deadlock or a serialization failure.")
     ] = 10

@@ -16,7 +16,16 @@ from typing import Any, TypeVar
 import asyncpg
 
 from lockstep.errors import InvalidRequest, Unavailable
-from lockstep.storage.postgres.failures import StaleName, caused_by, is_retryable, lost, translate, unreachable
+from lockstep.storage.postgres.failures import (
+    StaleName,
+    caused_by,
+    has_waited,
+    is_retryable,
+    lost,
+    translate,
+    unreachable,
+)
+from lockstep.storage.postgres.holders import Holder
 from lockstep.storage.postgres.pool import Pool, PoolCounts, PoolSettings, Prepare, Watcher, backoff_seconds
 from lockstep.storage.postgres.timelines import current_span
 
@@ -161,8 +170,9 @@ class Database:
                 if lost(error, connection):
                     pool.discard(connection)
                     raise caused_by(unreachable(error, maybe_applied=True), error)  # noqa: B904
+                holder = pool.holders.of(connection.get_server_pid())
                 pool.release(connection)
-                self._raise_unless_retryable(error, attempt)
+                self._raise_unless_retryable(error, attempt, holder)
             else:
                 pool.release(connection)
                 return result
@@ -170,11 +180,14 @@ class Database:
             await asyncio.sleep(backoff_seconds(attempt))
         raise AssertionError("transaction_attempts_max is at least 1")
 
-    def _raise_unless_retryable(self, error: Exception, attempt: int) -> None:
+    def _raise_unless_retryable(self, error: Exception, attempt: int, holder: Holder | None) -> None:
         if isinstance(error, StaleName):
             raise error
         if not is_retryable(error) or attempt == self._settings.transaction_attempts_max:
-            raise caused_by(translate(error), error)
+            translated = translate(error)
+            if holder is not None and has_waited(error):
+                holder.explain(translated)
+            raise caused_by(translated, error)
 
     def _join(self) -> Pool:
         """The pool of this DSN, settings and event loop; made by its first user."""

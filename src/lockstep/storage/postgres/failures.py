@@ -27,6 +27,7 @@ _CANNOT_CONNECT_NOW = ("57P03", "53300")
 _TOO_MANY_CONNECTIONS = "53300"
 _READ_ONLY = "25006"
 _CANCELED = "57014"
+_LOCK_NOT_AVAILABLE = "55P03"
 _IDLE_IN_TRANSACTION = ("25P03", "25P04")
 _CONNECTION_ENDED = ("57P01", "57P02", "57P03", "57P05", *_IDLE_IN_TRANSACTION)
 
@@ -49,6 +50,11 @@ def timed_out(error: BaseException) -> bool:
     return getattr(error.__cause__, "sqlstate", None) == _CANCELED
 
 
+def has_waited(error: BaseException) -> bool:
+    """Whether the database ended a statement because it took too long, which may have been for a lock."""
+    return getattr(error, "sqlstate", None) in (_CANCELED, _LOCK_NOT_AVAILABLE)
+
+
 def translate(error: BaseException) -> BaseException:
     """The error to raise instead; the same one if it is none of the database's."""
     state = getattr(error, "sqlstate", None)
@@ -68,7 +74,7 @@ def translate(error: BaseException) -> BaseException:
         return InvalidRequest(_text(error))
     if state == _CANCELED:
         return Unavailable("the database did not answer in time (statement_timeout_seconds)")
-    if state == "55P03":
+    if state == _LOCK_NOT_AVAILABLE:
         return LockTimeout("a lock could not be had in time (lock_timeout_seconds)")
     if state in RETRYABLE:
         return Unavailable(f"the transaction kept conflicting with others: {error}")

@@ -27,6 +27,7 @@ import asyncpg
 
 from lockstep.errors import InvalidRequest, Unavailable
 from lockstep.storage.postgres.failures import NotPrimary, caused_by, is_full, may_retry_connect, unreachable
+from lockstep.storage.postgres.holders import Holders
 from lockstep.storage.postgres.hosts import first_primary, hosts_of
 from lockstep.storage.postgres.session import ISOLATION, PLANNER, limits
 from lockstep.storage.postgres.timelines import Link, Timeline, find_timeline
@@ -63,6 +64,7 @@ class PoolSettings:
     connect_attempts_max: int = 8
     statement_timeout_seconds: float = 30
     lock_timeout_seconds: float = 10
+    lock_watch_seconds: float = 1
     idle_transaction_timeout_seconds: float = 5
     client_check_seconds: float = 2
     keepalive_seconds: float = 15
@@ -117,6 +119,12 @@ class Pool:
         self._time = asyncio.get_running_loop().time
         self._silence: asyncio.TimerHandle | None = None
         self._asking: asyncio.Task[None] | None = None
+        self.holders = Holders(self._ask_apart)
+        self._watch_seconds = min(settings.lock_watch_seconds, settings.lock_timeout_seconds / 2)
+        self._watching: asyncio.TimerHandle | None = None
+        self._watch: asyncio.Task[None] | None = None
+        self._apart: Link | None = None
+        """The connection that looks for whom the others wait."""
 
     async def acquire(self) -> Link:
         while True:
@@ -139,7 +147,7 @@ class Pool:
         if connection.is_closed() or connection.is_in_transaction() or connection.epoch != self.epoch:
             self.discard(connection)
             return
-        self._used.pop(connection, None)
+        self._forget(connection)
         self._hear()
         if not self._hand_over(connection):
             self._idle.append(connection)
@@ -147,7 +155,7 @@ class Pool:
     def discard(self, connection: Link) -> None:
         """Close a connection that nobody can use any more, at once."""
         connection.terminate()
-        self._used.pop(connection, None)
+        self._forget(connection)
         self._open -= 1
         self._hand_over(None)
 
@@ -180,12 +188,14 @@ class Pool:
         return PoolCounts(self._open, len(self._idle), self._settings.connections_max, len(self._waiting))
 
     async def close(self) -> None:
-        if self._silence is not None:
-            self._silence.cancel()
-        for task in (self._probe, self._asking):
+        for timer in (self._silence, self._watching):
+            if timer is not None:
+                timer.cancel()
+        for task in (self._probe, self._asking, self._watch):
             if task is not None:
                 task.cancel()
                 await asyncio.wait((task,))
+        self._close_apart()
         for connection in self._idle:
             try:
                 await connection.close(timeout=_CLOSE_TIMEOUT_SECONDS)
@@ -213,10 +223,17 @@ class Pool:
             self._give_back(waiting)
             if await self._is_found_away():
                 return None
-            raise Unavailable("no connection to the database became free in time (connect_timeout_seconds)") from None
+            raise self._exhausted() from None
         except asyncio.CancelledError:
             self._give_back(waiting)
             raise
+
+    def _exhausted(self) -> Unavailable:
+        error = Unavailable("no connection to the database became free in time (connect_timeout_seconds)")
+        holder = self.holders.any()
+        if holder is not None:
+            error = Unavailable(f"{error.message}: calls wait because {holder.text()}", **holder.details())
+        return error
 
     def _give_back(self, waiting: asyncio.Future[Link | None]) -> None:
         """What was given to somebody who stopped waiting in the same moment goes to the next."""
@@ -336,6 +353,8 @@ class Pool:
         """Note since when a connection is in use: one timer looks after all of them, so that a call costs none."""
         self._used[connection] = self._time()
         self._look_later()
+        if self._watching is None:
+            self._watch_later()
         return connection
 
     def _hear(self) -> None:
@@ -433,6 +452,41 @@ class Pool:
         before = self._time() - self._settings.breaker_silent_seconds * (1 - 1 / _LOOKS)
         for connection in [connection for connection, since in self._used.items() if since <= before]:
             connection.terminate()
+
+    # Locks
+
+    def _forget(self, connection: Link) -> None:
+        since = self._used.pop(connection, None)
+        if since is not None and self._time() - since >= self._watch_seconds:
+            self.holders.forget(connection.get_server_pid())
+
+    def _watch_later(self) -> None:
+        self._watching = asyncio.get_running_loop().call_later(self._watch_seconds, self._watch_locks)
+
+    def _watch_locks(self) -> None:
+        """See for whom the calls wait that take long. Without any, nothing is asked."""
+        self._watching = None
+        before = self._time() - self._watch_seconds
+        waiters = [one.get_server_pid() for one, since in self._used.items() if since <= before and not one.is_closed()]
+        if waiters and not self.is_away and (self._watch is None or self._watch.done()):
+            self._watch = asyncio.create_task(self.holders.look(waiters), name="lockstep-locks")
+        if self._used:
+            self._watch_later()
+        elif self._watch is None or self._watch.done():
+            self._close_apart()
+
+    async def _ask_apart(self, query: str, *args: Any) -> list[Any]:
+        """Ask on a connection that no call has, because they may all wait. It waits for nobody itself."""
+        if self._apart is None or self._apart.is_closed():
+            self._apart = await self.connect(application_name="lockstep-locks")
+            await self._apart.execute("set lock_timeout = '50ms'")
+        rows: list[Any] = await self._apart.fetch(query, *args, timeout=self._settings.connect_timeout_seconds)
+        return rows
+
+    def _close_apart(self) -> None:
+        if self._apart is not None:
+            self._apart.terminate()
+            self._apart = None
 
 
 async def _abandon(attempt: asyncio.Future[Link]) -> None:

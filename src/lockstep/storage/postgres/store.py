@@ -142,6 +142,7 @@ def _pool_settings(config: Config, *, breaker: bool) -> PoolSettings:
         connect_attempts_max=config.connect_attempts_max,
         statement_timeout_seconds=config.statement_timeout_seconds,
         lock_timeout_seconds=config.lock_timeout_seconds,
+        lock_watch_seconds=config.lock_watch_seconds,
         idle_transaction_timeout_seconds=config.idle_transaction_timeout_seconds,
         client_check_seconds=config.client_check_seconds,
         keepalive_seconds=config.keepalive_seconds,
