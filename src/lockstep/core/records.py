@@ -456,6 +456,7 @@ ProblemKind = Literal[
     "dead_letter_dangling",
     "segment_missing",
     "segment_orphaned",
+    "run_missing",
     "manifest_wrong",
     "depth_wrong",
     "delivery_wrong",

@@ -5,22 +5,30 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from uuid import uuid4
 
 import asyncpg
 import psycopg
 import pytest
 
+from lockstep.core.crons import NewCron
+from lockstep.core.messages import NewSchedule
+from lockstep.core.records import DeadLetterFilter, Position
+from lockstep.core.traces import NewTraceEvent
 from lockstep.errors import SchemaTooNew, Unavailable
 from lockstep.storage.postgres import sql
 from lockstep.storage.postgres.migrate import migrate, schema_version
 from lockstep.storage.postgres.store import PostgresStore
-from support.builders import numbers, pop, push_n
+from support.builders import ack, batch, configure, numbers, pop, push_n
+from support.clock import SetClock
 
 SNAPSHOT = Path(__file__).parent / "snapshots" / "schema.txt"
 
@@ -49,6 +57,7 @@ RELEASED = {
     "0021_due_in.sql": "5ce7c67717a4a996151b54411f01be44c0508dbcb229277bb1b42ab22b143052",
     "0022_done_copies.sql": "f16005795867ba6b9982086727646877aa36b2c680cddd0ba52b563102beb208",
     "0023_operation_aims.sql": "00e42251a461b3f3759ecb7750844b3ea6f77de4132c75b38afc977e7aa16658",
+    "0024_repair_runs.sql": "e2d8daedded0311983c010fd8bb08d2835b65f0202700f63d9009866be796fb2",
 }
 
 
@@ -257,6 +266,51 @@ async def test_missing_rights_are_told(empty_database_dsn: str) -> None:
             await connection.execute(f"reset session authorization; drop role {role}")
 
 
+async def test_documented_rights_are_enough(database_dsn: str, clock: SetClock) -> None:
+    """What the guide grants lets a role do everything but migrate."""
+    text = (Path(__file__).parents[3] / "docs/guides/embedded.md").read_text()
+    grants = re.findall(r"^  ((?:grant|alter default).* to app;)$", text, re.MULTILINE)
+    assert len(grants) == 3
+    role = f"lockstep_app_{os.getpid()}"
+    async with connected(database_dsn) as connection:
+        await connection.execute(f"create role {role}")
+        for grant in grants:
+            await connection.execute(grant.replace(" app;", f" {role};"))
+        store = PostgresStore(
+            f"{database_dsn}{'&' if '?' in database_dsn else '?'}options=-c%20role%3D{role}", clock=clock
+        )
+        try:
+            await store.open()
+            await _use_everything(store, clock)
+        finally:
+            await store.close()
+            await connection.execute(f"drop owned by {role}; drop role {role}")
+
+
+async def _use_everything(store: PostgresStore, clock: SetClock) -> None:
+    await configure(store, "dead")
+    await configure(store, "q", dead_queue="dead", max_size=100, retry_limit=0)
+    await push_n(store, "q", 3, transaction_ids=["t", str(uuid4()), None], trace_ids=[str(uuid4()), None, None])
+    await store.push([replace(batch("q", 2), schedule=NewSchedule(delay_seconds=60))])
+    await store.set_cron(NewCron(name="c", queue="q", payload=b"1", expression="0 0 1 1 *"))
+    popped = await pop(store, "q")
+    [one] = popped.messages()
+    await store.record_trace(
+        NewTraceEvent(partition_id=one.partition_id, transaction_id=one.transaction_id, data=b"{}", names=("seen",))
+    )
+    assert (await ack(store, lease_id=popped.lease_id, status="failed")).dead
+    assert (await pop(store, "q", group="s", mode="shared", batch=2)).lease_id is not None
+    clock.advance(60)
+    assert (await store.promote(limit=10)).messages == 2
+    assert await store.redrive(DeadLetterFilter()) == 1
+    assert await store.seek("q", "s", Position("start")) >= 0
+    assert await store.verify() == await store.repair() == []
+    await store.sample()
+    await store.clear("q")
+    assert await store.delete_queue("q")
+    assert await store.remove_cron("c")
+
+
 async def test_schema_of_somebody_else_is_told_and_left_alone(empty_database_dsn: str) -> None:
     async with connected(empty_database_dsn) as connection:
         await connection.execute("create schema lockstep; create table lockstep.queue (theirs int)")
@@ -426,6 +480,15 @@ async def test_schema_is_the_one_in_the_snapshot(database_dsn: str) -> None:
     if os.environ.get("UPDATE_SNAPSHOTS"):
         SNAPSHOT.write_text(found)
     assert found.splitlines() == SNAPSHOT.read_text().splitlines()
+
+
+def test_every_function_is_defined_once() -> None:
+    """The later file would win, whatever the other one says."""
+    folder = files("lockstep.storage.postgres.sql") / "procedures"
+    text = "\n".join(entry.read_text() for entry in folder.iterdir())
+    found = re.findall(r"^create or replace (?:function|procedure) lockstep\.(\w+)\s*\(([^)]*)\)", text, re.MULTILINE)
+    signatures = [(name, " ".join(arguments.split())) for name, arguments in found]
+    assert [one for one in set(signatures) if signatures.count(one) > 1] == []
 
 
 def test_every_function_can_be_called(database_dsn: str) -> None:

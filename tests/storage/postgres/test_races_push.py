@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
@@ -345,3 +346,28 @@ async def test_refusal_of_one_snapshot_comes_before_a_serialization_failure(stag
     with pytest.raises(asyncpg.PostgresError, match="READ COMMITTED"):
         await sql_push(a, 2)
     await a.rollback()
+
+
+async def test_first_messages_that_expire_of_two_producers(stage: Stage) -> None:
+    """A and B mark the queue, which C holds, and make partitions. Neither holds what the other waits for."""
+    a, b, c = await stage.actors(3)
+    await push_n(c.store, "q")
+    at = datetime.now(UTC) + timedelta(hours=1)
+    await c.begin()
+    await c.sql("select 1 from lockstep.queue where name = 'q' for share")
+    first = await stage.blocked(push_n(a.store, "q", partition="a", expires_at=[at]), a, by=c)
+    second = stage.start(push_n(b.store, "q", partition="b", expires_at=[at]))
+    await stage.until_blocked(b.pid)
+    await c.commit()
+    assert [receipt.seq for receipts in await asyncio.gather(first, second) for receipt in receipts] == [1, 1]
+
+
+async def test_first_messages_that_expire_make_their_queue(stage: Stage) -> None:
+    a, b = await stage.actors(2)
+    at = datetime.now(UTC) + timedelta(hours=1)
+    await a.begin()
+    await push_n(a.store, "q", partition="a", expires_at=[at])
+    waiting = await stage.blocked(push_n(b.store, "q", partition="b", expires_at=[at]), b, by=a)
+    await a.commit()
+    assert [receipt.seq for receipt in await waiting] == [1]
+    assert await stage.observer.fetchval("select expiring from lockstep.queue where name = 'q'")

@@ -67,3 +67,16 @@ async def test_lease_that_was_mended_is_delivered_again(store: PostgresStore, se
     await session.execute(DAMAGES["lease-without-a-time"])
     await store.repair()
     assert seqs(await pop(store, "q", group="workers", partition="p", batch=9)) == [1, 2, 5, 6]
+
+
+@pytest.mark.parametrize("name", ["of-an-ordered-group", "upside-down"])
+async def test_nothing_in_flight_is_lost_by_repair(
+    store: PostgresStore, session: asyncpg.Connection[Any], clock: SetClock, name: str
+) -> None:
+    await session.execute(DAMAGES[name])
+    await store.repair()
+    clock.advance(1000)
+    found = set()
+    while got := seqs(await pop(store, "q", group="workers", partition="p", batch=9, auto_ack=True)):
+        found.update(got)
+    assert found == {1, 2, 3, 4, 5, 6}

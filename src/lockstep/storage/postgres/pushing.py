@@ -55,7 +55,7 @@ _PUSH_RUNS = (
     "select * from lockstep.push_runs($1::int, $2::text::bigint[], $3::text::bigint[], $4::text::int[], "
     "$5::text::int[], $6::smallint, $7::bytea, $8::boolean, $9::timestamptz, $10::int, $11::boolean)"
 )
-_MARK_EXPIRING = "update lockstep.queue set expiring = true where id = $1 and not expiring"
+_MARK_EXPIRING = "select lockstep.mark_expiring($1, $2::timestamptz)"
 _OCCUPANCY = (
     "select q.name, lockstep.pending(q.id), q.max_size from lockstep.queue q "
     "where q.name = any ($1::text[]) and q.max_size > 0"
@@ -221,6 +221,10 @@ def _resolve(lanes: Lanes, names: NameCache, at: datetime | None) -> Conversatio
         known = names.get(queue)
         ids = {} if known is None else known.partitions
         missing = [name for name in wanted if name not in ids]
+        expires = any([lanes.columns[lane].expires_at is not None for lane in members])
+        if expires and (known is None or not known.expiring):
+            # Once for each queue: its pops look for what expired from now on. Before anything of it is locked.
+            yield Call("mark_expiring", _MARK_EXPIRING, (queue, at))
         if missing or creates:
             row = (yield Call("resolve", _RESOLVE, (queue, missing, at)))[0]
             if known is not None and row[0] != known.id:
@@ -231,10 +235,7 @@ def _resolve(lanes: Lanes, names: NameCache, at: datetime | None) -> Conversatio
             known = names.put(queue, QueueNames(row[0], row[1], row[2], row[3]))
             names.put_partitions(queue, found, of=known)
         assert known is not None
-        if not known.expiring and any([lanes.columns[lane].expires_at is not None for lane in members]):
-            # Once for each queue: its pops look for what expired from now on. Before any partition is locked.
-            yield Call("mark_expiring", _MARK_EXPIRING, (known.id,))
-            known.expiring = True
+        known.expiring = known.expiring or expires
         for lane, name in zip(members, wanted, strict=True):
             lanes.ids[lane] = ids[name]
         resolved[queue] = known

@@ -28,12 +28,13 @@ _VERIFY: dict[Part, str] = {
 _VERIFY_DEPTH = "select * from lockstep.verify_depth($1)"
 _VERIFY_LOST = "select * from lockstep.verify_lost()"
 _REPAIRED_QUEUES = "select id, name from lockstep.queue where $1::int is null or id = $1 order by name"
-_REPAIR = "select lockstep.repair($1, $2::timestamptz)"
+_RESTORE_RUNS = "select lockstep.restore_runs($1)"
+_REPAIR = "select lockstep.repair($1, $2, $3::timestamptz)"
 _REPAIR_SEGMENTS = "select lockstep.repair_segments($1)"
-_REMOVE_LOST_SEGMENTS = "delete from lockstep.segment s using lockstep.lost_queues() l where s.queue_id = l.id"
+_REPAIR_LOST = "select lockstep.repair_lost()"
 
-_OF_RUNS = frozenset[ProblemKind](["seq_gap", "segment_missing", "manifest_wrong"])
-"""What is wrong with the way from a seq to its message, and cannot be recomputed."""
+_OF_RUNS = frozenset[ProblemKind](["seq_gap", "segment_missing", "manifest_wrong", "run_missing"])
+"""What is wrong with the way from a seq to its message."""
 
 _SLICE_PARTITIONS = 1_000
 _SMALLER = 10
@@ -148,15 +149,22 @@ class Verifying(Shared):
         if not before:
             return []
         queue_id = None if queue is None else await self._queue_id(queue)
-        unsound = {problem.queue for problem in before if problem.kind in _OF_RUNS}
+        broken = {problem.queue for problem in before if problem.kind in _OF_RUNS}
         for id_, name in await self.database.fetch("repaired_queues", _REPAIRED_QUEUES, queue_id):
-            await self.database.fetch("repair", _REPAIR, id_, self.now())
-            if name not in unsound:  # else what no run names may be what one ought to name
+            # Unless all is sound, what no run names may be what one ought to name.
+            sound = name not in broken or await self._restore_runs(id_, name)
+            await self.database.fetch("repair", _REPAIR, id_, sound, self.now())
+            if sound:
                 await self.database.fetch("repair_segments", _REPAIR_SEGMENTS, id_)
         if queue is None:
-            await self.database.fetch("repair_lost_segments", _REMOVE_LOST_SEGMENTS)
+            await self.database.fetch("repair_lost", _REPAIR_LOST)
         left = set(await self.verify(queue=queue))
         return [_repaired(problem) if problem not in left else problem for problem in before]
+
+    async def _restore_runs(self, queue_id: int, queue: str) -> bool:
+        """Make missing runs again where their place is known; whether the runs of the queue are sound now."""
+        await self.database.fetch("restore_runs", _RESTORE_RUNS, queue_id)
+        return not any(problem.kind in _OF_RUNS for problem in await self._verify_queue(queue, queue_id))
 
 
 def problem_of(row: Any) -> Problem:

@@ -99,6 +99,7 @@ declare
     _held bigint[];
     _taken boolean[];
 begin
+    -- Of the partitions from which something is taken, and of those to which it is pushed, together and in order.
     perform lockstep.lock_cursors(_partition_ids || _origin_ids);
     select array_agg(d.id), array_agg(t.o) into _ids, _of
     from unnest(_partition_ids, _seqs, _origin_ids, _origin_seqs, _origin_groups) with ordinality t (partition_id, seq, origin_id, origin_seq, group_name, o)
@@ -132,12 +133,6 @@ begin
     from unnest(_partition_ids, _seqs, _trace_ids, _free) t (partition_id, seq, trace_id, free)
     where t.free and t.seq is not null and lockstep.is_takeable(t.partition_id, t.seq, _now);
     return _free;
-end $$;
-
--- All cursors of partitions: those from which something is taken, and those to which it is pushed, together and in order.
-create or replace function lockstep.lock_cursors(_partition_ids bigint[]) returns void language plpgsql as $$
-begin
-    perform 1 from lockstep.cursor c where c.partition_id = any (_partition_ids) order by c.partition_id, c.group_id for no key update;
 end $$;
 
 -- Removes stored messages of locked partitions, one by one, with all that points at them, and lets the cursors pass them. Their

@@ -44,6 +44,17 @@ begin
     from lockstep.queue q where q.id = _queue_id;
 end $$;
 
+-- Says that messages of a queue have times of their own at which they expire; creates the queue if it is missing. A
+-- transaction calls this before it creates partitions: that locks the queue's row in share mode, and two transactions that
+-- both hold it so and want to mark the row would deadlock.
+create or replace function lockstep.mark_expiring(_queue text, _at timestamptz) returns void language plpgsql as $$
+begin
+    if not exists (select 1 from lockstep.queue q where q.name = _queue) then
+        perform lockstep.create_queue(_queue, null, null, coalesce(_at, clock_timestamp()));
+    end if;
+    update lockstep.queue q set expiring = true where q.name = _queue and not q.expiring;
+end $$;
+
 -- Creates a queue with default options, unless it exists.
 -- Namespace and task, where null, are the first two dot-separated pieces of the name.
 create or replace function lockstep.create_queue(_queue text, _namespace text, _task text, _now timestamptz) returns void language plpgsql as $$

@@ -5,6 +5,11 @@
 -- Locks: the queue row, then rows of waiting messages, then what a push locks.
 -- Indexes: scheduled_due, scheduled_queue_due, scheduled_key, scheduled_transaction.
 
+-- Draws ids for waiting messages. With the owner's rights: a role needs none on the sequence.
+create or replace function lockstep.draw_scheduled_ids(_count int) returns bigint[] language sql volatile security definer set search_path = pg_catalog, pg_temp as $$
+    select array(select nextval(pg_get_serial_sequence('lockstep.scheduled', 'id')) from generate_series(1, _count))
+$$;
+
 -- Adds messages of locked queues; one row per item, in no order. An item whose key or transaction id waits already is a
 -- duplicate, and gives the one that waits. The items of one call have different keys and transaction ids.
 -- They are inserted in the order of those, so that two calls do not wait for each other; the ids are drawn before, so that
@@ -16,9 +21,7 @@ create or replace function lockstep.schedule(
 #variable_conflict use_column
 declare
     _now timestamptz := coalesce(_at, clock_timestamp());
-    _ids bigint[] := array(
-        select nextval(pg_get_serial_sequence('lockstep.scheduled', 'id')) from generate_series(1, cardinality(_queue_ids))
-    );
+    _ids bigint[] := lockstep.draw_scheduled_ids(cardinality(_queue_ids));
     _left int[];  -- null: all of them
     _items int[];
     _found bigint[];

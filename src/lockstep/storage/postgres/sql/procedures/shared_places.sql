@@ -110,10 +110,27 @@ end $$;
 -- is so once, and a lease that is none ends.
 create or replace function lockstep.shared_repair(_queue_id int, _now timestamptz) returns void language plpgsql as $$
 begin
+    -- An ordered group has nothing in flight: what it seems to have is done again, with all after it.
+    update lockstep.cursor c set acked = d.from_seq - 1, attempts = 0, lease_id = null, lease_to = null, leased_at = null,
+        due_at = coalesce(nullif(c.due_at, 'infinity'), _now)
+    from (
+        select d.partition_id, d.group_id, min(d.from_seq) as from_seq
+        from lockstep.delivery d
+        join lockstep.partition p on p.id = d.partition_id and p.queue_id = _queue_id
+        join lockstep.consumer_group g on g.id = d.group_id and g.mode <> 'shared'
+        group by d.partition_id, d.group_id
+    ) d
+    where c.partition_id = d.partition_id and c.group_id = d.group_id and c.acked >= d.from_seq;
     delete from lockstep.delivery d using lockstep.partition p
-    where p.queue_id = _queue_id and d.partition_id = p.id and (d.to_seq < d.from_seq or not exists (
+    where p.queue_id = _queue_id and d.partition_id = p.id and not exists (
         select 1 from lockstep.cursor c join lockstep.consumer_group g on g.id = c.group_id
-        where c.partition_id = d.partition_id and c.group_id = d.group_id and c.acked >= d.from_seq and g.mode = 'shared'));
+        where c.partition_id = d.partition_id and c.group_id = d.group_id and c.acked >= d.from_seq and g.mode = 'shared');
+    -- Where the end of a range is lost it may have been as far as the next one, or all that was handed out.
+    update lockstep.delivery d set to_seq = least(c.acked, coalesce((
+        select min(t.from_seq) - 1 from lockstep.delivery t
+        where t.partition_id = d.partition_id and t.group_id = d.group_id and t.from_seq > d.from_seq), c.acked))
+    from lockstep.cursor c join lockstep.partition p on p.id = c.partition_id
+    where p.queue_id = _queue_id and d.partition_id = c.partition_id and d.group_id = c.group_id and d.to_seq < d.from_seq;
     update lockstep.delivery d set to_seq = least(d.to_seq, c.acked, n.from_seq - 1)
     from lockstep.partition p
     join lockstep.cursor c on c.partition_id = p.id

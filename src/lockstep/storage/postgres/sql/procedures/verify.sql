@@ -91,15 +91,75 @@ language sql stable as $$
     where not exists (select 1 from lockstep.runs_between(d.partition_id, d.seq - 1, d.seq) r)
 $$;
 
+-- What the manifests of segments say is in a partition and no run names: not where something else has these seqs, nor where
+-- it was removed in order, which every cursor has passed. What may_be_restored touches the runs that there are.
+create or replace function lockstep.unnamed(_queue_id int, _after bigint, _upto bigint)
+returns table (segment_id bigint, queue_id int, partition_id bigint, first_seq bigint, last_seq bigint, ordinal int, may_be_restored boolean)
+language sql stable as $$
+    select m.segment_id, m.queue_id, m.partition_id, m.first_seq, m.last_seq, m.ordinal,
+           coalesce(m.last_seq + 1 = e.first_seq or m.first_seq = e.last_seq + 1, true)
+    from (
+        select s.id as segment_id, s.queue_id, s.partition_ids, s.first_seqs, s.counts, m.partition_id, m.first_seq,
+               m.first_seq + m.n - 1 as last_seq, m.ordinal::int
+        from lockstep.segment s
+        cross join lateral (
+            select m.*, sum(m.n) over (order by m.place) - m.n as ordinal
+            from unnest(s.partition_ids, s.first_seqs, s.counts) with ordinality m (partition_id, first_seq, n, place)
+        ) m
+        where s.queue_id = coalesce(_queue_id, s.queue_id) and s.id > _after and s.id <= coalesce(_upto, s.id)
+          -- Runs do not overlap, so the last that begins before its end is the only one that may reach into it.
+          and coalesce((
+              select r.last_seq from lockstep.run r where r.partition_id = m.partition_id and r.first_seq <= m.first_seq + m.n - 1
+              order by r.first_seq desc limit 1), 0) < m.first_seq
+        offset 0
+    ) m
+    join lockstep.partition p on p.id = m.partition_id and p.queue_id = m.queue_id
+    cross join lateral (
+        select (select r.first_seq from lockstep.run r where r.partition_id = p.id order by r.first_seq limit 1) as first_seq,
+               (select r.last_seq from lockstep.run r where r.partition_id = p.id order by r.first_seq desc limit 1) as last_seq
+    ) e
+    where coalesce(m.first_seq > e.last_seq, true) or lockstep.is_orphaned(m.segment_id, m.partition_ids, m.first_seqs, m.counts)
+       or exists (select 1 from lockstep.cursor c where c.partition_id = p.id and c.acked < m.last_seq)
+$$;
+
+-- Whether no run names anything of a segment. (Its manifest is given: a row as a whole would be read with its body.)
+create or replace function lockstep.is_orphaned(_id bigint, _partition_ids bigint[], _first_seqs bigint[], _counts int[]) returns boolean language sql stable as $$
+    select not exists (
+        select 1 from unnest(_partition_ids, _first_seqs, _counts) m (partition_id, first_seq, n)
+        join lockstep.run r on r.partition_id = m.partition_id and r.segment_id = _id
+            and r.first_seq between m.first_seq and m.first_seq + m.n - 1
+    )
+$$;
+
+-- Whether nothing of an orphaned segment can be wanted: its partitions are gone, or hold places for removed messages there.
+create or replace function lockstep.is_unwanted(_queue_id int, _partition_ids bigint[], _first_seqs bigint[], _counts int[]) returns boolean language sql stable as $$
+    select not exists (
+        select 1 from unnest(_partition_ids, _first_seqs, _counts) m (partition_id, first_seq, n)
+        join lockstep.partition p on p.id = m.partition_id and p.queue_id = _queue_id
+        where coalesce((
+            select r.segment_id is not null or r.last_seq < m.first_seq + m.n - 1 from lockstep.run r
+            where r.partition_id = p.id and r.first_seq <= m.first_seq order by r.first_seq desc limit 1), true)
+    )
+$$;
+
 -- Checks the segments after _after up to _upto, or to the end, of one queue or all.
 create or replace function lockstep.verify_segments(_queue_id int, _after bigint, _upto bigint) returns table (kind text, problem text, queue_name text, partition_id bigint, repairable boolean)
 language sql stable as $$
-    select 'segment_orphaned', format('segment %s has no message that is still wanted', s.id), q.name, null::bigint, true
-    from lockstep.segment s join lockstep.queue q on q.id = s.queue_id
-    where s.queue_id = coalesce(_queue_id, s.queue_id) and s.id > _after and s.id <= coalesce(_upto, s.id) and not exists (
-        select 1 from unnest(s.partition_ids, s.first_seqs, s.counts) m (partition_id, first_seq, n)
-        join lockstep.run r on r.partition_id = m.partition_id and r.segment_id = s.id and r.first_seq between m.first_seq and m.first_seq + m.n - 1
-    )
+    select 'segment_orphaned', case when u.unwanted then format('segment %s has no message that is still wanted', s.id)
+                                    else format('no run names what is in segment %s', s.id) end, q.name, null::bigint, u.unwanted
+    from (
+        select s.id, s.queue_id, s.partition_ids, s.first_seqs, s.counts from lockstep.segment s
+        where s.queue_id = coalesce(_queue_id, s.queue_id) and s.id > _after and s.id <= coalesce(_upto, s.id)
+          and lockstep.is_orphaned(s.id, s.partition_ids, s.first_seqs, s.counts)
+        offset 0
+    ) s
+    join lockstep.queue q on q.id = s.queue_id
+    cross join lateral (select lockstep.is_unwanted(s.queue_id, s.partition_ids, s.first_seqs, s.counts) as unwanted) u
+    where (u.unwanted or not exists (select 1 from lockstep.unnamed(s.queue_id, s.id - 1, s.id)))
+    union all
+    select 'run_missing', format('no run names seqs %s to %s, which are in segment %s', u.first_seq, u.last_seq, u.segment_id), q.name,
+           u.partition_id, u.may_be_restored
+    from lockstep.unnamed(_queue_id, _after, _upto) u join lockstep.queue q on q.id = u.queue_id
     union all
     select 'manifest_wrong', format('seqs %s to %s begin at message %s of segment %s, not at %s', r.first_seq, r.last_seq, r.ordinal, s.id, m.ordinal + r.first_seq - m.first_seq),
            q.name, r.partition_id, false
@@ -151,16 +211,42 @@ create or replace function lockstep.lost_queues() returns table (id int) languag
       and not exists (select 1 from lockstep.deleted_queue d where d.id = w.queue_id)
 $$;
 
--- Checks for segments of which there is no queue.
+-- Checks for segments of which there is no queue. Where its partitions are there, it is the queue's row that was lost.
 create or replace function lockstep.verify_lost() returns table (kind text, problem text, queue_name text, partition_id bigint, repairable boolean)
 language sql stable as $$
-    select 'segment_orphaned', format('segment %s has no message that is still wanted', s.id), null::text, null::bigint, true
-    from lockstep.lost_queues() l join lockstep.segment s on s.queue_id = l.id
+    select 'segment_orphaned', case when u.unwanted then format('segment %s has no message that is still wanted', s.id)
+                                    else format('segment %s is of a queue that has partitions and no row', s.id) end, null::text, null::bigint, u.unwanted
+    from lockstep.lost_queues() l
+    cross join lateral (select not exists (select 1 from lockstep.partition p where p.queue_id = l.id) as unwanted) u
+    join lockstep.segment s on s.queue_id = l.id
     order by s.id
 $$;
 
--- Recomputes what can be recomputed, under the locks of the queue, its partitions and its cursors.
-create or replace function lockstep.repair(_queue_id int, _at timestamptz) returns void language plpgsql as $$
+-- Removes the segments of lost queues of which nothing else is left.
+create or replace function lockstep.repair_lost() returns void language sql as $$
+    delete from lockstep.segment s using lockstep.lost_queues() l
+    where s.queue_id = l.id and not exists (select 1 from lockstep.partition p where p.queue_id = l.id)
+$$;
+
+-- Makes the runs again that are missing at the ends of partitions: the manifests say what they were. One may make room for the
+-- next. Nothing is put between runs, where it is not known what became of the rest.
+create or replace function lockstep.restore_runs(_queue_id int) returns void language plpgsql as $$
+begin
+    perform 1 from lockstep.queue q where q.id = _queue_id for no key update;
+    perform 1 from lockstep.partition p where p.queue_id = _queue_id order by p.id for no key update;
+    loop
+        insert into lockstep.run (partition_id, first_seq, last_seq, segment_id, ordinal)
+        -- One of a partition at a time: two may claim the same seqs.
+        select distinct on (u.partition_id) u.partition_id, u.first_seq, u.last_seq, u.segment_id, u.ordinal
+        from lockstep.unnamed(_queue_id, 0, null) u where u.may_be_restored
+        order by u.partition_id, u.first_seq, u.segment_id;
+        exit when not found;
+    end loop;
+end $$;
+
+-- Recomputes what can be recomputed, under the locks of the queue, its partitions and its cursors. Unless the runs are sound
+-- nothing is removed for pointing at what no run names, and no cursor goes forward: a run may be what is missing.
+create or replace function lockstep.repair(_queue_id int, _sound boolean, _at timestamptz) returns void language plpgsql as $$
 declare
     _now timestamptz := coalesce(_at, clock_timestamp());
     _queue lockstep.queue;
@@ -176,12 +262,20 @@ begin
     where p.queue_id = _queue_id and c.partition_id = p.id
       and (c.lease_id is null or c.due_at is null or c.lease_to is null or c.leased_at is null or c.lease_to < c.acked or c.lease_to > lockstep.last_seq(p.id));
     update lockstep.cursor c
-    set acked = least(greatest(c.acked, lockstep.start_of(p.id)), lockstep.last_seq(p.id))
+    set acked = least(greatest(c.acked, case when _sound then lockstep.start_of(p.id) else 0 end), lockstep.last_seq(p.id))
     from lockstep.partition p where p.queue_id = _queue_id and c.partition_id = p.id and c.lease_id is null;
     update lockstep.cursor c
     set due_at = lockstep.due_at(p.id, c.acked, _queue.delay_seconds, _queue.window_seconds, coalesce(c.due_at, _now))
     from lockstep.partition p where p.queue_id = _queue_id and c.partition_id = p.id and c.lease_id is null;
     perform lockstep.shared_repair(_queue_id, _now);
+    if _sound then
+        perform lockstep.repair_pointers(_queue_id);
+    end if;
+    perform lockstep.recount(_queue_id);
+end $$;
+
+-- Removes what points at messages that are not stored, in locked partitions.
+create or replace function lockstep.repair_pointers(_queue_id int) returns void language sql as $$
     delete from lockstep.dedup_uuid d using lockstep.partition p
     where p.queue_id = _queue_id and d.partition_id = p.id and not exists (select 1 from lockstep.runs_between(p.id, d.seq - 1, d.seq) r);
     delete from lockstep.dedup_text d using lockstep.partition p
@@ -194,13 +288,17 @@ begin
     where p.queue_id = _queue_id and e.partition_id = p.id and not exists (select 1 from lockstep.runs_between(p.id, e.seq - 1, e.seq) r);
     delete from lockstep.dead_letter d using lockstep.partition p
     where p.queue_id = _queue_id and d.partition_id = p.id and not exists (select 1 from lockstep.runs_between(p.id, d.seq - 1, d.seq) r);
-    perform lockstep.recount(_queue_id);
-end $$;
+$$;
 
--- Removes the segments of a queue that no run names. It does not ask the manifests, which may be what is wrong.
+-- Removes the segments of a queue that no run names and of which nothing can be wanted. Whether a run names one it does not ask
+-- the manifests, which may be what is wrong.
 create or replace function lockstep.repair_segments(_queue_id int) returns void language sql as $$
     select lockstep.sweep_segments(array(
-        select s.id from lockstep.segment s where s.queue_id = _queue_id
-        except select r.segment_id from lockstep.partition p join lockstep.run r on r.partition_id = p.id where p.queue_id = _queue_id
+        select s.id from (
+            select s.id from lockstep.segment s where s.queue_id = _queue_id
+            except select r.segment_id from lockstep.partition p join lockstep.run r on r.partition_id = p.id where p.queue_id = _queue_id
+        ) u
+        join lockstep.segment s on s.id = u.id
+        where lockstep.is_unwanted(s.queue_id, s.partition_ids, s.first_seqs, s.counts)
     ))
 $$;
