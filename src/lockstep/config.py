@@ -301,11 +301,17 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         _Count, _help("Most messages, about, that one transaction of a clear, or of a deletion of a queue, removes.")
     ] = 10_000
     slice_partitions_max: Annotated[
-        _Count, _help("Most partitions that one transaction of a clear, or of a deletion of a queue, goes over.")
+        _Count,
+        _help("Maximum number of partitions that one transaction of a clear, a deletion or a new group goes over."),
     ] = 1_000
     expire_messages_max: Annotated[
         _Count, _help("Most messages that one transaction of a pop, or of maintenance, passes because they expired.")
     ] = 2_000
+    slices_seconds_max: Annotated[
+        float,
+        Meta(ge=0, le=60),
+        _help("How long a call goes on with the cursors of a group before it leaves the rest to maintenance."),
+    ] = 0.5
     expire_seconds_max: Annotated[
         _Seconds, _help("A pop passes expired messages for this long; then it looks for what is fresh behind them.")
     ] = 0.5
@@ -324,6 +330,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     deleted_queues_interval_seconds: Annotated[
         _Interval, _help("How often it is looked for what is left of deleted queues.")
     ] = 60.0
+    groups_interval_seconds: Annotated[
+        _Interval, _help("How often maintenance looks for groups that lack cursors, or that were deleted.")
+    ] = 5.0
     samples_interval_seconds: Annotated[_Interval, _help("How often a sample of every queue is taken.")] = 60.0
     verify_interval_seconds: Annotated[_Interval, _help("How often the stored data is verified.")] = 3_600.0
     verify_partitions_max: Annotated[_Count, _help("Most partitions that are verified by one call.")] = 1_000

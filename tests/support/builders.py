@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -80,6 +81,15 @@ async def pop_all(store: Store, queue: str, *, group: str = QUEUE_MODE, **reques
     while popped := await pop(store, queue, group=group, batch=1000, partitions=100, auto_ack=True, **request):
         found += popped.messages()
     return found
+
+
+async def finish_groups(store: Store) -> None:
+    """Do what the duty does until every group has all its cursors, and nothing is left of deleted ones. Cursors of
+    deleted groups go when the transactions have ended that were open then, in any database of the server."""
+    async with asyncio.timeout(30):
+        place = (await store.prune_groups()).next
+        while place is not None:
+            place = (await store.prune_groups(after=place)).next or (await store.prune_groups()).next
 
 
 async def ack(store: Store, **fields: Any) -> AckOutcome:

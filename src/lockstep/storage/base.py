@@ -392,7 +392,12 @@ class Store(Protocol):
         self, queue: str, group: str, subscription: Subscription, *, mode: GroupMode | None = None
     ) -> GroupInfo:
         """Create the group on the queue as its first pop would, or leave it as it is. Raises QueueNotFound,
-        GroupModeMismatch."""
+        GroupModeMismatch.
+
+        The group begins at one moment in all partitions. `new` shows everything whose push began after that, and
+        nothing that was committed before; a push in between may be either. How many partitions there are does not
+        matter: what the store prepares for each of them it may do later (prune_groups).
+        """
 
     async def set_subscription(self, group: str, subscription: Subscription, *, queue: str | None = None) -> int:
         """Store where the group begins when it next starts afresh; on one queue, or all on which it exists or has
@@ -406,11 +411,18 @@ class Store(Protocol):
         it is. Leases are dropped, attempts start again, a stopped partition goes on. Of a shared group what was in
         flight is forgotten, and with current delivered again at once. Raises QueueNotFound, GroupNotFound,
         PartitionNotFound.
+
+        All partitions move at one moment: a pop that begins after that gets nothing from where the group was, and the
+        leases from before are lost. An ack or a transaction that is on its way may still succeed; it counts as before
+        the move. Only `current` works in slices; if it fails half-way, it is repeated.
         """
 
     async def delete_group(self, group: str, *, queue: str | None = None, forget_subscription: bool = True) -> int:
         """Remove the group's cursors, on one queue or all, so that its next pop starts afresh; with
-        forget_subscription also where it begins. Returns how many cursors went. Raises QueueNotFound, GroupNotFound."""
+        forget_subscription also where it begins. Returns how many cursors it had. Raises QueueNotFound, GroupNotFound.
+
+        The group is gone at one moment. What the store has left of it prune_groups removes.
+        """
 
     async def groups(self, *, queue: str | None = None, group: str | None = None) -> list[GroupInfo]:
         """Groups by queue name, then group name. Raises QueueNotFound."""
@@ -654,6 +666,11 @@ class Store(Protocol):
     async def prune_queues(self, *, after: Place | None = None) -> Pruned:
         """Remove some more of what is left of queues that were deleted, and do not exist any more for anybody else. One
         that somebody's transaction still holds is passed."""
+
+    async def prune_groups(self, *, after: Place | None = None) -> Pruned:
+        """Make some of the cursors that new and moved groups still lack, or remove some that deleted groups have
+        left. Nobody sees a difference: a missing cursor is where its group began, and what a deleted group has left
+        means nothing. What somebody's transaction holds is passed."""
 
     async def prune_history(self, seconds: float, *, limit: int) -> int:
         """Remove samples and removals that are older, at most `limit` of each; returns how many."""

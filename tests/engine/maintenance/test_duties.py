@@ -146,6 +146,7 @@ async def test_every_duty_leaves_its_effect_to_be_seen(store: Store, clock: SetC
         "retention": {"completed_retention": 0, "retention": 0},
         "idle_partitions": {"partitions": 0},
         "deleted_queues": {"partitions": 0, "messages": 0},
+        "groups": {"cursors": 0},
         "operations": {"bundles": 0},
         "history": {"rows": 0},
         "verify": {"complete": True, "partitions": 2, "problems": 0, "shown": []},

@@ -122,6 +122,7 @@ begin
         perform lockstep.subscribe(q.id, 'g', 'all', null, 'ordered', null)
         from lockstep.queue q where q.name = 'narrow' || n;
     end loop;
+    perform lockstep.place_slice(g.id, null, 10, null) from lockstep.consumer_group g where g.placed_upto is not null;
 end $$
 """
 # A queue with a long backlog in few partitions: a run for each message, as small pushes make them.

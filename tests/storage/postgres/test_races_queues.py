@@ -19,6 +19,7 @@ from support.builders import (
     ack,
     batch,
     configure,
+    finish_groups,
     lag_of,
     numbers,
     partitions_of,
@@ -67,15 +68,17 @@ async def cursors(actor: Actor, group: str = "g") -> list[str]:
 # --- A new group against a new partition ------------------------------------------------------------------
 
 
-async def test_group_that_waits_for_a_new_partition_gets_a_cursor_there(stage: Stage) -> None:
-    """A creates a partition and holds on; B creates a group and waits; A commits: the group has a cursor."""
+async def test_group_does_not_wait_for_a_new_partition_and_gets_a_cursor_there(stage: Stage) -> None:
+    """A creates a partition and holds on; B creates a group, and is delivered what is committed; A commits: the group
+    has a cursor there."""
     a, b = await stage.actors(2)
     await push_n(a.store, "q", partition="old")
     await a.begin()
     await push_n(a.store, "q", partition="new", start=2)
-    waiting = await stage.blocked(subscribe(b), b, by=a)
+    await subscribe(b)
+    assert numbers(await pop(b.store, "q", group="g")) == [1]
+    await b.store.seek("q", "g", Position("start"))
     await a.commit()
-    await waiting
     assert await cursors(b) == ["old", "new"]
     assert sorted(numbers(await pop_all(b.store, "q", group="g"))) == [1, 2]
 
@@ -136,16 +139,16 @@ async def test_groups_and_partitions_created_at_once_all_meet(dsn: str) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_group_that_waits_for_a_push_in_flight(stage: Stage, mode: SubscriptionMode) -> None:
-    """A pushes and holds on; B subscribes and waits; A commits: to `all` the message is there, to `new` it is
+async def test_group_does_not_wait_for_a_push_in_flight(stage: Stage, mode: SubscriptionMode) -> None:
+    """A pushes and holds on; B subscribes and does not wait; A commits: to `all` the message is there, to `new` it is
     old; and the next one reaches both."""
     a, b = await stage.actors(2)
     await push_n(a.store, "q")
     await a.begin()
     await push_n(a.store, "q", start=2)
-    waiting = await stage.blocked(subscribe(b, mode=mode), b, by=a)
+    await subscribe(b, mode=mode)
+    assert await b.store.has_pending([PendingRequest(queue="q", group="g")]) == [True]
     await a.commit()
-    await waiting
     assert numbers(await pop_all(b.store, "q", group="g")) == ([1, 2] if mode == "all" else [])
     await push_n(a.store, "q", start=3)
     assert numbers(await pop_all(b.store, "q", group="g")) == [3]
@@ -514,17 +517,19 @@ async def test_copies_go_back_to_a_queue_that_is_forgotten_in_this_moment(
 # --- Deleting a group -------------------------------------------------------------------------------------
 
 
-async def test_delete_group_that_waits_for_an_ack(stage: Stage) -> None:
-    """A acks and holds on; B deletes the group and waits; A commits: the group is gone, and starts afresh."""
+async def test_delete_group_does_not_wait_for_an_ack(stage: Stage) -> None:
+    """A acks and holds on; B deletes the group; A commits: the group is gone, and starts afresh; nothing of the old one
+    is left in the end."""
     a, b = await stage.actors(2)
     await push_n(a.store, "q", 2)
     popped = await pop(a.store, "q", group="g")
     await a.begin()
     assert (await ack(a.store, lease_id=popped.lease_id)).success
-    waiting = await stage.blocked(b.store.delete_group("g", queue="q"), b, by=a)
+    assert await b.store.delete_group("g", queue="q") == 1
     await a.commit()
-    assert await waiting == 1
     assert seqs(await pop(a.store, "q", group="g", batch=9)) == [1, 2]
+    await finish_groups(b.store)
+    assert await b.sql("select count(*) from lockstep.cursor") == 1
 
 
 async def test_push_beside_a_group_being_deleted_and_made_again(stage: Stage) -> None:

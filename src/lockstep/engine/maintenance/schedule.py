@@ -21,6 +21,7 @@ from lockstep.engine.maintenance.deleted_queues import DeletedQueues
 from lockstep.engine.maintenance.duty import ERROR_LENGTH_MAX, Duty, DutyReport, duty_error
 from lockstep.engine.maintenance.ended_operations import EndedOperations
 from lockstep.engine.maintenance.eviction import Eviction
+from lockstep.engine.maintenance.groups import Groups
 from lockstep.engine.maintenance.history import History
 from lockstep.engine.maintenance.idle_partitions import IdlePartitions
 from lockstep.engine.maintenance.promotion import Promotion
@@ -44,6 +45,7 @@ def all_duties(store: Store, config: Config) -> list[Duty]:
         Retention(store, config),
         IdlePartitions(store, config),
         DeletedQueues(store, config),
+        Groups(store, config),
         EndedOperations(store, config),
         History(store, config),
         Consistency(store, config),

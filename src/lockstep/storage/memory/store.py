@@ -523,6 +523,10 @@ class MemoryStore:
         """A queue is deleted at once here."""
         return Pruned()
 
+    async def prune_groups(self, *, after: Place | None = None) -> Pruned:  # noqa: ARG002
+        """A group is made, moved and deleted at once here."""
+        return Pruned()
+
     async def prune_history(self, seconds: float, *, limit: int) -> int:
         return maintenance.prune_history(self._state, self._books, seconds, limit=limit, now=self._now())
 

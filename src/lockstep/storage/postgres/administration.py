@@ -9,10 +9,9 @@ from lockstep.core.names import QUEUE_MODE
 from lockstep.core.policy import OPTION_NAMES, GroupMode, QueueOptions
 from lockstep.core.records import GroupInfo, Position, QueueInfo, Subscription
 from lockstep.errors import GroupModeMismatch, SparkStreamNotFound
-from lockstep.storage.postgres.shared import Shared
+from lockstep.storage.postgres.placing import SUBSCRIBE, Placing
 
 CONFIGURE = f"select lockstep.configure({', '.join(f'${i}' for i in range(1, len(OPTION_NAMES) + 5))})"
-_SUBSCRIBE = "select * from lockstep.subscribe($1, $2, $3, $4::timestamptz, $5::text, $6::timestamptz)"
 _SET_SUBSCRIPTION = """
 insert into lockstep.subscription as s (queue_id, group_name, mode, from_at, created_at)
 select t.queue_id, $2, $3, $4::timestamptz, coalesce($5::timestamptz, clock_timestamp())
@@ -26,7 +25,9 @@ on conflict (queue_id, group_name) do update
 set mode = excluded.mode, from_at = excluded.from_at, created_at = excluded.created_at
 returning s.queue_id
 """
-_SEEK = "select lockstep.seek($1, $2::bigint, $3, $4::timestamptz, $5::bigint, $6::timestamptz)"
+_SEEK = "select * from lockstep.seek($1, $2::bigint, $3, $4::timestamptz, $5::bigint, $6::timestamptz)"
+_SEEK_CURRENT = "select lockstep.seek_current($1, $2::bigint, $3, $4::timestamptz)"
+_COUNT_PARTITIONS = "select count(*) from lockstep.partition where queue_id = $1"
 _GROUP_QUEUES = """
 select q.id, q.name from lockstep.queue q
 where ($1::int is null or q.id = $1) and (
@@ -34,11 +35,11 @@ where ($1::int is null or q.id = $1) and (
     or exists (select 1 from lockstep.subscription s where s.queue_id = q.id and s.group_name = $2))
 order by q.id
 """
-_DELETE_GROUP = "select lockstep.delete_group($1, $2, $3)"
+_DELETE_GROUP = "select * from lockstep.delete_group($1, $2, $3, $4::timestamptz)"
 _FORGET_STREAM = "select lockstep.forget_stream($1)"
 
 
-class Administration(Shared):
+class Administration(Placing):
     async def configure(
         self, queue: str, options: QueueOptions, *, namespace: str | None = None, task: str | None = None
     ) -> QueueInfo:
@@ -63,7 +64,9 @@ class Administration(Shared):
         async def work() -> GroupInfo:
             queue_id = await self._queue_id(queue)
             given = (subscription.mode, subscription.from_at, mode)
-            rows = await self.database.fetch("subscribe", _SUBSCRIBE, queue_id, group, *given, self.now())
+            rows = await self.database.fetch("subscribe", SUBSCRIBE, queue_id, group, *given, self.now())
+            if not rows[0][2]:
+                await self._place_group(rows[0][0])
             if mode not in (None, rows[0][1]):
                 raise GroupModeMismatch(f"group {group!r} on queue {queue!r} is {rows[0][1]}, not {mode}")
             return group_info((await self._query("group_list", queue_id, group, self.now()))[0])
@@ -83,12 +86,25 @@ class Administration(Shared):
             queue_id = await self._queue_id(queue)
             group_id = await self._group_id(queue, queue_id, group)
             partition_id = None if partition is None else await self._partition_id(queue, queue_id, partition)
+            if position.kind == "current" and partition_id is None:
+                return await self._seek_current(queue_id, group_id)
             target = (position.kind, position.at, position.seq)
             rows = await self.database.fetch("seek", _SEEK, group_id, partition_id, *target, self.now())
             moved: int = rows[0][0]
+            if partition_id is None:
+                self.names.forget(queue)
+                await self._settle(group_id, rows[0][1])
             return moved
 
         return await self._with_names([queue], work)
+
+    async def _seek_current(self, queue_id: int, group_id: int) -> int:
+        after: int | None = 0
+        while after is not None:
+            given = (group_id, after, self.slice_partitions_max, self.now())
+            after = (await self.database.fetch("seek_current", _SEEK_CURRENT, *given))[0][0]
+        counted: int = (await self.database.fetch("count_partitions", _COUNT_PARTITIONS, queue_id))[0][0]
+        return counted
 
     async def delete_group(self, group: str, *, queue: str | None = None, forget_subscription: bool = True) -> int:
         queue_id = None if queue is None else await self._queue_id(queue)
@@ -96,19 +112,18 @@ class Administration(Shared):
         if not found:
             raise refusals.no_group(group, queue)
 
-        async def work(connection: Any) -> int:
-            deleted = 0
+        async def work(connection: Any) -> list[Any]:
+            gone = []
             for row in found:
-                rows = await self.database.on(
-                    connection, "delete_group", _DELETE_GROUP, row[0], group, forget_subscription
-                )
-                deleted += rows[0][0]
-            return deleted
+                given = (row[0], group, forget_subscription, self.now())
+                gone += await self.database.on(connection, "delete_group", _DELETE_GROUP, *given)
+            return gone
 
-        deleted = await self.database.transaction(work)
+        gone = await self.database.transaction(work)
         for row in found:
             self.names.forget(row[1])
-        return deleted
+        await self._settle(*[deleted_id for _, deleted_id in gone if deleted_id is not None])
+        return sum(deleted for deleted, _ in gone)
 
     async def forget_spark_stream(self, stream_id: str) -> int:
         rows = await self.database.fetch("forget_stream", _FORGET_STREAM, stream_id)

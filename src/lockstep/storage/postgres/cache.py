@@ -84,9 +84,15 @@ class QueueNames:
     groups: dict[str, int] = field(default_factory=dict)
     shared: set[str] = field(default_factory=set)
     """Those of the groups that are shared. A group keeps its mode as long as its id."""
+    unplaced: set[str] = field(default_factory=set)
+    """Those of the groups that may lack cursors. A group that has them all does not lose any as long as its id."""
 
-    def put_group(self, group: str, group_id: int, mode: str) -> int:
+    def put_group(self, group: str, group_id: int, mode: str, placed: bool) -> int:
         self.groups[group] = group_id
+        if placed:
+            self.unplaced.discard(group)
+        else:
+            self.unplaced.add(group)
         if mode == "shared":
             self.shared.add(group)
         else:

@@ -33,6 +33,7 @@ from lockstep.storage.postgres.cache import QueueNames, Segment
 from lockstep.storage.postgres.calls import Conversation, milliseconds
 from lockstep.storage.postgres.failures import Dying
 from lockstep.storage.postgres.forwarding import Forwarding
+from lockstep.storage.postgres.placing import SUBSCRIBE, Placing
 
 T = TypeVar("T")
 
@@ -54,7 +55,6 @@ _QUEUES_BY_PRIORITY = (
     "where ($1::text is null or q.namespace = $1) and ($2::text is null or q.task = $2) "
     "order by q.priority desc, q.name"
 )
-_SUBSCRIBE = "select * from lockstep.subscribe($1, $2, $3, $4::timestamptz, $5::text, $6::timestamptz)"
 _DUE_IN = "select lockstep.due_in($1::int[], $2::bigint[], $3::float8, $4::timestamptz)"
 _DUE_IN_LABELS = "select lockstep.due_in_labels($1::text[], $2::text[], $3::text[], $4::float8, $5::timestamptz)"
 _ACK_LEASES = "select * from lockstep.ack_leases($1::uuid[], $2::timestamptz)"
@@ -85,7 +85,7 @@ class _Claim:
     shared: bool
 
 
-class Delivery(Forwarding):
+class Delivery(Forwarding, Placing):
     expire_seconds_max: float
 
     async def push(self, batches: Sequence[Batch], *, lock_seconds: float | None = None) -> PushResult:
@@ -229,6 +229,8 @@ class Delivery(Forwarding):
             partition_id = await self._find_partition(queue, names, request.partition)
             if partition_id is None:
                 return []
+        if request.group in names.unplaced:
+            await self._place(names, request.group, partition_id)
         return [_Claim(index, queue, names.id, group_id, partition_id, request.group in names.shared)]
 
     async def _find_or_create_group(self, names: QueueNames, request: PopRequest) -> int:
@@ -237,7 +239,7 @@ class Delivery(Forwarding):
             subscription = request.subscription
             rows = await self.database.fetch(
                 "subscribe",
-                _SUBSCRIBE,
+                SUBSCRIBE,
                 names.id,
                 request.group,
                 subscription.mode,
@@ -246,6 +248,8 @@ class Delivery(Forwarding):
                 self.now(),
             )
             group_id = names.put_group(request.group, *rows[0])
+            if request.group in names.unplaced:
+                await self._place(names, request.group, seconds=self.slices_seconds_max)
         return group_id
 
     async def _filled(

@@ -28,7 +28,7 @@ _STALE_ATTEMPTS_MAX = 20
 
 _FIND_QUEUE = "select id, compression, encryption, max_size > 0 from lockstep.queue where name = $1"
 _FIND_PARTITION = "select id from lockstep.partition where queue_id = $1 and name = $2"
-_FIND_GROUP = "select id, mode from lockstep.consumer_group where queue_id = $1 and name = $2"
+_FIND_GROUP = "select id, mode, placed_upto is null from lockstep.consumer_group where queue_id = $1 and name = $2"
 
 
 class Shared:

@@ -73,6 +73,7 @@ class PostgresStore(
         self.slice_messages_max = config.slice_messages_max
         self.slice_partitions_max = config.slice_partitions_max
         self.expire_seconds_max = config.expire_seconds_max
+        self.slices_seconds_max = config.slices_seconds_max
         self._clock = clock
         self._breaker = breaker
         self._signals = Signals(self.database, self._memory_now)

@@ -101,6 +101,7 @@ declare
     _rest int[];
     _locked bigint[];
     _shared bigint[];
+    _unplaced bigint[];
 begin
     select array_agg(i order by i.partition_id, i.group_id, i.item) into _items
     from lockstep.expand_acks(_lease_ids, _partition_ids, _seqs, _transaction_ids, _groups, _statuses, _errors, _retry_ats) i;
@@ -114,7 +115,18 @@ begin
             _locked := _locked || _shared;
         end if;
     end if;
+    -- A message may be where its group has no cursor yet (group.sql).
+    if exists (select 1 from lockstep.consumer_group g where g.placed_upto is not null) then
+        _unplaced := array(
+            select p.id from unnest(_partition_ids, _groups) t (id, group_name)
+            join lockstep.partition p on p.id = t.id
+            join lockstep.consumer_group g on g.queue_id = p.queue_id and g.name = t.group_name and g.placed_upto is not null);
+        _locked := _locked || _unplaced;
+    end if;
     perform 1 from lockstep.partition p where p.id = any (_locked) order by p.id for no key update;
+    if _unplaced <> '{}' then
+        perform lockstep.place(p.queue_id, null, array_agg(p.id)) from lockstep.partition p where p.id = any (_unplaced) group by p.queue_id;
+    end if;
     for _of_cursor in
         select array_agg(i order by i.item) from unnest(_items) i where i.group_id is not null
         group by i.partition_id, i.group_id order by i.partition_id, i.group_id
@@ -203,6 +215,13 @@ declare
 begin
     select c.* into _held from lockstep.cursor c where c.partition_id = _partition_id and c.group_id = _group_id for no key update;
     select q.* into _queue from lockstep.consumer_group g join lockstep.queue q on q.id = g.queue_id where g.id = _group_id;
+    if not found then  -- deleted, or moved, in this moment
+        return query
+        select i.item, case when i.by_lease or i.lease_id is not null then 'lease_lost' else 'unresolvable' end, false, false, false, 0::bigint,
+               null::text, null::text, null::bigint, null::bigint
+        from unnest(_items) i;
+        return;
+    end if;
     select g.name into _group_name from lockstep.consumer_group g where g.id = _group_id;
     _live := _held.lease_id is not null and _held.due_at > _now;
     _acked := _held.acked;

@@ -172,8 +172,10 @@ create or replace function lockstep.is_takeable(_partition_id bigint, _seq bigin
     select exists (select 1 from lockstep.runs_between(_partition_id, _seq - 1, _seq))
        and not lockstep.is_under_lease(_partition_id, _seq, _now)
        and not exists (
-           select 1 from lockstep.cursor c join lockstep.consumer_group g on g.id = c.group_id and g.name = '__QUEUE_MODE__'
-           where c.partition_id = _partition_id and _seq <= c.acked
+           select 1 from lockstep.partition p
+           join lockstep.consumer_group g on g.queue_id = p.queue_id and g.name = '__QUEUE_MODE__'
+           cross join lateral lockstep.cursor_at(g, p.id) c
+           where p.id = _partition_id and _seq <= c.acked
              -- Of a shared group that is what was handed out; what of it is not done is in flight.
              and not exists (
                  select 1 from lockstep.delivery d
@@ -185,7 +187,7 @@ create or replace function lockstep.is_copy_done(_partition_id bigint, _seq bigi
     select exists (
         select 1 from lockstep.partition p
         join lockstep.consumer_group g on g.queue_id = p.queue_id and g.name = '__QUEUE_MODE__'
-        join lockstep.cursor c on c.partition_id = p.id and c.group_id = g.id
+        cross join lateral lockstep.cursor_at(g, p.id) c
         where p.id = _partition_id and _seq <= c.acked
           and not exists (
               select 1 from lockstep.delivery d
@@ -210,9 +212,9 @@ create or replace function lockstep.is_under_lease(_partition_id bigint, _seq bi
     -- All cursors of the partition, and then those with a lease: so that none is sought among all leases of the store.
     select exists (
         select 1 from (select c.* from lockstep.cursor c where c.partition_id = _partition_id offset 0) c
-        where c.lease_id is not null and c.due_at > _now and _seq > c.acked and _seq <= c.lease_to
+        where c.lease_id is not null and c.due_at > _now and _seq > c.acked and _seq <= c.lease_to and lockstep.is_group(c.group_id)
     ) or exists (
-        select 1 from lockstep.delivery d
+        select 1 from lockstep.delivery d join lockstep.consumer_group g on g.id = d.group_id
         where d.partition_id = _partition_id and d.lease_id is not null and d.due_at > _now and _seq between d.from_seq and d.to_seq
     )
 $$;

@@ -22,7 +22,8 @@ begin
             using errcode = 'LS007';
     end if;
     insert into lockstep.deleted_queue (id, name, deleted_at) values (_queue_id, _queue, coalesce(_at, clock_timestamp()));
-    delete from lockstep.consumer_group g where g.queue_id = _queue_id;
+    with gone as (delete from lockstep.consumer_group g where g.queue_id = _queue_id returning g.id)
+    delete from lockstep.missing_cursor m where m.group_id in (select g.id from gone g);
     delete from lockstep.subscription s where s.queue_id = _queue_id;
     delete from lockstep.spark_position p where p.queue_id = _queue_id;
     delete from lockstep.queue q where q.id = _queue_id;
@@ -103,6 +104,7 @@ begin
     delete from lockstep.spark_position p where p.queue_id = _queue_id;
     delete from lockstep.subscription s where s.queue_id = _queue_id;
     delete from lockstep.depth d where d.queue_id = _queue_id;
+    delete from lockstep.deleted_group d where d.queue_id = _queue_id;
     delete from lockstep.deleted_queue d where d.id = _queue_id;
     return false;
 end $$;

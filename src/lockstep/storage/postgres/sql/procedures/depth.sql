@@ -7,7 +7,12 @@
 -- Pending messages of a queue: the lag of its furthest-behind group, or all that is stored if it has no group.
 create or replace function lockstep.pending(_queue_id int) returns bigint language sql stable as $$
     select coalesce(max(t.pending) filter (where t.group_id <> 0), max(t.pending) filter (where t.group_id = 0), 0)::bigint
-    from (select d.group_id, sum(d.pending) as pending from lockstep.depth d where d.queue_id = _queue_id group by d.group_id) t
+    from (
+        select d.group_id, sum(d.pending) as pending from lockstep.depth d
+        -- Whoever saw a group that was deleted meanwhile may have counted for it.
+        where d.queue_id = _queue_id and (d.group_id = 0 or exists (select 1 from lockstep.consumer_group g where g.id = d.group_id))
+        group by d.group_id
+    ) t
 $$;
 
 -- Counts cursors that moved: for each, group, partition and the two places.
@@ -33,38 +38,37 @@ begin
         delete from lockstep.depth d where d.queue_id = _queue_id;
         return;
     end if;
-    perform lockstep.lock_places(_queue_id, null);
+    perform lockstep.lock_places(_queue_id);
     delete from lockstep.depth d where d.queue_id = _queue_id;
     insert into lockstep.depth (queue_id, group_id, slot, pending)
     select _queue_id, c.group_id, c.slot, c.pending from lockstep.counted(_queue_id) c;
 end $$;
 
--- Locks partitions, cursors and what is in flight, in this order, of a queue whose row is locked: of one partition, or of all,
--- which a queue with a max_size always needs, because its counts are computed anew (recount) afterwards.
-create or replace function lockstep.lock_places(_queue_id int, _partition_id bigint) returns void language plpgsql as $$
+-- Locks all partitions, cursors and what is in flight, in this order, of a queue whose row is locked.
+create or replace function lockstep.lock_places(_queue_id int) returns void language plpgsql as $$
 begin
-    if exists (select 1 from lockstep.queue q where q.id = _queue_id and q.max_size > 0) then
-        _partition_id := null;
-    end if;
     -- By a range, and not by one value: so that the index on both is used, and not the whole of the one by id.
     perform 1 from lockstep.partition p
-    where p.queue_id between _queue_id and _queue_id and p.id = coalesce(_partition_id, p.id)
+    where p.queue_id between _queue_id and _queue_id and p.id > 0
     order by p.queue_id, p.id for no key update;
     perform 1 from lockstep.cursor c join lockstep.partition p on p.id = c.partition_id
-    where p.queue_id between _queue_id and _queue_id and p.id = coalesce(_partition_id, p.id)
+    where p.queue_id between _queue_id and _queue_id and p.id > 0
     order by p.queue_id, c.partition_id, c.group_id for no key update of c;
     -- What ends whole leases holds no cursor.
     perform 1 from lockstep.delivery d join lockstep.partition p on p.id = d.partition_id
-    where p.queue_id between _queue_id and _queue_id and p.id = coalesce(_partition_id, p.id)
+    where p.queue_id between _queue_id and _queue_id and p.id > 0
     order by p.queue_id, d.partition_id, d.group_id, d.from_seq for no key update of d;
 end $$;
 
--- What the counts of a queue should be.
+-- What the counts of a queue should be. A cursor that is missing counts as at the start, or, where its group began at the end,
+-- as at the end (group.sql).
 create or replace function lockstep.counted(_queue_id int) returns table (group_id int, slot smallint, pending bigint) language sql stable as $$
     select 0, 0::smallint, coalesce(sum(lockstep.lag(p.id, lockstep.start_of(p.id))), 0)::bigint
     from lockstep.partition p where p.queue_id = _queue_id
     union all
-    select g.id, 0::smallint, coalesce(sum(lockstep.behind(c)), 0)::bigint
+    select g.id, 0::smallint, coalesce(sum(case
+               when c.partition_id is not null then lockstep.behind(c)
+               when g.begins <> 'end' then lockstep.lag(p.id, lockstep.start_of(p.id)) end), 0)::bigint
     from lockstep.consumer_group g
     left join lockstep.partition p on p.queue_id = g.queue_id
     left join lockstep.cursor c on c.partition_id = p.id and c.group_id = g.id

@@ -237,7 +237,8 @@ begin
     );
     _next := case when cardinality(_ids) = _partitions then _ids[_partitions] end;
     _ids := array(
-        select distinct c.partition_id from unnest(_ids) t (id) join lockstep.cursor c on c.partition_id = t.id
+        select distinct c.partition_id from unnest(_ids) t (id)
+        cross join lateral lockstep.cursors_at(_one.id, t.id) c
         where (c.due_at < 'infinity' and not (c.lease_id is not null and c.due_at > _now)
                and lockstep.is_head_expired(c.partition_id, c.acked, _one, _now))
            or exists (select 1 from lockstep.shared_expired(c, _one, _now))
@@ -248,8 +249,10 @@ begin
     _targets := lockstep.dead_targets(_ids);
     _locked := lockstep.lock_to_prune(_ids || _targets);
     _ids := array(select i from unnest(_ids) i where i = any (_locked) and lockstep.dead_targets(array[i]) <@ _locked);
+    perform lockstep.place(_one.id, null, _ids);
     for _cursor in
         select c.* from lockstep.cursor c join lockstep.partition p on p.id = c.partition_id
+        join lockstep.consumer_group g on g.id = c.group_id
         where c.partition_id = any (_ids) and p.queue_id = _one.id
         order by c.partition_id, c.group_id for no key update of c
     loop

@@ -1,110 +1,509 @@
 -- Groups: where they begin, where they are moved, how they go.
--- Locks, in all of them: the queue row, then its partition rows (by id), then cursor rows.
+--
+-- A group is there as soon as its row is committed, whatever the number of partitions. Its cursors are made in slices: by its
+-- pops, by a duty, and by whoever pushes to a partition without one. What holds while some are missing:
+--
+-- 1. A group that lacks a cursor is at the place in that partition where it began (begin_of): the first stored message, the
+--    last one created up to a time, a seq, or the end. lockstep.cursor_at shows that place as if it were a cursor.
+-- 2. Whoever adds messages to a partition first locks it, then looks which groups lack a cursor there, and makes those before
+--    its own messages. So the end of a partition without a cursor is still where it was when the group was committed: `new`
+--    misses nothing that was pushed after it, and shows nothing that was committed before. A push that was on its way when the
+--    group was committed, and did not see it, holds its partition until it commits: the cursor comes after it.
+-- 3. Who removes messages does not change these places: a place is before the first stored message that follows it.
+--    Completed retention asks what all groups have done: it never overlaps with the commit of a new group (completion_lock).
+-- 4. The partitions that lack a cursor are those that were committed before the group and were not reached yet (placed_upto),
+--    and those that somebody held when it was their turn (lockstep.missing_cursor). Who creates a partition holds the queue row
+--    in share mode and then makes a cursor for every group it sees (resolve.sql). If such a transaction was open when the group
+--    was committed, the group is not fenced: at the end it takes the queue row for a moment and goes over all partitions again.
+-- 5. A slice waits for nobody, and two slices of one group never overlap: they lock the group's row.
+--
+-- Moving a whole group is to begin it anew: the row gets another id, the cursors of the old id mean nothing from then on, so all
+-- partitions move at once. A deleted group, and a moved one under its old id, is in lockstep.deleted_group until its cursors
+-- are removed. Whoever reads cursors joins their group: what is left of a deleted one has none.
+--
+-- In a queue with a max_size a group that lacks cursors is counted as if they were at the start, or at the end if it began
+-- there; whoever makes one counts the difference. It is never counted as less than it has.
+--
+-- Locks: the queue row, then the completion lock, then the group's row, then partition rows (by id), then cursor rows. A slice
+-- has the group's row first, and only tries the others. Indexes: consumer_group_unplaced, partition_queue, segment_queue, cursor_pkey.
 
--- Creates a group on a queue, unless it is there; returns its id and mode. A stored subscription wins over the given one; a
--- mode that is not given is the queue's. A mode that the group does not have is for the caller to refuse.
--- With the queue row locked no partition appears; with the partitions locked no push is in flight that would not
--- see the new cursors: no wake-up is lost.
+-- Where a group that lacks its cursor in a partition is.
+create or replace function lockstep.begin_of(_group lockstep.consumer_group, _partition_id bigint) returns bigint language sql stable as $$
+    select case _group.begins
+        when 'start' then lockstep.start_of(_partition_id)
+        when 'end' then lockstep.last_seq(_partition_id)
+        when 'time' then lockstep.seq_at(_partition_id, _group.begins_at, false)
+        else least(greatest(_group.begins_seq - 1, lockstep.start_of(_partition_id)), lockstep.last_seq(_partition_id)) end
+$$;
+
+-- The cursor of a group in a partition, or what stands for it while it is missing.
+create or replace function lockstep.cursor_at(_group lockstep.consumer_group, _partition_id bigint) returns setof lockstep.cursor language sql stable as $$
+    select c.* from lockstep.cursor c where c.partition_id = _partition_id and c.group_id = _group.id
+    union all
+    select _partition_id, _group.id, b.acked, lockstep.due_at(_partition_id, b.acked, q.delay_seconds, q.window_seconds, _group.begun_at),
+           null, null, null, 0, lockstep.consumed_before(_group.replaces, _partition_id)
+    from lockstep.queue q
+    cross join lateral (select lockstep.begin_of(_group, _partition_id) as acked offset 0) b
+    where _group.placed_upto is not null and q.id = _group.queue_id
+      and not exists (select 1 from lockstep.cursor c where c.partition_id = _partition_id and c.group_id = _group.id)
+$$;
+
+-- All cursors of a partition's groups, with what stands for missing ones, and without what is left of deleted groups.
+create or replace function lockstep.cursors_at(_queue_id int, _partition_id bigint) returns setof lockstep.cursor language sql stable as $$
+    select c.* from lockstep.consumer_group g cross join lateral lockstep.cursor_at(g, _partition_id) c where g.queue_id = _queue_id
+$$;
+
+-- When a group last completed something in a partition under the ids that it had before it was moved.
+create or replace function lockstep.consumed_before(_replaced int[], _partition_id bigint) returns timestamptz language sql stable as $$
+    select max(c.consumed_at) from lockstep.cursor c where c.partition_id = _partition_id and c.group_id = any (_replaced)
+$$;
+
+-- Makes the cursors that the group, or every group of the queue, lacks in locked partitions; returns how many. The caller has
+-- already stored what begins with _first_seqs, and the new cursors stay before that.
+create or replace function lockstep.place(
+    _queue_id int, _group_id int, _partition_ids bigint[], _first_seqs bigint[] default null, _not_before timestamptz default null
+) returns int language plpgsql as $$
+declare
+    _limited boolean;
+    _group_ids int[];
+    _made bigint[];
+    _acked bigint[];
+begin
+    if not exists (select 1 from lockstep.consumer_group g where g.queue_id = _queue_id and g.placed_upto is not null) then
+        return 0;
+    end if;
+    with made as (
+        insert into lockstep.cursor (partition_id, group_id, acked, due_at, consumed_at)
+        select t.id, g.id, b.acked, case
+                   when q.delay_seconds + q.window_seconds > 0 or _first_seqs is not null
+                   then lockstep.due_at(t.id, b.acked, q.delay_seconds, q.window_seconds, coalesce(_not_before, g.begun_at))
+                   when lockstep.last_stored(t.id) > b.acked then coalesce(_not_before, g.begun_at) end,
+               case when g.replaces <> '{}' then lockstep.consumed_before(g.replaces, t.id) end
+        from lockstep.queue q
+        join lockstep.consumer_group g on g.queue_id = q.id and g.placed_upto is not null and g.id = coalesce(_group_id, g.id)
+        cross join unnest(_partition_ids, _first_seqs) t (id, first_seq)
+        cross join lateral (select least(lockstep.begin_of(g, t.id), t.first_seq - 1) as acked offset 0) b
+        where q.id = _queue_id
+          and not exists (select 1 from lockstep.cursor c where c.partition_id = t.id and c.group_id = g.id)
+        order by t.id, g.id
+        on conflict do nothing
+        returning group_id, partition_id, acked
+    )
+    select array_agg(m.group_id), array_agg(m.partition_id), array_agg(m.acked) into _group_ids, _made, _acked from made m;
+    select q.max_size > 0 into _limited from lockstep.queue q where q.id = _queue_id;
+    if _limited and _made is not null then
+        perform lockstep.count_moves(array_agg(t.group_id), array_agg(t.partition_id), array_agg(0::bigint), array_agg(t.acked))
+        from unnest(_group_ids, _made, _acked) t (group_id, partition_id, acked)
+        join lockstep.consumer_group g on g.id = t.group_id and g.begins <> 'end';
+    end if;
+    return coalesce(cardinality(_made), 0);
+end $$;
+
+-- Held for a moment by whoever commits a new group or moves one, and shared by whoever removes what all groups have completed.
+create or replace function lockstep.completion_lock(_queue_id int, _shared boolean) returns void language plpgsql as $$
+begin
+    if _shared then
+        perform pg_advisory_xact_lock_shared(1819239271, _queue_id);
+    else
+        perform pg_advisory_xact_lock(1819239271, _queue_id);
+    end if;
+end $$;
+
+-- Locks what must stay while a group begins. _fenced: nobody is creating partitions of the queue. It does not wait for who is,
+-- unless the queue has a max_size, whose counts must stay.
+create or replace function lockstep.lock_to_begin(_queue_id int, out _queue lockstep.queue, out _fenced boolean) language plpgsql as $$
+begin
+    select q.* into _queue from lockstep.queue q where q.id = _queue_id for no key update skip locked;
+    _fenced := found;
+    if not _fenced then
+        -- It is not deleted, and gets no max_size.
+        select q.* into _queue from lockstep.queue q where q.id = _queue_id for key share;
+        if _queue.max_size > 0 then
+            select q.* into _queue from lockstep.queue q where q.id = _queue_id for no key update;
+            _fenced := true;
+        end if;
+    end if;
+    if _queue.id is null then
+        raise exception 'the queue is gone' using errcode = 'LS001';
+    end if;
+    perform lockstep.completion_lock(_queue_id, false);
+end $$;
+
+-- Makes the row of a group that begins now; returns its id, or null if there is a group of this name.
+create or replace function lockstep.begin_group(
+    _queue lockstep.queue, _fenced boolean, _group text, _created_at timestamptz, _mode text,
+    _begins text, _begins_at timestamptz, _begins_seq bigint, _replaces int[], _now timestamptz
+) returns int language plpgsql as $$
+declare
+    _id int;
+begin
+    -- What is created from now on may have a time before one that is still to come.
+    if _begins = 'time' and _begins_at >= _now then
+        _begins := 'end';
+    end if;
+    insert into lockstep.consumer_group (
+        queue_id, name, created_at, mode, begins, begins_at, begins_seq, begun_at, placed_upto, sought_upto, fenced, replaces
+    ) values (
+        _queue.id, _group, _created_at, _mode, _begins, _begins_at, _begins_seq, _now, 0, 9223372036854775807, _fenced, _replaces
+    ) on conflict do nothing returning id into _id;
+    if found and _queue.max_size > 0 then
+        insert into lockstep.depth (queue_id, group_id, slot, pending)
+        select _queue.id, _id, 0, case when _begins = 'end' then 0 else coalesce(sum(d.pending), 0) end
+        from lockstep.depth d where d.queue_id = _queue.id and d.group_id = 0;
+    end if;
+    return _id;
+end $$;
+
+-- Creates a group on a queue, unless it is there; returns its id and mode, and whether it has all its cursors. A stored
+-- subscription wins over the given one; a mode that is not given is the queue's. A mode that the group does not have is for the
+-- caller to refuse.
 create or replace function lockstep.subscribe(
-    _queue_id int, _group text, _mode text, _from_at timestamptz, _given_mode text, _at timestamptz, out _group_id int, out _group_mode text
+    _queue_id int, _group text, _mode text, _from_at timestamptz, _given_mode text, _at timestamptz,
+    out _group_id int, out _group_mode text, out _placed boolean
 ) language plpgsql as $$
 declare
     _now timestamptz := coalesce(_at, clock_timestamp());
-    _queue lockstep.queue;
+    _locked record;
 begin
-    select g.id, g.mode into _group_id, _group_mode from lockstep.consumer_group g where g.queue_id = _queue_id and g.name = _group;
-    if found then
-        return;
+    for _attempt in 1 .. 20 loop
+        select g.id, g.mode, g.placed_upto is null into _group_id, _group_mode, _placed
+        from lockstep.consumer_group g where g.queue_id = _queue_id and g.name = _group;
+        exit when found;
+        select * into _locked from lockstep.lock_to_begin(_queue_id);
+        select g.id, g.mode, g.placed_upto is null into _group_id, _group_mode, _placed
+        from lockstep.consumer_group g where g.queue_id = _queue_id and g.name = _group;
+        exit when found;
+        if _group = '__QUEUE_MODE__' then
+            _mode := 'all';
+        else
+            insert into lockstep.subscription as s (queue_id, group_name, mode, from_at, created_at)
+            values (_queue_id, _group, _mode, _from_at, _now) on conflict do nothing;
+            -- Used again, `new` means: since it was first subscribed.
+            select case when s.mode = 'new' and s.created_at < _now then 'from' else s.mode end,
+                   case when s.mode = 'new' then s.created_at else s.from_at end
+            into _mode, _from_at
+            from lockstep.subscription s where s.queue_id = _queue_id and s.group_name = _group;
+        end if;
+        _group_mode := coalesce(_given_mode, (_locked._queue).group_mode);
+        _group_id := lockstep.begin_group(
+            _locked._queue, _locked._fenced, _group, _now, _group_mode,
+            case _mode when 'new' then 'end' when 'from' then 'time' else 'start' end,
+            -- What was created at the time is seen, so the last that is not is a microsecond older.
+            _from_at - interval '1 microsecond', null, '{}', _now);
+        _placed := false;
+        exit when _group_id is not null;
+    end loop;
+    if _group_id is null then
+        raise exception 'the group kept changing' using errcode = 'LS001';
     end if;
-    select q.* into _queue from lockstep.queue q where q.id = _queue_id for no key update;
-    if not found then
-        raise exception 'the queue is gone' using errcode = 'LS001';
-    end if;
-    select g.id, g.mode into _group_id, _group_mode from lockstep.consumer_group g where g.queue_id = _queue_id and g.name = _group;
-    if found then
-        return;
-    end if;
-    if _group = '__QUEUE_MODE__' then
-        _mode := 'all';
-    else
-        insert into lockstep.subscription as s (queue_id, group_name, mode, from_at, created_at)
-        values (_queue_id, _group, _mode, _from_at, _now) on conflict do nothing;
-        -- Used again, `new` means: since it was first subscribed.
-        select case when s.mode = 'new' and s.created_at < _now then 'from' else s.mode end,
-               case when s.mode = 'new' then s.created_at else s.from_at end
-        into _mode, _from_at
-        from lockstep.subscription s where s.queue_id = _queue_id and s.group_name = _group;
-    end if;
-    -- By a range, and not by one value: so that the index on both is used, and not the whole of the one by id.
-    perform 1 from lockstep.partition p
-    where p.queue_id between _queue_id and _queue_id and p.id > 0 order by p.queue_id, p.id for no key update;
-    insert into lockstep.consumer_group (queue_id, name, created_at, mode)
-    values (_queue_id, _group, _now, coalesce(_given_mode, _queue.group_mode)) returning id, mode into _group_id, _group_mode;
-    insert into lockstep.cursor (partition_id, group_id, acked, due_at)
-    select t.id, _group_id, t.acked, lockstep.due_at(t.id, t.acked, _queue.delay_seconds, _queue.window_seconds, _now)
-    from (
-        select p.id, case _mode
-            when 'new' then lockstep.last_seq(p.id)
-            when 'from' then lockstep.seq_at(p.id, _from_at, true)
-            else lockstep.start_of(p.id) end as acked
-        from lockstep.partition p where p.queue_id = _queue_id
-    ) t;
-    perform lockstep.recount(_queue_id);
 end $$;
 
--- Moves a group's cursors, on all partitions of its queue or one; returns how many there are.
-create or replace function lockstep.seek(_group_id int, _partition_id bigint, _kind text, _time timestamptz, _seq bigint, _at timestamptz)
-returns int language plpgsql as $$
+-- Makes some of the cursors that a group lacks: at most _partitions, first where there is something, while nothing is due for
+-- it; with _partition_id that one first. What somebody holds is left for later. _due: there is something for a pop. _more: the next
+-- slice goes on at once; without it, and without _placed, somebody's transaction is in the way.
+create or replace function lockstep.place_slice(
+    _group_id int, _partition_id bigint, _partitions int, _at timestamptz, out _made int, out _due boolean, out _more boolean, out _placed boolean
+) language plpgsql as $$
 declare
     _now timestamptz := coalesce(_at, clock_timestamp());
-    _queue lockstep.queue;
-    _moved int;
+    _group lockstep.consumer_group;
+    _ids bigint[];
+    _missing bigint[];
+    _locked bigint[];
+    _end record;
 begin
-    select q.* into _queue from lockstep.consumer_group g join lockstep.queue q on q.id = g.queue_id where g.id = _group_id
-    for no key update of q;
+    _made := 0;
+    _more := false;
+    select g.* into _group from lockstep.consumer_group g where g.id = _group_id;
+    _placed := _group.placed_upto is null;
+    if _placed then
+        return;
+    end if;
+    if _partition_id is not null then
+        _locked := array(select p.id from lockstep.partition p where p.id = _partition_id and p.queue_id = _group.queue_id for no key update skip locked);
+        _made := lockstep.place(_group.queue_id, _group_id, _locked);
+    end if;
+    _due := exists (select 1 from lockstep.cursor c where c.group_id = _group_id and c.due_at <= _now);
+    select g.* into _group from lockstep.consumer_group g where g.id = _group_id and g.placed_upto is not null for no key update skip locked;
+    if not found then
+        return;  -- somebody else is at it
+    end if;
+    if not _due and _group.begins <> 'end' and _group.sought_upto > 0 then
+        select s._ids, s._next into _locked, _group.sought_upto from lockstep.seek_unplaced(_group, _partitions) s;
+        _made := _made + lockstep.place(_group.queue_id, _group_id, _locked);
+        _partitions := _partitions - coalesce(cardinality(_locked), 0);
+    end if;
+    _ids := array(
+        -- By a range, and not by one value: so that the index on both is used, and not the whole of the one by id.
+        select p.id from lockstep.partition p where p.queue_id between _group.queue_id and _group.queue_id and p.id > _group.placed_upto
+        order by p.queue_id, p.id limit greatest(_partitions, 1));
+    if _ids <> '{}' then
+        _missing := array(
+            select t.id from unnest(_ids) t (id)
+            where not exists (select 1 from lockstep.cursor c where c.partition_id = t.id and c.group_id = _group_id));
+        _locked := array(select p.id from lockstep.partition p where p.id = any (_missing) order by p.id for no key update skip locked);
+        _made := _made + lockstep.place(_group.queue_id, _group_id, _locked);
+        if cardinality(_locked) < cardinality(_missing) then
+            insert into lockstep.missing_cursor (group_id, partition_id)
+            select _group_id, t.id from unnest(_missing) t (id) where t.id <> all (_locked) on conflict do nothing;
+        end if;
+        _group.placed_upto := _ids[cardinality(_ids)];
+    end if;
+    _more := cardinality(_ids) >= greatest(_partitions, 1);
+    if not _more then
+        select * into _end from lockstep.end_placing(_group, _partitions);
+        _made := _made + _end._made;
+        _more := _end._more;
+        _placed := _end._placed;
+        if _placed then
+            _group.placed_upto := null;
+            _group.sought_upto := null;
+            _group.replaces := '{}';
+        elsif _end._fenced then
+            _group.fenced := true;
+            _group.placed_upto := 0;
+        end if;
+    end if;
+    update lockstep.consumer_group g
+    set placed_upto = _group.placed_upto, sought_upto = _group.sought_upto, fenced = _group.fenced, replaces = _group.replaces where g.id = _group_id;
+    _due := _due or exists (select 1 from lockstep.cursor c where c.group_id = _group_id and c.due_at <= _now);
+end $$;
+
+-- Locks partitions that have something for a group, and lack its cursor, newest segments first. _next: segments from this one
+-- on were searched.
+create or replace function lockstep.seek_unplaced(_group lockstep.consumer_group, _partitions int, out _ids bigint[], out _next bigint) language plpgsql as $$
+declare
+    _segment record;
+    _found bigint[] := '{}';
+    _looked int := 0;
+begin
+    _next := 0;
+    for _segment in
+        select s.id, s.created_at, s.partition_ids from lockstep.segment s
+        where s.queue_id = _group.queue_id and s.id < _group.sought_upto order by s.id desc limit 1000
+    loop
+        exit when _group.begins = 'time' and _segment.created_at <= _group.begins_at;
+        _next := _segment.id;
+        _looked := _looked + 1;
+        _found := _found || array(
+            select distinct t.id from unnest(_segment.partition_ids) t (id)
+            where not exists (select 1 from lockstep.cursor c where c.partition_id = t.id and c.group_id = _group.id)
+            limit _partitions - cardinality(_found));
+        exit when cardinality(_found) >= _partitions;
+    end loop;
+    _ids := array(select p.id from lockstep.partition p where p.id = any (_found) order by p.id for no key update skip locked);
+    if cardinality(_found) >= _partitions and _ids <> '{}' then
+        _next := _next + 1;  -- there may be more in the last one
+    elsif _looked < 1000 and cardinality(_found) < _partitions then
+        _next := 0;
+    end if;
+end $$;
+
+-- What is to do when all partitions were gone over: those that were held then; and, if partitions may have been committed
+-- meanwhile that nobody gave a cursor, all of them once more, for which it is _fenced now. _placed: nothing is left to do.
+create or replace function lockstep.end_placing(
+    _group lockstep.consumer_group, _partitions int, out _made int, out _more boolean, out _fenced boolean, out _placed boolean
+) language plpgsql as $$
+declare
+    _locked bigint[];
+begin
+    _locked := array(
+        select p.id from lockstep.missing_cursor m join lockstep.partition p on p.id = m.partition_id
+        where m.group_id = _group.id order by p.id limit greatest(_partitions, 1) for no key update of p skip locked);
+    _made := lockstep.place(_group.queue_id, _group.id, _locked);
+    delete from lockstep.missing_cursor m
+    where m.group_id = _group.id
+      and (m.partition_id = any (_locked) or not exists (select 1 from lockstep.partition p where p.id = m.partition_id));
+    _placed := false;
+    _fenced := false;
+    _more := cardinality(_locked) >= greatest(_partitions, 1);
+    if _more or exists (select 1 from lockstep.missing_cursor m where m.group_id = _group.id) then
+        return;
+    end if;
+    if _group.fenced then
+        _placed := true;
+        return;
+    end if;
+    perform 1 from lockstep.queue q where q.id = _group.queue_id for no key update skip locked;
+    _fenced := found;
+    _more := found;
+end $$;
+
+-- Moves a group's cursor in one partition, or begins the group anew at another place; returns how many cursors it has there.
+-- With the kind `current`, which lets go of what was leased or failed, a whole group is for seek_current.
+create or replace function lockstep.seek(
+    _group_id int, _partition_id bigint, _kind text, _time timestamptz, _seq bigint, _at timestamptz, out _moved int, out _new_id int
+) language plpgsql as $$
+declare
+    _now timestamptz := coalesce(_at, clock_timestamp());
+    _group lockstep.consumer_group;
+    _locked record;
+begin
+    select g.* into _group from lockstep.consumer_group g where g.id = _group_id;
+    if _partition_id is not null and found then
+        perform lockstep.seek_partition(_group, _partition_id, _kind, _time, _seq, _now);
+        _moved := 1;
+        _new_id := _group_id;
+        return;
+    end if;
+    select * into _locked from lockstep.lock_to_begin(_group.queue_id);
+    delete from lockstep.consumer_group g where g.id = _group_id returning g.* into _group;
     if not found then
         raise exception 'the group is gone' using errcode = 'LS001';
     end if;
-    perform lockstep.lock_places(_queue.id, _partition_id);
+    perform lockstep.bury_group(_group, _now);
+    _new_id := lockstep.begin_group(
+        _locked._queue, _locked._fenced, _group.name, _group.created_at, _group.mode, _kind, _time, _seq,
+        _group_id || case when _group.placed_upto is null then '{}' else _group.replaces end, _now);
+    -- What refers to it goes with it. A sample that is being taken has the sums, and finds the group afterwards.
+    update lockstep.spark_lease l set group_id = _new_id where l.group_id = _group_id;
+    update lockstep.sample_sum s set group_id = _new_id
+    where s.ctid = any (array(
+        select o.ctid from lockstep.sample_sum o where o.queue_id = _group.queue_id and o.group_id = _group_id for update skip locked));
+    _moved := (select count(*) from lockstep.partition p where p.queue_id = _group.queue_id);
+end $$;
+
+-- The part of seek that is about one partition.
+create or replace function lockstep.seek_partition(
+    _group lockstep.consumer_group, _partition_id bigint, _kind text, _time timestamptz, _seq bigint, _now timestamptz
+) returns void language plpgsql as $$
+declare
+    _queue lockstep.queue;
+    _before bigint;
+begin
+    perform 1 from lockstep.partition p where p.id = _partition_id for no key update;
+    perform lockstep.place(_group.queue_id, _group.id, array[_partition_id]);
+    perform 1 from lockstep.cursor c where c.partition_id = _partition_id and c.group_id = _group.id for no key update;
+    perform 1 from lockstep.delivery d where d.partition_id = _partition_id and d.group_id = _group.id order by d.from_seq for no key update;
+    select q.* into _queue from lockstep.consumer_group g join lockstep.queue q on q.id = g.queue_id where g.id = _group.id;
+    if not found then
+        raise exception 'the group is gone' using errcode = 'LS001';
+    end if;
+    _before := (select lockstep.behind(c) from lockstep.cursor c where c.partition_id = _partition_id and c.group_id = _group.id);
+    _group.begins := _kind;
+    _group.begins_at := _time;
+    _group.begins_seq := _seq;
     update lockstep.cursor c
     set acked = t.acked, attempts = 0, lease_id = null, lease_to = null, leased_at = null,
         due_at = lockstep.due_at(c.partition_id, t.acked, _queue.delay_seconds, _queue.window_seconds, _now)
     from (
-        select c.partition_id, case _kind
-            when 'start' then lockstep.start_of(c.partition_id)
-            when 'end' then lockstep.last_seq(c.partition_id)
-            when 'time' then lockstep.seq_at(c.partition_id, _time, false)
-            when 'seq' then least(greatest(_seq - 1, lockstep.start_of(c.partition_id)), lockstep.last_seq(c.partition_id))
-            else c.acked end as acked
-        from lockstep.partition p join lockstep.cursor c on c.partition_id = p.id and c.group_id = _group_id
-        where p.queue_id = _queue.id and p.id = coalesce(_partition_id, p.id)
+        select case when _kind = 'current' then o.acked else lockstep.begin_of(_group, _partition_id) end as acked
+        from lockstep.cursor o where o.partition_id = _partition_id and o.group_id = _group.id
     ) t
-    where c.partition_id = t.partition_id and c.group_id = _group_id;
-    get diagnostics _moved = row_count;
-    perform lockstep.shared_seek(_group_id, _queue.id, _partition_id, _kind = 'current', _now);
-    perform lockstep.recount(_queue.id);
-    return _moved;
+    where c.partition_id = _partition_id and c.group_id = _group.id;
+    perform lockstep.shared_seek(_group.id, array[_partition_id], _kind = 'current', _now);
+    -- A later statement, which sees a max_size that was just set (depth.sql).
+    insert into lockstep.depth as d (queue_id, group_id, slot, pending)
+    select q.id, _group.id, 1 + pg_backend_pid() % 16, lockstep.behind(c) - _before
+    from lockstep.queue q join lockstep.cursor c on c.partition_id = _partition_id and c.group_id = _group.id
+    where q.id = _group.queue_id and q.max_size > 0
+    on conflict (queue_id, group_id, slot) do update set pending = d.pending + excluded.pending;
 end $$;
 
--- Removes a group from a queue; returns how many cursors went.
-create or replace function lockstep.delete_group(_queue_id int, _group text, _forget_subscription boolean) returns int language plpgsql as $$
+-- Lets go of what a group has leased or failed, in the next partitions after a place; returns the last of them, null if there
+-- were none. Cursors that are missing have nothing.
+create or replace function lockstep.seek_current(_group_id int, _after bigint, _partitions int, _at timestamptz) returns bigint language plpgsql as $$
 declare
-    _group_id int;
-    _deleted int := 0;
+    _now timestamptz := coalesce(_at, clock_timestamp());
+    _queue lockstep.queue;
+    _ids bigint[];
+    _busy bigint[];
 begin
-    perform 1 from lockstep.queue q where q.id = _queue_id for no key update;
-    perform lockstep.lock_places(_queue_id, null);
-    delete from lockstep.consumer_group g where g.queue_id = _queue_id and g.name = _group returning g.id into _group_id;
+    select q.* into _queue from lockstep.consumer_group g join lockstep.queue q on q.id = g.queue_id where g.id = _group_id;
+    if not found then
+        raise exception 'the group is gone' using errcode = 'LS001';
+    end if;
+    _ids := array(
+        select p.id from lockstep.partition p where p.queue_id between _queue.id and _queue.id and p.id > _after
+        order by p.queue_id, p.id limit _partitions);
+    _busy := array(
+        select t.id from unnest(_ids) t (id)
+        where exists (
+            select 1 from lockstep.cursor c
+            where c.partition_id = t.id and c.group_id = _group_id and (c.due_at is not null or c.attempts > 0 or c.lease_id is not null))
+           or exists (select 1 from lockstep.delivery d where d.partition_id = t.id and d.group_id = _group_id));
+    perform 1 from lockstep.partition p where p.id = any (_busy) order by p.id for no key update;
+    perform 1 from lockstep.cursor c where c.partition_id = any (_busy) and c.group_id = _group_id order by c.partition_id for no key update;
+    perform 1 from lockstep.delivery d where d.partition_id = any (_busy) and d.group_id = _group_id
+    order by d.partition_id, d.from_seq for no key update;
+    update lockstep.cursor c
+    set attempts = 0, lease_id = null, lease_to = null, leased_at = null,
+        due_at = lockstep.due_at(c.partition_id, c.acked, _queue.delay_seconds, _queue.window_seconds, _now)
+    where c.partition_id = any (_busy) and c.group_id = _group_id;
+    perform lockstep.shared_seek(_group_id, _busy, true, _now);
+    return _ids[cardinality(_ids)];
+end $$;
+
+-- Removes a group from a queue; its cursors go in slices. Says how many it had, and under which id; null if there was none.
+create or replace function lockstep.delete_group(
+    _queue_id int, _group text, _forget_subscription boolean, _at timestamptz, out _deleted int, out _deleted_id int
+) language plpgsql as $$
+declare
+    _gone lockstep.consumer_group;
+begin
+    _deleted := 0;
+    delete from lockstep.consumer_group g where g.queue_id = _queue_id and g.name = _group returning g.* into _gone;
     if found then
-        delete from lockstep.cursor c using lockstep.partition p
-        where p.queue_id = _queue_id and c.partition_id = p.id and c.group_id = _group_id;
-        get diagnostics _deleted = row_count;
-        delete from lockstep.delivery d using lockstep.partition p
-        where p.queue_id = _queue_id and d.partition_id = p.id and d.group_id = _group_id;
+        perform lockstep.bury_group(_gone, coalesce(_at, clock_timestamp()));
+        _deleted := (select count(*) from lockstep.partition p where p.queue_id = _queue_id);
+        _deleted_id := _gone.id;
     end if;
     if _forget_subscription then
         delete from lockstep.subscription s where s.queue_id = _queue_id and s.group_name = _group;
     end if;
-    perform lockstep.recount(_queue_id);
-    return _deleted;
 end $$;
+
+-- Leaves the cursors of a group whose row is gone to be removed in slices.
+create or replace function lockstep.bury_group(_group lockstep.consumer_group, _now timestamptz) returns void language sql as $$
+    insert into lockstep.deleted_group (id, queue_id, deleted_at) values (_group.id, _group.queue_id, _now);
+    delete from lockstep.missing_cursor m where m.group_id = _group.id;
+    delete from lockstep.depth d where d.queue_id = _group.queue_id and d.group_id = _group.id;
+$$;
+
+-- Removes cursors of a deleted group, and what it had in flight: of the next _partitions partitions. _more: the next slice goes
+-- on at once. A row that somebody holds, or that a transaction from before the deletion may still write, needs another round,
+-- which is not begun at once. The cursors of a moved group stay until the new ones were made from them.
+create or replace function lockstep.remove_deleted_cursors(_group_id int, _partitions int, out _removed int, out _more boolean) language plpgsql as $$
+declare
+    _dead lockstep.deleted_group;
+    _ids bigint[];
+begin
+    _removed := 0;
+    _more := false;
+    select d.* into _dead from lockstep.deleted_group d where d.id = _group_id for update skip locked;
+    if not found or exists (select 1 from lockstep.consumer_group g where g.queue_id = _dead.queue_id and _group_id = any (g.replaces)) then
+        return;
+    end if;
+    if _dead.removed_upto = 0 then
+        _dead.final := pg_snapshot_xmin(pg_current_snapshot()) > _dead.deleted_by;
+    end if;
+    _ids := array(
+        select p.id from lockstep.partition p where p.queue_id between _dead.queue_id and _dead.queue_id and p.id > _dead.removed_upto
+        order by p.queue_id, p.id limit _partitions);
+    delete from lockstep.cursor c where c.ctid = any (array(
+        select o.ctid from lockstep.cursor o where o.partition_id = any (_ids) and o.group_id = _group_id for update skip locked));
+    get diagnostics _removed = row_count;
+    delete from lockstep.delivery d where d.ctid = any (array(
+        select o.ctid from lockstep.delivery o where o.partition_id = any (_ids) and o.group_id = _group_id for update skip locked));
+    _dead.final := _dead.final
+        and not exists (select 1 from lockstep.cursor c where c.partition_id = any (_ids) and c.group_id = _group_id)
+        and not exists (select 1 from lockstep.delivery d where d.partition_id = any (_ids) and d.group_id = _group_id);
+    _more := cardinality(_ids) >= _partitions;
+    if not _more and _dead.final then
+        delete from lockstep.depth d where d.queue_id = _dead.queue_id and d.group_id = _group_id;
+        delete from lockstep.deleted_group d where d.id = _group_id;
+        return;
+    end if;
+    update lockstep.deleted_group d
+    set removed_upto = case when _more then _ids[cardinality(_ids)] else 0 end, final = _dead.final where d.id = _group_id;
+end $$;
+
+-- The next group after an id that lacks cursors, or is deleted and still has some. Ids of both are from one sequence.
+create or replace function lockstep.next_unfinished_group(_after int, out _group_id int, out _deleted boolean) language sql stable as $$
+    select t.id, t.deleted from (
+        (select g.id, false as deleted from lockstep.consumer_group g where g.placed_upto is not null and g.id > _after order by g.id limit 1)
+        union all
+        (select d.id, true from lockstep.deleted_group d where d.id > _after order by d.id limit 1)
+    ) t
+    order by t.id limit 1
+$$;

@@ -56,7 +56,7 @@ begin
         select t.id from unnest(_partition_ids) t (id)
         where exists (select 1 from lockstep.run r where r.partition_id = t.id and r.segment_id is null and r.empty_at <= _idle_since)
           and not exists (select 1 from lockstep.run r where r.partition_id = t.id and r.segment_id is not null)
-          and not exists (select 1 from lockstep.cursor c where c.partition_id = t.id and lockstep.is_leased(c, _now))
+          and not exists (select 1 from lockstep.cursors_at(_queue_id, t.id) c where lockstep.is_leased(c, _now))
           and not exists (select 1 from lockstep.stream_state s where s.partition_id = t.id)
           and not exists (select 1 from lockstep.operation_lane l where l.partition_id = t.id)
     );
@@ -68,7 +68,8 @@ begin
     from (
         select 0 as group_id, sum(lockstep.last_seq(t.id)) as seqs from unnest(_partition_ids) t (id)
         union all
-        select c.group_id, sum(lockstep.passed(c)) from lockstep.cursor c where c.partition_id = any (_partition_ids) group by c.group_id
+        select c.group_id, sum(lockstep.passed(c))
+        from unnest(_partition_ids) t (id) cross join lateral lockstep.cursors_at(_queue_id, t.id) c group by c.group_id
     ) t
     where s.queue_id = _queue_id and s.group_id = t.group_id;
     delete from lockstep.cursor c where c.partition_id = any (_partition_ids);

@@ -9,7 +9,10 @@ declare
     _queue lockstep.queue;
     _seq bigint;
 begin
+    -- What is counted stays while a group begins.
+    perform 1 from lockstep.partition p join lockstep.queue q on q.id = p.queue_id where p.id = _partition_id and q.max_size > 0 for share of q;
     perform 1 from lockstep.partition p where p.id = _partition_id for no key update;
+    perform lockstep.place(p.queue_id, null, array[p.id]) from lockstep.partition p where p.id = _partition_id;
     perform 1 from lockstep.cursor c where c.partition_id = _partition_id order by c.group_id for no key update;
     select q.* into _queue from lockstep.partition p join lockstep.queue q on q.id = p.queue_id where p.id = _partition_id;
     _seq := lockstep.resolve_seq(_partition_id, _transaction_id);
@@ -57,8 +60,10 @@ begin
     end if;
     _dead := exists (select 1 from lockstep.dead_letter d where d.partition_id = _partition_id and d.seq = _seq);
     if not _dead and (
-        coalesce((select min(c.acked) < _seq from lockstep.cursor c where c.partition_id = _partition_id), true)
-        or exists (select 1 from lockstep.delivery d where d.partition_id = _partition_id and _seq between d.from_seq and d.to_seq)
+        coalesce((
+            select min(c.acked) < _seq from lockstep.partition p cross join lateral lockstep.cursors_at(p.queue_id, p.id) c where p.id = _partition_id), true)
+        or exists (
+            select 1 from lockstep.delivery d join lockstep.consumer_group g on g.id = d.group_id where d.partition_id = _partition_id and _seq between d.from_seq and d.to_seq)
     ) then
         _status := 'pending';
         return;
@@ -85,6 +90,7 @@ declare
 begin
     perform 1 from lockstep.partition p where p.id = _partition_id for no key update;
     select q.* into _queue from lockstep.partition p join lockstep.queue q on q.id = p.queue_id where p.id = _partition_id;
+    perform lockstep.place(_queue.id, null, array[_partition_id]);
     _seq := lockstep.resolve_seq(_partition_id, _transaction_id);
     select c.* into _cursor
     from lockstep.consumer_group g join lockstep.cursor c on c.partition_id = _partition_id and c.group_id = g.id

@@ -12,7 +12,7 @@ returns table (partitions bigint, stored bigint, pending bigint, processing bigi
             select coalesce(sum(lockstep.behind(c)), 0) as lag, sum(lockstep.held(c, coalesce(_at, clock_timestamp()))) as processing
             from lockstep.consumer_group g
             left join lockstep.partition p on p.queue_id = g.queue_id
-            left join lockstep.cursor c on c.partition_id = p.id and c.group_id = g.id
+            left join lateral lockstep.cursor_at(g, p.id) c on true
             where g.queue_id = _queue_id group by g.id
         ) t
     ) g

@@ -371,7 +371,10 @@ begin
                       where c.partition_id = t.partition_id and c.group_id = t.group_id and c.due_at <= _until),
                      (select d.due_at from lockstep.delivery d
                       where d.group_id = t.group_id and d.due_at <= _until and d.partition_id = t.partition_id
-                      order by d.due_at limit 1))
+                      order by d.due_at limit 1),
+                     (select _now from lockstep.consumer_group g
+                      where g.id = t.group_id and g.placed_upto is not null
+                        and not exists (select 1 from lockstep.cursor c where c.partition_id = t.partition_id and c.group_id = g.id)))
             end, _now) order by t.o)
         from unnest(_group_ids, _partition_ids) with ordinality t (group_id, partition_id, o)
     );
@@ -382,12 +385,13 @@ create or replace function lockstep.seconds_until(_due_at timestamptz, _now time
     select case when _due_at is not null then greatest(extract(epoch from _due_at - _now), 0)::float8 end
 $$;
 
--- When a group has something next, new or again, if that is not after a time.
+-- When a group has something next, new or again, if that is not after a time. A cursor that is still to be made may have something.
 create or replace function lockstep.next_due(_group_id int, _until timestamptz) returns timestamptz language plpgsql stable as $$
 begin
     return least(
         (select c.due_at from lockstep.cursor c where c.group_id = _group_id and c.due_at <= _until order by c.due_at limit 1),
-        (select d.due_at from lockstep.delivery d where d.group_id = _group_id and d.due_at <= _until order by d.due_at limit 1)
+        (select d.due_at from lockstep.delivery d where d.group_id = _group_id and d.due_at <= _until order by d.due_at limit 1),
+        (select timestamptz 'epoch' from lockstep.consumer_group g where g.id = _group_id and g.placed_upto is not null)
     );
 end $$;
 

@@ -8,7 +8,7 @@
 -- Finding: lockstep.segment (queue_id, id) has a queue's segments in the order of their age, so a pass reads those that
 -- are old enough and not one more. What is old enough and may not go (a group lags) is read once per round: the caller
 -- goes on from the place where the call before ended.
--- Locks: the queue row in share mode, so that its options stay, partition rows (by id), and, where what is removed may lie
+-- Locks: the queue row in share mode, so that its options stay, for completed_retention the completion lock, partition rows (by id), and, where what is removed may lie
 -- ahead of a cursor, cursor rows (by partition and group). A partition that somebody holds for long is left for the next
 -- round. Indexes: segment_queue, run_pkey, run_removed, cursor_pkey, dead_letter_message, dedup pkeys, trace_index_pkey,
 -- trace_name_message, trace_event_message.
@@ -39,11 +39,11 @@ returns table (partition_id bigint, first_seq bigint, last_seq bigint) language 
     ) r
     cross join lateral (
         select min(k.acked) as acked, min(k.acked) filter (where k.lease_id is not null and k.due_at > _now) as leased_after
-        from lockstep.cursor k where k.partition_id = r.partition_id
+        from lockstep.cursors_at(s.queue_id, r.partition_id) k
     ) k
     cross join lateral (
         select min(d.from_seq) - 1 as acked, min(d.from_seq) filter (where d.lease_id is not null and d.due_at > _now) - 1 as leased_after
-        from lockstep.delivery d where d.partition_id = r.partition_id
+        from lockstep.delivery d join lockstep.consumer_group g on g.id = d.group_id where d.partition_id = r.partition_id
     ) d
     cross join lateral (select least(k.acked, d.acked) as acked, least(k.leased_after, d.leased_after) as leased_after) c
     where r.last_seq <= coalesce(c.leased_after, r.last_seq)
@@ -125,10 +125,16 @@ declare
     _removed bigint;
 begin
     select q.* into _queue from lockstep.queue q where q.id = _queue_id for share;
+    if _kind = 'completed_retention' then
+        perform lockstep.completion_lock(_queue_id, true);
+    end if;
     _segment_ids := array(
         select s.id from lockstep.segment s where s.id = any (_segment_ids) and s.created_at < lockstep.prune_before(_queue, _kind, _now)
     );
     _partition_ids := lockstep.lock_to_prune(array(select distinct r.partition_id from lockstep.prunable(_kind, _segment_ids, _now) r));
+    if _queue.max_size > 0 then
+        perform lockstep.place(_queue_id, null, _partition_ids);  -- so that it can be counted
+    end if;
     if _kind <> 'completed_retention' then
         perform 1 from lockstep.cursor c where c.partition_id = any (_partition_ids) order by c.partition_id, c.group_id for no key update;
     end if;
@@ -148,7 +154,7 @@ begin
         where o.partition_id = r.partition_id and o.first_seq < r.oldest and o.last_seq < r.oldest and o.segment_id is not null
         order by o.first_seq desc limit 1
     ), 0) <= case when _kind = 'eviction' then coalesce((
-        select min(lockstep.done_upto(c.partition_id, c.group_id, c.acked)) from lockstep.cursor c where c.partition_id = r.partition_id), 0) else 0 end;
+        select min(lockstep.done_upto(c.partition_id, c.group_id, c.acked)) from lockstep.cursors_at(_queue_id, r.partition_id) c), 0) else 0 end;
     if _removed = 0 then
         return 0;
     end if;
@@ -195,10 +201,12 @@ create or replace function lockstep.count_pruned(_queue_id int, _partition_ids b
         select c.group_id, r.last_seq - greatest(r.first_seq, c.acked + 1) + 1
         from unnest(_partition_ids, _from, _to) r (partition_id, first_seq, last_seq)
         join lockstep.cursor c on c.partition_id = r.partition_id and c.acked < r.last_seq
+        join lockstep.consumer_group g on g.id = c.group_id
         union all
         select d.group_id, least(r.last_seq, d.to_seq) - greatest(r.first_seq, d.from_seq) + 1
         from unnest(_partition_ids, _from, _to) r (partition_id, first_seq, last_seq)
         join lockstep.delivery d on d.partition_id = r.partition_id and d.from_seq <= r.last_seq and d.to_seq >= r.first_seq
+        join lockstep.consumer_group g on g.id = d.group_id
     ) t
     group by t.group_id
     order by t.group_id

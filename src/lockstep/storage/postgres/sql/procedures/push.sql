@@ -120,7 +120,7 @@ begin
             _counts[_first_run:_last_run], _ordinals[_first_run:_last_run]
         ) t (partition_id, first_seq, n, ordinal);
         if _has_group[_i] then
-            perform lockstep.wake(_queue_ids[_i], _partition_ids[_first_run:_last_run], _created_at);
+            perform lockstep.wake(_queue_ids[_i], _partition_ids[_first_run:_last_run], _first_seqs[_first_run:_last_run], _created_at);
         end if;
         _first_run := _last_run + 1;
         _first_plain := coalesce(_last_plain + 1, _first_plain);
@@ -187,7 +187,7 @@ begin
     insert into lockstep.run (partition_id, first_seq, last_seq, segment_id, ordinal)
     values (_partition_id, _first_seq, _first_seq + _count - 1, _segment_id, 0);
     if _has_group then
-        perform lockstep.wake(_queue_id, array[_partition_id], _created_at);
+        perform lockstep.wake(_queue_id, array[_partition_id], array[_first_seq], _created_at);
     end if;
     _status := 'ok';
 end $$;
@@ -241,7 +241,7 @@ begin
     select t.partition_id, t.first_seq, t.first_seq + t.n - 1, _segment_id, t.ordinal
     from unnest(_partition_ids, _first_seqs, _counts, _ordinals) t (partition_id, first_seq, n, ordinal);
     if _has_group then
-        perform lockstep.wake(_queue_id, _partition_ids, _created_at);
+        perform lockstep.wake(_queue_id, _partition_ids, _first_seqs, _created_at);
     end if;
     _status := 'ok';
 end $$;
@@ -321,13 +321,21 @@ begin
 end $$;
 
 -- Makes drained cursors of locked partitions due, and pushes others back where a window is open
--- (rules.due_after_push). A busy partition costs one probe per group.
-create or replace function lockstep.wake(_queue_id int, _partition_ids bigint[], _created_at timestamptz) returns void language plpgsql as $$
+-- (rules.due_after_push). A busy partition costs one probe per group. Groups that lack a cursor there get it, before what begins
+-- with _first_seqs (group.sql).
+create or replace function lockstep.wake(_queue_id int, _partition_ids bigint[], _first_seqs bigint[], _created_at timestamptz) returns void language plpgsql as $$
 declare
     _delay_seconds int;
     _window_seconds int;
+    _unplaced boolean;
 begin
-    select q.delay_seconds, q.window_seconds into _delay_seconds, _window_seconds from lockstep.queue q where q.id = _queue_id;
+    select q.delay_seconds, q.window_seconds,
+           exists (select 1 from lockstep.consumer_group g where g.queue_id = q.id and g.placed_upto is not null)
+    into _delay_seconds, _window_seconds, _unplaced
+    from lockstep.queue q where q.id = _queue_id;
+    if _unplaced then
+        perform lockstep.place(_queue_id, null, _partition_ids, _first_seqs, _created_at);
+    end if;
     if _window_seconds > 0 then
         update lockstep.cursor c set due_at = greatest(c.due_at, _created_at + make_interval(secs => _window_seconds))
         where c.partition_id = any (_partition_ids) and c.due_at is not null and c.lease_id is null;

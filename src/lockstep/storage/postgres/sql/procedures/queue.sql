@@ -23,9 +23,12 @@ declare
     _now timestamptz := coalesce(_at, clock_timestamp());
     _queue_id int;
     _refused text;
+    _was_limited boolean;
 begin
     perform lockstep.create_queue(_queue, _namespace, _task, _now);
-    perform 1 from lockstep.queue q where q.name in (_queue, _dead_queue) order by q.name for no key update;
+    -- Stronger than anything else but a deletion: a group that begins now is counted, here or by itself.
+    perform 1 from lockstep.queue q where q.name in (_queue, _dead_queue) order by q.name for update;
+    select q.max_size > 0 into _was_limited from lockstep.queue q where q.name = _queue;
     _refused := coalesce(
         lockstep.refuse_dead_queue(_queue, _dead_queue, _max_size),
         case when _group_mode = 'shared' then lockstep.refuse_group_mode(_queue, _group_mode) end);
@@ -48,7 +51,10 @@ begin
     if not found then
         raise exception 'the queue is being deleted' using errcode = 'LS001';
     end if;
-    perform lockstep.recount(_queue_id);
+    -- Counted from the moment that it has a limit; a new limit changes no count.
+    if _was_limited is distinct from (_max_size > 0) then
+        perform lockstep.recount(_queue_id);
+    end if;
     return _queue_id;
 end $$;
 
@@ -73,11 +79,15 @@ begin
         where p.queue_id between _queue_id and _queue_id and p.id > _after and p.id = coalesce(_partition_id, p.id)
         order by p.queue_id, p.id limit _partitions for no key update
     );
+    if _limited then
+        perform lockstep.place(_queue_id, null, _ids);  -- so that it can be counted
+    end if;
     perform lockstep.lock_cursors(_ids);
     if _limited then
         insert into lockstep.depth as d (queue_id, group_id, slot, pending)
         select _queue_id, c.group_id, 1 + pg_backend_pid() % 16, -sum(lockstep.behind(c))
-        from lockstep.cursor c where c.partition_id = any (_ids) group by c.group_id order by c.group_id
+        from lockstep.cursor c join lockstep.consumer_group g on g.id = c.group_id
+        where c.partition_id = any (_ids) group by c.group_id order by c.group_id
         on conflict (queue_id, group_id, slot) do update set pending = d.pending + excluded.pending;
     end if;
     update lockstep.cursor c
@@ -165,6 +175,9 @@ begin
         where s.id = any (_segment_ids) and m.id = coalesce(_partition_id, m.id)
     );
     perform 1 from lockstep.partition p where p.id = any (_partition_ids) order by p.id for no key update;
+    if _queue.max_size > 0 then
+        perform lockstep.place(_queue_id, null, _partition_ids);
+    end if;
     perform lockstep.lock_cursors(_partition_ids);
     select array_agg(c.partition_id), array_agg(c.first_seq), array_agg(c.last_seq), coalesce(sum(c.last_seq - c.first_seq + 1), 0)
     into _partition_ids, _from, _to, _removed
@@ -217,9 +230,9 @@ create or replace function lockstep.leased_seqs(_partition_id bigint, _now times
         -- All cursors of the partition, and then those with a lease: see lockstep.is_under_lease.
         select c.acked + 1 as first_seq, c.lease_to as last_seq
         from (select c.* from lockstep.cursor c where c.partition_id = _partition_id offset 0) c
-        where c.lease_id is not null and c.due_at > _now and c.lease_to > c.acked
+        where c.lease_id is not null and c.due_at > _now and c.lease_to > c.acked and lockstep.is_group(c.group_id)
         union all
-        select d.from_seq, d.to_seq from lockstep.delivery d
+        select d.from_seq, d.to_seq from lockstep.delivery d join lockstep.consumer_group g on g.id = d.group_id
         where d.partition_id = _partition_id and d.lease_id is not null and d.due_at > _now
     ) l
 $$;

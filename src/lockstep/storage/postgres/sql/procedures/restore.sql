@@ -99,7 +99,10 @@ begin
     insert into lockstep.trace_index (trace_id, partition_id, seq)
     select t.id, _partition_ids[t.run], _first_seqs[t.run] + t.o from unnest(_traces, _trace_runs, _trace_offsets) t (id, run, o);
     if exists (select 1 from lockstep.consumer_group g where g.queue_id = _queue_id) then
-        perform lockstep.wake(_queue_id, _lanes, _now);
+        perform lockstep.wake(
+            _queue_id, _lanes,
+            array(select (select min(_first_seqs[i]) from unnest(array_positions(_partition_ids, l.id)) i) from unnest(_lanes) with ordinality l (id, o) order by l.o),
+            _now);
     end if;
 end $$;
 

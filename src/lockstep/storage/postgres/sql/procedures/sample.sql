@@ -57,7 +57,7 @@ create or replace function lockstep.sample_seqs(_queue_id int) returns table (gr
     from lockstep.consumer_group g
     left join lockstep.subscription u on u.queue_id = g.queue_id and u.group_name = g.name
     left join lockstep.partition p on p.queue_id = g.queue_id
-    left join lockstep.cursor c on c.partition_id = p.id and c.group_id = g.id
+    left join lateral lockstep.cursor_at(g, p.id) c on true
     where g.queue_id = _queue_id
     group by g.id
 $$;
@@ -83,6 +83,9 @@ begin
             union
             select c.* from lockstep.delivery d join lockstep.cursor c on c.partition_id = d.partition_id and c.group_id = d.group_id
             where g.mode = 'shared' and d.group_id = g.id
+            union
+            select c.* from lockstep.partition p cross join lateral lockstep.cursor_at(g, p.id) c
+            where g.placed_upto is not null and p.queue_id = g.queue_id
         ) c
         left join lateral lockstep.head_run(c) r on true
         left join lockstep.segment s on s.id = r.segment_id

@@ -19,10 +19,11 @@ declare
     _to bigint[];
 begin
     loop
-        perform 1 from lockstep.delivery d where d.lease_id = any (_lease_ids) and d.due_at > _now
+        perform 1 from lockstep.delivery d where d.lease_id = any (_lease_ids) and d.due_at > _now and lockstep.is_group(d.group_id)
         order by d.partition_id, d.group_id, d.from_seq for update;
         with ended as (
-            delete from lockstep.delivery d where d.lease_id = any (_lease_ids) and d.due_at > _now returning d.*
+            delete from lockstep.delivery d where d.lease_id = any (_lease_ids) and d.due_at > _now and lockstep.is_group(d.group_id)
+            returning d.*
         )
         select array_agg(e.lease_id), array_agg(e.partition_id), array_agg(e.group_id), array_agg(e.from_seq), array_agg(e.to_seq)
         into _leases, _partition_ids, _group_ids, _from, _to from ended e;
@@ -45,7 +46,8 @@ begin
         group by t.lease_id, t.partition_id, p.name, q.name
         order by t.partition_id;
         -- Whoever cut a range of these leases meanwhile has left parts of it that the statement above could not see.
-        exit when not exists (select 1 from lockstep.delivery d where d.lease_id = any (_lease_ids) and d.due_at > _now);
+        exit when not exists (
+            select 1 from lockstep.delivery d where d.lease_id = any (_lease_ids) and d.due_at > _now and lockstep.is_group(d.group_id));
     end loop;
     return query
     select distinct d.lease_id, d.partition_id, null::text, null::text, 0::bigint, true, true
@@ -340,7 +342,7 @@ begin
             ) q
             where t.lease_id = d.lease_id
         ))
-        where d.lease_id = any (_lease_ids) and d.due_at > _now
+        where d.lease_id = any (_lease_ids) and d.due_at > _now and lockstep.is_group(d.group_id)
         returning d.lease_id, d.partition_id, d.due_at
     )
     select r.lease_id, count(distinct r.partition_id), min(r.due_at) from renewed r group by r.lease_id;

@@ -6,6 +6,11 @@
 -- (by partition, group and seq).
 -- Indexes: delivery_pkey; delivery_due finds what is due, delivery_lease what a lease has.
 
+-- Whether there is such a group: what is left of a deleted one, or of one that was moved, means nothing.
+create or replace function lockstep.is_group(_group_id int) returns boolean language sql stable as $$
+    select exists (select 1 from lockstep.consumer_group g where g.id = _group_id)
+$$;
+
 -- How many messages with a seq in (_after, _upto] are stored, wherever that is: also before the start of what is stored, where
 -- nothing holds the place of what was removed.
 create or replace function lockstep.still_stored(_partition_id bigint, _after bigint, _upto bigint) returns bigint language sql stable as $$
@@ -91,18 +96,16 @@ create or replace function lockstep.shared_deaths(
 $$;
 
 -- Drops what a group has in flight, whose cursors are locked; or lets go of it, to be delivered at once.
-create or replace function lockstep.shared_seek(_group_id int, _queue_id int, _partition_id bigint, _stay boolean, _now timestamptz) returns void language plpgsql as $$
+create or replace function lockstep.shared_seek(_group_id int, _partition_ids bigint[], _stay boolean, _now timestamptz) returns void language plpgsql as $$
 begin
     if not exists (select 1 from lockstep.consumer_group g where g.id = _group_id and g.mode = 'shared') then
         return;
     end if;
     if _stay then
         update lockstep.delivery d set lease_id = null, leased_at = null, attempts = 0, due_at = _now
-        from lockstep.partition p
-        where p.queue_id = _queue_id and p.id = coalesce(_partition_id, p.id) and d.partition_id = p.id and d.group_id = _group_id;
+        where d.partition_id = any (_partition_ids) and d.group_id = _group_id;
     else
-        delete from lockstep.delivery d using lockstep.partition p
-        where p.queue_id = _queue_id and p.id = coalesce(_partition_id, p.id) and d.partition_id = p.id and d.group_id = _group_id;
+        delete from lockstep.delivery d where d.partition_id = any (_partition_ids) and d.group_id = _group_id;
     end if;
 end $$;
 

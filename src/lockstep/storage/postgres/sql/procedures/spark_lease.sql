@@ -20,6 +20,9 @@ begin
     if not found then
         raise exception 'the group is gone' using errcode = 'LS001';
     end if;
+    if _group.placed_upto is not null then
+        perform lockstep.place_slice(_group_id, null, 1000, _at);
+    end if;
     _next := greatest(_after, coalesce((select max(l.ordinal) from lockstep.spark_lease l where l.stream = _stream), 0)) + 1;
     insert into lockstep.spark_lease (
         stream, ordinal, queue_id, group_id, lease_id, leased_at, partition_ids, first_seqs, last_seqs, segment_ids, ordinals
@@ -69,8 +72,9 @@ begin
     select q.* into _queue from lockstep.queue q where q.id = _lease.queue_id;
     select g.mode into _mode from lockstep.consumer_group g where g.id = _lease.group_id;
     _until := _now + coalesce(_lease_ms * interval '1 ms', make_interval(secs => _queue.lease_seconds));
-    _kept := case when _mode = 'shared' then lockstep.spark_keep_shared(_lease, _queue, _lease_id, _until, _now)
-                  else lockstep.spark_keep_ordered(_lease, _queue, _lease_id, _until, _now) end;
+    -- Of a group that is gone nothing is kept.
+    _kept := case _mode when 'shared' then lockstep.spark_keep_shared(_lease, _queue, _lease_id, _until, _now)
+                        when 'ordered' then lockstep.spark_keep_ordered(_lease, _queue, _lease_id, _until, _now) end;
     update lockstep.spark_lease l
     set lease_id = _lease_id, leased_at = _now, acked_at = case when _kept is null then _now end,
         partition_ids = array(select r.partition_id from unnest(_kept) r), first_seqs = array(select r.first_seq from unnest(_kept) r),

@@ -28,6 +28,7 @@ language sql stable as $$
     ), place as (
         select c.*, r.queue, r.queue_id, r.start_seq, r.last_seq, r.last_stored
         from lockstep.cursor c join reach r on r.id = c.partition_id
+        join lockstep.consumer_group g on g.id = c.group_id  -- what is left of a deleted group goes
     )
     select 'seq_gap', format('seq %s follows seq %s', r.first_seq, coalesce(r.previous_last, 0)), r.queue, r.partition_id, false
     from run r where r.first_seq <> coalesce(r.previous_last + 1, greatest(r.first_seq, 1)) or r.last_seq < r.first_seq
@@ -45,7 +46,7 @@ language sql stable as $$
     union all
     select 'cursor_missing', format('group %s has no cursor', quote_literal(g.name)), l.queue, l.id, true
     from lane l join lockstep.consumer_group g on g.queue_id = l.queue_id
-    where not exists (select 1 from lockstep.cursor c where c.partition_id = l.id and c.group_id = g.id)
+    where g.placed_upto is null and not exists (select 1 from lockstep.cursor c where c.partition_id = l.id and c.group_id = g.id)
     union all
     select 'cursor_out_of_range', format('%s is at %s, outside of %s to %s', lockstep.group_label(c.group_id), c.acked, c.start_seq, c.last_seq), c.queue, c.partition_id, true
     from place c where c.acked > c.last_seq or (c.acked < c.start_seq and c.lease_id is null and c.due_at is null)
@@ -71,6 +72,7 @@ language sql stable as $$
         from lockstep.delivery d join lane l on l.id = d.partition_id
         left join lockstep.cursor c on c.partition_id = d.partition_id and c.group_id = d.group_id
         left join lockstep.consumer_group g on g.id = d.group_id
+        where not exists (select 1 from lockstep.deleted_group o where o.id = d.group_id)
     ) d
     where d.to_seq < d.from_seq or d.acked is null or d.to_seq > d.acked or d.from_seq <= d.previous_to or d.mode is distinct from 'shared'
        or (d.lease_id is null) <> (d.leased_at is null)
@@ -192,7 +194,8 @@ language sql stable as $$
         select coalesce(e.group_id, d.group_id) as group_id, e.pending as expected, d.pending as counted
         from lockstep.counted(q.id) e
         full join (
-            select d.group_id, sum(d.pending)::bigint as pending from lockstep.depth d where d.queue_id = q.id group by d.group_id
+            select d.group_id, sum(d.pending)::bigint as pending from lockstep.depth d
+            where d.queue_id = q.id and not exists (select 1 from lockstep.deleted_group o where o.id = d.group_id) group by d.group_id
         ) d on d.group_id = e.group_id
     ) t
     where q.id = _queue_id and q.max_size > 0 and t.counted is distinct from t.expected
@@ -253,6 +256,7 @@ declare
 begin
     select q.* into _queue from lockstep.queue q where q.id = _queue_id for no key update;
     perform 1 from lockstep.partition p where p.queue_id = _queue_id order by p.id for no key update;
+    perform lockstep.place(_queue_id, null, array(select p.id from lockstep.partition p where p.queue_id = _queue_id));
     insert into lockstep.cursor (partition_id, group_id, acked)
     select p.id, g.id, lockstep.start_of(p.id) from lockstep.partition p join lockstep.consumer_group g on g.queue_id = p.queue_id
     where p.queue_id = _queue_id

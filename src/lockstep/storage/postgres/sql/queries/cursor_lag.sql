@@ -8,9 +8,9 @@ select p.name, p.id, g.name, lockstep.done_upto(c.partition_id, c.group_id, c.ac
            select 1 from lockstep.delivery d where d.partition_id = p.id and d.group_id = g.id and d.due_at = 'infinity'),
        lockstep.in_flight(p.id, g.id, true, t.now), lockstep.in_flight(p.id, g.id, false, t.now)
 from lockstep.partition p
-join lockstep.cursor c on c.partition_id = p.id
-join lockstep.consumer_group g on g.id = c.group_id
+join lockstep.consumer_group g on g.queue_id = p.queue_id
+cross join lateral lockstep.cursor_at(g, p.id) c
 cross join (select coalesce($6::timestamptz, clock_timestamp()) as now) t
-where p.queue_id = $1 and ($2::int is null or c.group_id = $2)
+where p.queue_id = $1 and ($2::int is null or g.id = $2)
   and p.id > $4 and p.id >= coalesce($3::bigint, 0) and p.id <= coalesce($3, 9223372036854775807)
 order by p.id, g.name limit $5

@@ -4,5 +4,5 @@ select coalesce(sum(lockstep.behind(c)), 0)::bigint,
        coalesce(sum(lockstep.held(c, coalesce($2::timestamptz, clock_timestamp()))), 0)::bigint
 from lockstep.consumer_group g
 join lockstep.partition p on p.queue_id = g.queue_id
-join lockstep.cursor c on c.partition_id = p.id and c.group_id = g.id
+cross join lateral lockstep.cursor_at(g, p.id) c
 where g.id = $1

@@ -9,7 +9,7 @@ cross join lateral (
     from (
         select lockstep.behind(c) as lag, lockstep.is_leased(c, coalesce($3::timestamptz, clock_timestamp())) as leased,
                (select s.created_at from lockstep.head_run(c) r join lockstep.segment s on s.id = r.segment_id) as oldest_at
-        from lockstep.partition p join lockstep.cursor c on c.partition_id = p.id and c.group_id = g.id
+        from lockstep.partition p cross join lateral lockstep.cursor_at(g, p.id) c
         where p.queue_id = g.queue_id
     ) t
 ) c

@@ -8,7 +8,7 @@ from lockstep.consumer_group g
 join lockstep.queue q on q.id = g.queue_id
 cross join (select coalesce($2::timestamptz, clock_timestamp()) as now) t
 left join lockstep.partition p on p.queue_id = g.queue_id
-left join lockstep.cursor c on c.partition_id = p.id and c.group_id = g.id
+left join lateral lockstep.cursor_at(g, p.id) c on true
 cross join lateral (
     select d.due_at, d.due_at > t.now and lockstep.is_leased(c, t.now) as leased from (select lockstep.due_again(c) as due_at) d
 ) b

@@ -17,8 +17,9 @@ cross join (
     from (
         select lockstep.behind(c)::double precision as messages,
                extract(epoch from coalesce($1::timestamptz, clock_timestamp()) - s.created_at)::double precision as seconds
-        from lockstep.cursor c
-        join lockstep.consumer_group g on g.id = c.group_id
+        from lockstep.consumer_group g
+        join lockstep.partition p on p.queue_id = g.queue_id
+        cross join lateral lockstep.cursor_at(g, p.id) c
         cross join lateral lockstep.head_run(c) r
         join lockstep.segment s on s.id = r.segment_id
     ) t

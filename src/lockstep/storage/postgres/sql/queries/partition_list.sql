@@ -7,7 +7,7 @@ select p.id, p.name, p.created_at, lockstep.next_seq(p.id, 0) as first_stored, l
 from lockstep.partition p
 cross join lateral (
     select max(lockstep.behind(c)) as pending, coalesce(sum(lockstep.held(c, coalesce($5::timestamptz, clock_timestamp()))), 0)::bigint as processing
-    from lockstep.cursor c where c.partition_id = p.id
+    from lockstep.cursors_at(p.queue_id, p.id) c
 ) c
 cross join lateral (select count(*) as dead_letters from lockstep.dead_letter d where d.partition_id = p.id) d
 where p.queue_id = $1 and ($2::text is null or p.name = $2) and ($3::text is null or p.name > $3)

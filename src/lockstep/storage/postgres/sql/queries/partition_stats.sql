@@ -13,12 +13,11 @@ left join waiting w on w.name = n.name
 left join lockstep.partition p on p.queue_id = $1 and p.name = n.name
 left join lateral (
     select coalesce(min(least(c.acked, d.acked)), 0) as acked
-    from lockstep.cursor c
+    from lockstep.cursors_at(p.queue_id, p.id) c
     left join lateral (
         select d.from_seq - 1 as acked from lockstep.delivery d where d.partition_id = c.partition_id and d.group_id = c.group_id
         order by d.from_seq limit 1
     ) d on true
-    where c.partition_id = p.id
 ) c on true
 left join lateral (
     select sum(r.n)::bigint as total, min(s.created_at) as oldest_at,
@@ -33,10 +32,12 @@ left join lateral (
     select sum(h.n)::bigint as leased, (sum(h.n * extract(epoch from a.now - h.leased_at)) / nullif(sum(h.n), 0))::double precision as age
     from (
         select lockstep.stored_between(c.partition_id, c.acked, c.lease_to) as n, c.leased_at
-        from (select c.* from lockstep.cursor c where c.partition_id = p.id offset 0) c where c.lease_id is not null and c.due_at > a.now
+        from (select c.* from lockstep.cursor c where c.partition_id = p.id offset 0) c
+        where c.lease_id is not null and c.due_at > a.now and lockstep.is_group(c.group_id)
         union all
         select lockstep.stored_between(d.partition_id, d.from_seq - 1, d.to_seq), d.leased_at
-        from lockstep.delivery d where d.partition_id = p.id and d.lease_id is not null and d.due_at > a.now
+        from lockstep.delivery d join lockstep.consumer_group g on g.id = d.group_id
+        where d.partition_id = p.id and d.lease_id is not null and d.due_at > a.now
     ) h
 ) l on true
 where $2::text is null or n.name > $2

@@ -27,7 +27,7 @@ cross join lateral (
         from lockstep.queue q
         join lockstep.consumer_group g on g.queue_id = q.id and g.name = s.group_name
         join lockstep.partition p on p.queue_id = q.id
-        join lockstep.cursor c on c.partition_id = p.id and c.group_id = g.id
+        cross join lateral lockstep.cursor_at(g, p.id) c
         where s.group_name is not null and q.name = any (s.sources)
     ) b
 ) l
