@@ -25,6 +25,7 @@
     │   ├── GroupModeMismatch      the group is ordered and was asked for as shared, or the other way round
     │   ├── StreamConfigMismatch   the stream query is known with another configuration
     │   ├── CheckpointMismatch     the checkpoint of a Spark stream belongs to another database, or to other queues
+    │   │   └── CheckpointAhead    the database has lost what a Spark stream counts as read
     │   └── DataLost               messages were removed before a Spark stream had read them
     ├── TooLarge 413
     ├── QueueFull 429              the queue's own limit (max_size)
@@ -245,6 +246,12 @@ class CheckpointMismatch(Conflict):
     """The checkpoint does not fit the database."""
 
     code = "checkpoint_mismatch"
+
+
+class CheckpointAhead(CheckpointMismatch):
+    """The checkpoint is ahead of the database."""
+
+    code = "checkpoint_ahead"
 
 
 class DataLost(Conflict):

@@ -33,7 +33,9 @@ def test_streams_are_listed_beside_the_groups_and_forgotten(
     assert (row["id"], row["kind"], row["totalLag"], row["name"]) == (stream["id"], "spark", 1, "nightly")
     assert row["heldUntil"] > row["updatedAt"]
 
+    assert lockstep.json("streams", "accept", stream["id"]) == {"accepted": stream["id"], "queues": 1}
     assert lockstep.json("streams", "forget", stream["id"]) == {"forgotten": stream["id"], "queues": 1}
     assert lockstep.json("streams", "ls", "--queue", queue) == []
     assert "(spark_stream_not_found)" in lockstep("streams", "forget", stream["id"], code=3).stderr
+    assert "(spark_stream_not_found)" in lockstep("streams", "accept", stream["id"], code=3).stderr
     assert "(queue_not_found)" in lockstep("streams", "ls", "-q", "nowhere", code=3).stderr

@@ -76,6 +76,7 @@ BAD_NAMES: dict[str, Call] = {
     "groups": call("groups", group=""),
     "spark_streams": call("spark_streams", queue=""),
     "forget_spark_stream": call("forget_spark_stream", ""),
+    "accept_spark_stream": call("accept_spark_stream", ""),
     "lag": call("lag", "q", group=5),
     "depth": call("depth", "q", ""),
     "messages": call("messages", MessageFilter(queue="")),

@@ -40,7 +40,7 @@ def read_tasks(options: ReadOptions, tasks: Iterable[Task], schema: pa.Schema | 
     schema = schema or row_schema(payload_type=options.payload_type)
     rows: list[dict[str, Any]] = []
     for task in tasks:
-        reader = SegmentReader(options.access, task.scope, schema, options.payload_mode, task.watch)
+        reader = SegmentReader(options.access, task.scope, schema, options.payload_mode, task.watch, task.witness)
         for batch in reader.read(task.segments):
             batch.validate(full=True)
             assert batch.schema.equals(schema)

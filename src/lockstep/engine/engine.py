@@ -576,6 +576,10 @@ class Engine:
         check_name(stream_id, what="stream_id")
         return await self._store.forget_spark_stream(stream_id)
 
+    async def accept_spark_stream(self, stream_id: str) -> int:
+        check_name(stream_id, what="stream_id")
+        return await self._store.accept_spark_stream(stream_id)
+
     async def depth(self, queue: str, group: str) -> Depth:
         checks.check_queue(queue)
         checks.check_group(group)

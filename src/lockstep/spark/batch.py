@@ -8,7 +8,7 @@ from lockstep.errors import PartitionNotFound
 from lockstep.spark import positions
 from lockstep.spark.offsets import EARLIEST, Place
 from lockstep.spark.options import EVERYTHING, Position, ReadOptions
-from lockstep.spark.positions import Desk, Look
+from lockstep.spark.positions import Desk, Look, Witness
 from lockstep.spark.segments import Scope, list_segments
 from lockstep.spark.stream import Task, default_parallelism
 
@@ -19,16 +19,22 @@ def plan_batch(options: ReadOptions) -> list[Task]:
     """The tasks of a batch read. Raises QueueNotFound, PartitionNotFound."""
     desk = Desk(options.access)
     try:
-        queues = desk.ask(positions.find_queues, options.queues)
-        found = desk.ask(positions.look, list(queues.values()))
-        scope = desk.ask(positions.find_scope, queues, options.partitions, options.trace_id)
-        if scope.partition_ids == ():
-            raise PartitionNotFound(f"none of the queues has a partition {', '.join(options.partitions or ())}")
-        scope, start, end = _bounds(options, scope, found)
-        segments = desk.ask(list_segments, scope, start.base, end.to).between(start, end)
+        return desk.together(lambda: _planned(desk, options))
     finally:
         desk.close()
-    return [Task(part, scope) for part in segments.tasks(options.parallelism or default_parallelism())]
+
+
+def _planned(desk: Desk, options: ReadOptions) -> list[Task]:
+    queues = desk.ask(positions.find_queues, options.queues)
+    found = desk.ask(positions.look, list(queues.values()))
+    scope = desk.ask(positions.find_scope, queues, options.partitions, options.trace_id)
+    if scope.partition_ids == ():
+        raise PartitionNotFound(f"none of the queues has a partition {', '.join(options.partitions or ())}")
+    scope, start, end = _bounds(options, scope, found)
+    segments = desk.ask(list_segments, scope, start.base, end.to).between(start, end)
+    witness = Witness(found.timeline)
+    parts = segments.tasks(options.parallelism or default_parallelism())
+    return [Task(part, scope, witness=witness) for part in parts]
 
 
 def _bounds(options: ReadOptions, scope: Scope, found: Look) -> tuple[Scope, Place, Place]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import psycopg
+from psycopg.conninfo import conninfo_to_dict
 
 from lockstep.config import ENVIRONMENT_PREFIX, Config, load
 from lockstep.errors import InvalidOption, LockstepError, Unavailable
@@ -97,6 +98,9 @@ def _connect(dsn: str, config: Config) -> psycopg.Connection[Any]:
         **_KEEPALIVES,
     }
     try:
+        given = conninfo_to_dict(dsn)
+        if "," in str(given.get("host")) and "target_session_attrs" not in given:
+            settings = {**settings, "target_session_attrs": "primary"}
         connection = psycopg.connect(dsn, autocommit=True, **settings)
     except psycopg.ProgrammingError:
         # Its text repeats the DSN.

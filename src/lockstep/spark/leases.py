@@ -24,7 +24,7 @@ from lockstep.spark import positions
 from lockstep.spark.columns import StoredSegment
 from lockstep.spark.leasing import Group, LeasedRun, Leases, claim
 from lockstep.spark.options import Position, ReadOptions
-from lockstep.spark.positions import Desk
+from lockstep.spark.positions import Desk, Look, Witness
 from lockstep.spark.reader import SegmentReader
 from lockstep.spark.segments import Scope, Segments
 from lockstep.spark.stream import default_parallelism
@@ -82,6 +82,7 @@ class LeaseTask:
     segments: Segments
     ranges: Mapping[int, Sequence[Range]]
     queues: Mapping[int, str]
+    witness: Witness
 
 
 class LeaseStream:
@@ -94,10 +95,10 @@ class LeaseStream:
         self._name = options.stream_name
         self._clock = clock
         self._config = options.access.config()
-        self._desk = Desk(options.access, opened=lambda connection: claim(connection, self._name))
+        self._desk = Desk(options.access, opened=self._begin_anew)
         self._renewing: Renewing | None = None
         self._groups: list[Group] = []
-        self._system: str | None = None
+        self._found: Look | None = None
         self._begun = False
         self._done = -1
         """Up to here everything is known to be acked."""
@@ -105,15 +106,27 @@ class LeaseStream:
         """How many messages a run that ends by itself may still lease."""
         self._quiet_until = 0.0
 
+    def _begin_anew(self, connection: psycopg.Connection[Any]) -> None:
+        """A new connection may lead to a server that took over, where ids are other things' and acks may be missing."""
+        claim(connection, self._name)
+        self._groups, self._found, self._done = [], None, -1
+
     def initial(self) -> LeaseOffset:
         """Where a stream without a checkpoint begins: before what one of its name has leased and not done. Spark asks
         for it again if the first batch has to run again."""
-        self._open()
-        return LeaseOffset(self._ask(Leases.start), self._name, self._known_system())
+
+        def initial() -> LeaseOffset:
+            self._open()
+            return LeaseOffset(self._ask(Leases.start), self._name, self._look().system)
+
+        return self._desk.together(initial)
 
     def latest(self, given: Mapping[str, Any], *, messages_max: int | None) -> LeaseOffset:
         """The end of the next batch, which is leased now; the start itself if there is nothing. Everything up to the
         start is done: Spark asks for the next batch when the last one is."""
+        return self._desk.together(lambda: self._latest(given, messages_max))
+
+    def _latest(self, given: Mapping[str, Any], messages_max: int | None) -> LeaseOffset:
         start = self._begin(given)
         self._ack(start.ordinal)
         if self._ask(Leases.has_unacked, start.ordinal):
@@ -146,20 +159,33 @@ class LeaseStream:
 
     def stop_at_now(self) -> None:
         """Lease no more than the groups have to do now."""
-        self._open()
-        self._left = self._ask(Leases.pending, self._groups)
+
+        def pending() -> int:
+            self._open()
+            return int(self._ask(Leases.pending, self._groups))
+
+        self._left = self._desk.together(pending)
 
     def plan(self, given_start: Mapping[str, Any], given_end: Mapping[str, Any]) -> list[LeaseTask]:
         """The tasks of a batch."""
+        return self._desk.together(lambda: self._plan(given_start, given_end))
+
+    def _plan(self, given_start: Mapping[str, Any], given_end: Mapping[str, Any]) -> list[LeaseTask]:
         start = self._begin(given_start)
         end = LeaseOffset.of(given_end, stream=self._name, system=start.system)
         runs: list[LeasedRun] = self._ask(Leases.plan, start.ordinal, end.ordinal)
         queues = {group.queue_id: group.queue for group in self._groups}
-        return _tasks(runs, queues, self._options.parallelism or default_parallelism())
+        witness = Witness(self._look().timeline)
+        return _tasks(runs, queues, witness, self._options.parallelism or default_parallelism())
 
     def commit(self, given: Mapping[str, Any]) -> None:
         """Nothing up to here will be asked for again."""
-        self._ack(LeaseOffset.of(given, stream=self._name, system=self._known_system()).ordinal)
+
+        def commit() -> None:
+            self._open()
+            self._ack(LeaseOffset.of(given, stream=self._name, system=self._look().system).ordinal)
+
+        self._desk.together(commit)
 
     def close(self) -> None:
         """Stop renewing. What was not planned is let go; whether a batch that was is done is known only to its
@@ -179,7 +205,7 @@ class LeaseStream:
         """The start of a batch; at first, with what an earlier process has left: what Spark knows to be done is acked,
         and what it runs again has failed, and is taken again as far as it is there."""
         self._open()
-        start = LeaseOffset.of(given, stream=self._name, system=self._known_system())
+        start = LeaseOffset.of(given, stream=self._name, system=self._look().system)
         if not self._begun:
             self._ask(Leases.keep, 0, start.ordinal)
             self._ask(Leases.fail, start.ordinal, _UNFINISHED)
@@ -207,12 +233,14 @@ class LeaseStream:
             for queue in self._options.queues
         ]
         seconds = min(group.lease_seconds for group in self._groups) / _RENEWALS
-        self._renewing = Renewing(self._options, self._name, seconds)
+        if self._renewing is None:
+            self._renewing = Renewing(self._options, self._name, seconds)
 
-    def _known_system(self) -> str:
-        if self._system is None:
-            self._system = self._desk.ask(positions.look, [group.queue_id for group in self._groups]).system
-        return self._system
+    def _look(self) -> Look:
+        """Where the connection leads, which it does as long as it lasts."""
+        if self._found is None:
+            self._found = self._desk.ask(positions.look, [group.queue_id for group in self._groups])
+        return self._found
 
     def _ask(self, verb: Any, *args: Any, **kwargs: Any) -> Any:
         def ask(connection: psycopg.Connection[Any]) -> Any:
@@ -280,7 +308,7 @@ def _subscription(position: Position | None) -> tuple[str, datetime | None]:
     raise InvalidOption("in mode lease the option startingPosition is where a new group begins, and is no offset")
 
 
-def _tasks(runs: Sequence[LeasedRun], queues: Mapping[int, str], parallelism: int) -> list[LeaseTask]:
+def _tasks(runs: Sequence[LeasedRun], queues: Mapping[int, str], witness: Witness, parallelism: int) -> list[LeaseTask]:
     """The runs dealt out by segments, which a task decodes once."""
     ranges: dict[int, list[Range]] = {}
     messages: dict[int, int] = {}
@@ -292,7 +320,7 @@ def _tasks(runs: Sequence[LeasedRun], queues: Mapping[int, str], parallelism: in
     nothing = np.zeros(len(ids), np.int64)
     segments = Segments(np.array(ids, np.int64), counts, sizes=nothing, txids=nothing)
     return [
-        LeaseTask(part, {int(segment_id): ranges[int(segment_id)] for segment_id in part.ids}, queues)
+        LeaseTask(part, {int(segment_id): ranges[int(segment_id)] for segment_id in part.ids}, queues, witness)
         for part in segments.tasks(parallelism)
     ]
 
@@ -305,7 +333,8 @@ class LeasedReader(SegmentReader):
 
     @classmethod
     def of(cls, options: ReadOptions, schema: pa.Schema, task: LeaseTask) -> LeasedReader:
-        return cls(options.access, Scope(task.queues), schema, options.payload_mode, ranges=task.ranges)
+        scope = Scope(task.queues)
+        return cls(options.access, scope, schema, options.payload_mode, witness=task.witness, ranges=task.ranges)
 
     def _fetch(self, cursor: Cursor, ids: Sequence[int]) -> list[StoredSegment]:
         found = SegmentReader._fetch(self, cursor, ids)

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
+from uuid import UUID
 
 from lockstep.errors import CheckpointMismatch, InvalidOption
 
@@ -90,6 +91,24 @@ EARLIEST = Place.at(NOTHING)
 
 
 @dataclass(frozen=True, slots=True)
+class Mark:
+    """What a stream leaves in the database before it gives Spark an offset. Where it is missing, the database has lost
+    something that the offset counts as read, and gives out the same transaction ids again."""
+
+    ordinal: int
+    token: str
+
+    def __str__(self) -> str:
+        return f"{self.ordinal}/{self.token}"
+
+    @classmethod
+    def of(cls, text: str) -> Mark:
+        """Raises ValueError."""
+        ordinal, _, token = text.partition("/")
+        return cls(int(ordinal), str(UUID(token)))
+
+
+@dataclass(frozen=True, slots=True)
 class Offset:
     """A place of one stream, in one database, on known queues."""
 
@@ -102,7 +121,10 @@ class Offset:
     initial: bool = False
     """Nothing was read yet."""
     since: Place | None = None
-    """Of the first batch: where it begins. Spark does not keep the initial offset, but asks for it again."""
+    """Where the batch begins that ends here, if that is not where the last one ended. Of the first batch, because Spark
+    does not keep the initial offset, but asks for it again; and of the first one after a failover."""
+    mark: Mark | None = None
+    """Offsets of older versions have none, and neither has the initial one."""
 
     def as_json(self) -> dict[str, Any]:
         given: dict[str, Any] = {
@@ -115,13 +137,15 @@ class Offset:
             given["initial"] = True
         if self.since is not None:
             given["since"] = self.since.as_json()
+        if self.mark is not None:
+            given["mark"] = str(self.mark)
         return given
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Offset:
         """From what a checkpoint holds. Raises CheckpointMismatch if it is not of this source."""
         try:
-            since = given.get("since")
+            since, mark = given.get("since"), given.get("mark")
             return cls(
                 Place.of(given),
                 str(given["system"]),
@@ -129,15 +153,17 @@ class Offset:
                 dict(given["queues"]),
                 bool(given.get("initial", False)),
                 None if since is None else Place.of(since),
+                None if mark is None else Mark.of(mark),
             )
         except (KeyError, TypeError, ValueError, AttributeError, InvalidOption) as error:
             raise CheckpointMismatch(
                 f"the checkpoint's offset is not one of Lockstep's snapshot mode: {error}"
             ) from error
 
-    def moved_to(self, place: Place, queues: Mapping[str, int]) -> Offset:
-        """The offset at a place further on."""
-        return replace(self, place=place, queues=queues, initial=False, since=self.place if self.initial else None)
+    def moved_to(self, place: Place, queues: Mapping[str, int], *, since: Place, mark: Mark | None = None) -> Offset:
+        """The end of a batch that begins at `since`."""
+        begin = since if self.initial or since != self.place else None
+        return replace(self, place=place, queues=queues, initial=False, since=begin, mark=mark)
 
 
 BETWEEN = """(

@@ -38,6 +38,7 @@ READ_OPTIONS = {
     "mode": "`snapshot`, or `lease` to share a consumer group",
     "group": "the consumer group of mode `lease`",
     "failOnDataLoss": "whether messages that were removed before they were read are an error",
+    "onFailover": "what a stream does whose checkpoint is ahead of the database: `fail`, or `continue`",
     "streamName": "under which the position of the stream is shown",
 }
 """Every option of a read, and what it means."""
@@ -96,6 +97,7 @@ class ReadOptions:
     mode: Literal["snapshot", "lease"] = "snapshot"
     group: str | None = None
     fail_on_data_loss: bool = True
+    on_failover: Literal["fail", "continue"] = "fail"
     stream_name: str | None = None
 
     @classmethod
@@ -155,6 +157,7 @@ def _read_options(given: Given) -> ReadOptions:
         mode=given.get("mode", parse_word("snapshot", "lease"), "snapshot"),
         group=given.get("group", lambda text: check_name(text, what="it")),
         fail_on_data_loss=given.get("failOnDataLoss", parse_boolean, True),
+        on_failover=given.get("onFailover", parse_word("fail", "continue"), "fail"),
         stream_name=given.get("streamName", lambda text: check_name(text, what="it")),
     )
     _check_together(read)

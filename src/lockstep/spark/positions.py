@@ -11,13 +11,26 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Concatenate, ParamSpec, TypeVar
+from uuid import uuid4
 
 import psycopg
 
-from lockstep.errors import CheckpointMismatch, Conflict, InvalidOption, QueueNotFound, Unavailable
+from lockstep.errors import (
+    CheckpointAhead,
+    CheckpointMismatch,
+    Conflict,
+    InvalidOption,
+    QueueNotFound,
+    Unavailable,
+)
 from lockstep.spark.database import Access, explained
-from lockstep.spark.offsets import Place, Snapshot
+from lockstep.spark.offsets import Mark, Offset, Place, Snapshot
 from lockstep.spark.segments import Scope
+
+_AHEAD = (
+    "the checkpoint is ahead of the database, which lost what it had last: a replica took over, or a backup was "
+    "restored. What was pushed since would be missed"
+)
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -27,6 +40,7 @@ _LOOK = """
 select pg_current_snapshot()::text, clock_timestamp(), pg_is_in_recovery(),
        (select c.system_identifier from pg_control_system() c) || '/'
            || (select d.oid from pg_database d where d.datname = current_database()),
+       case when not pg_is_in_recovery() then left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) end,
        exists (
            select 1 from lockstep.segment s
            where s.queue_id = any (%(queue_ids)s) and s.txid >= pg_snapshot_xmax(pg_current_snapshot())
@@ -62,6 +76,17 @@ where n.queue_id = any (%(queue_ids)s) and n.removed_at >= %(since)s
 """
 
 
+_MARK = "select lockstep.mark_position(%(stream)s, %(mark)s, %(kept)s)"
+_MARK_STATE = "select lockstep.mark_state(%(stream)s, %(ordinal)s, %(mark)s)"
+_PUBLISHED = """
+select p.read_base::text, p.read_upto::text, p.read_segment, p.accepted_at is not null
+from lockstep.spark_position p where p.stream_id = %(stream)s order by p.queue_id limit 1
+"""
+
+MARKS_KEPT = 1000
+"""Spark keeps the offsets of 100 batches, if it is not told otherwise."""
+
+
 @dataclass(frozen=True, slots=True)
 class Look:
     """The database at an instant."""
@@ -69,6 +94,7 @@ class Look:
     snapshot: Snapshot
     now: datetime
     system: str
+    timeline: str
 
 
 class Desk:
@@ -80,6 +106,28 @@ class Desk:
         self._opened = opened
         self._open: ExitStack | None = None
         self._connection: psycopg.Connection[Any] | None = None
+        self._is_held = False
+
+    def together(self, work: Callable[[], T]) -> T:
+        """Run `work`, all of whose questions go to one connection, and so to one timeline of the database. If the
+        connection was lost, `work` is run once more; it must be safe to run twice."""
+        is_new = self._connection is None
+        try:
+            return self._holding(work)
+        except Unavailable:
+            if is_new or self._connection is not None:
+                raise
+            return self._holding(work)
+
+    def _holding(self, work: Callable[[], T]) -> T:
+        if self._connection is None:
+            with explained():
+                self._connect()
+        self._is_held = True
+        try:
+            return work()
+        finally:
+            self._is_held = False
 
     def ask(
         self, question: Callable[Concatenate[psycopg.Connection[Any], P], T], *args: P.args, **kwargs: P.kwargs
@@ -92,6 +140,8 @@ class Desk:
             except Unavailable:
                 # It may have been closed while nobody used it.
                 self.close()
+                if self._is_held:
+                    raise
         with explained():
             return question(self._connect(), *args, **kwargs)
 
@@ -115,7 +165,9 @@ class Desk:
 
 def look(connection: psycopg.Connection[Any], queue_ids: Sequence[int]) -> Look:
     """Where the database is. Raises Conflict where positions mean nothing."""
-    [[snapshot, now, standby, system, foreign]] = connection.execute(_LOOK, {"queue_ids": list(queue_ids)}).fetchall()
+    [[snapshot, now, standby, system, timeline, foreign]] = connection.execute(
+        _LOOK, {"queue_ids": list(queue_ids)}
+    ).fetchall()
     if standby:
         raise InvalidOption(
             "the database is a hot standby, whose snapshots are not the primary's: read from the primary"
@@ -125,7 +177,7 @@ def look(connection: psycopg.Connection[Any], queue_ids: Sequence[int]) -> Look:
             "the queue holds messages that were restored from another PostgreSQL, whose transactions are not known "
             "here: while nothing is written, run select lockstep.adopt_segments()"
         )
-    return Look(Snapshot.parse(snapshot), now, system)
+    return Look(Snapshot.parse(snapshot), now, system, f"{system}/{timeline}")
 
 
 def find_queues(connection: psycopg.Connection[Any], names: Sequence[str]) -> dict[str, int]:
@@ -178,12 +230,72 @@ def place_given(place: Place, system: str | None, found: Look, *, option: str) -
 
 
 def check_reached(place: Place, snapshot: Snapshot) -> None:
-    """Raises CheckpointMismatch if an offset is ahead of the database, which then lost what it had."""
+    """Raises CheckpointAhead if an offset is ahead of the database, which then lost what it had."""
     if place.to.xmax > snapshot.xmax:
-        raise CheckpointMismatch(
-            "the checkpoint is ahead of the database, which was restored to an earlier state: what was pushed since "
-            "would be missed. The stream needs a new checkpoint"
-        )
+        raise CheckpointAhead(_AHEAD)
+
+
+def check_known(connection: psycopg.Connection[Any], offset: Offset, snapshot: Snapshot) -> None:
+    """Raises CheckpointAhead if the database lacks something that the offset counts as read."""
+    match "known" if offset.mark is None else mark_state(connection, offset.stream, offset.mark):
+        case "lost":
+            raise CheckpointAhead(
+                f"{_AHEAD}. To go on from the last position that the stream published here, and read again what came "
+                f"after it, run lockstep streams accept {offset.stream}, or give the option onFailover=continue",
+                stream=offset.stream,
+            )
+        case "forgotten":
+            raise CheckpointMismatch(
+                f"the checkpoint was put back by more than {MARKS_KEPT} batches, of which the database knows nothing "
+                "any more. The stream needs a new checkpoint; its option startingPosition takes the old offset"
+            )
+    check_reached(offset.place, snapshot)
+
+
+def mark_state(connection: psycopg.Connection[Any], stream: str, mark: Mark) -> str:
+    """What the database knows of a mark: `known`, `lost`, or `forgotten`."""
+    given = {"stream": stream, "ordinal": mark.ordinal, "mark": mark.token}
+    [[state]] = connection.execute(_MARK_STATE, given).fetchall()
+    return str(state)
+
+
+def mark(connection: psycopg.Connection[Any], stream: str) -> Mark:
+    """Leave a mark behind all that the connection has seen."""
+    token = str(uuid4())
+    given = {"stream": stream, "mark": token, "kept": MARKS_KEPT}
+    [[ordinal]] = connection.execute(_MARK, given).fetchall()
+    return Mark(ordinal, token)
+
+
+def published(connection: psycopg.Connection[Any], stream: str) -> tuple[Place | None, bool]:
+    """What the stream had processed when it last published its position here, and whether it may go on from there
+    though its checkpoint is ahead."""
+    found = connection.execute(_PUBLISHED, {"stream": stream}).fetchone()
+    if found is None:
+        return None, False
+    base, upto, segment, accepted = found
+    return Place(Snapshot.parse(base), Snapshot.parse(upto), segment), accepted
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """By which a task knows that its connection leads to what was planned, and not to a server that took over."""
+
+    timeline: str
+    stream: str | None = None
+    mark: Mark | None = None
+
+    def check(self, connection: psycopg.Connection[Any]) -> None:
+        """Raises CheckpointAhead, Unavailable."""
+        if self.stream is not None and self.mark is not None:
+            if mark_state(connection, self.stream, self.mark) == "lost":
+                raise CheckpointAhead(f"{_AHEAD}: it took over while the batch was read", stream=self.stream)
+            return
+        found = look(connection, []).timeline
+        if found != self.timeline:
+            raise Unavailable(
+                f"another server took over since the read was planned, on {self.timeline}: this is {found}. Read again"
+            )
 
 
 def publish(

@@ -19,6 +19,7 @@ from lockstep.spark.columns import Rows, StoredSegment
 from lockstep.spark.database import Access
 from lockstep.spark.losses import Watch, report_loss
 from lockstep.spark.payloads import PayloadMode, parse_payloads
+from lockstep.spark.positions import Witness
 from lockstep.spark.schema import DATA
 from lockstep.spark.segments import Scope, Segments
 
@@ -78,12 +79,15 @@ class SegmentReader:
     schema: pa.Schema
     payload_mode: PayloadMode = "failfast"
     watch: Watch | None = None
+    witness: Witness | None = None
     _names: dict[int, str] = field(default_factory=dict)
 
     def read(self, segments: Segments) -> Iterator[pa.RecordBatch]:
         """The messages that are left of the segments, in the order of their segments."""
         key = self.access.config().encryption_key_bytes
         with self.access.connect() as connection, connection.cursor(binary=True, row_factory=tuple_row) as cursor:
+            if self.witness is not None:
+                self.witness.check(connection)
             for chunk in segments.chunks():
                 found = self._fetch(cursor, chunk.ids.tolist())
                 if self.watch is not None:

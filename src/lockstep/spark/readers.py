@@ -58,7 +58,7 @@ class _Reading:
         from lockstep.spark.reader import SegmentReader
 
         options = self._options
-        reader = SegmentReader(options.access, task.scope, self._schema, options.payload_mode, task.watch)
+        reader = SegmentReader(options.access, task.scope, self._schema, options.payload_mode, task.watch, task.witness)
         yield from reader.read(task.segments)
 
 

@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from uuid import uuid4
 
-from lockstep.errors import CheckpointMismatch, DataLost, InvalidOption
+from lockstep.errors import CheckpointAhead, CheckpointMismatch, DataLost, InvalidOption
 from lockstep.spark import positions
 from lockstep.spark.losses import Watch, report_loss
 from lockstep.spark.offsets import EARLIEST, NOTHING, Offset, Place, Snapshot
 from lockstep.spark.options import EVERYTHING, Position, ReadOptions
-from lockstep.spark.positions import Desk, Look
+from lockstep.spark.positions import Desk, Look, Witness
 from lockstep.spark.segments import Scope, Segments, list_segments
 
 _log = logging.getLogger(__name__)
@@ -37,6 +37,7 @@ class Task:
     segments: Segments
     scope: Scope
     watch: Watch | None = None
+    witness: Witness | None = None
 
 
 def default_parallelism() -> int:
@@ -58,9 +59,10 @@ class SnapshotStream:
         self._options = options
         self._clock = clock
         self._pause = pause
-        self._desk = Desk(options.access)
+        self._desk = Desk(options.access, opened=self._begin_anew)
         self._hold_seconds = options.access.config().spark_position_seconds_max
         self._target: Snapshot | None = None
+        self._is_target_old = False
         self._listed: _Listed | None = None
         self._quiet_until = 0.0
         self._last_batch_at = self._passed_at = clock()
@@ -70,11 +72,22 @@ class SnapshotStream:
         self._warned = 0
         self._latest: Offset | None = None
 
+    def _begin_anew(self, _connection: object) -> None:
+        """A new connection may lead to a server that took over: what was listed on another is not used there."""
+        self._listed = self._published = None
+        self._is_target_old = self._target is not None
+
     def initial(self) -> Offset:
         """Where a stream without a checkpoint begins."""
+        return self._desk.together(self._initial)
+
+    def _initial(self) -> Offset:
         queues, found = self._look()
         place = self._place(self._options.starting or EVERYTHING, queues, found)
-        return Offset(place, found.system, uuid4().hex[:16], queues, initial=True)
+        stream = uuid4().hex[:16]
+        # Before the first message is before it on every timeline.
+        mark = None if place == EARLIEST else self._desk.ask(positions.mark, stream)
+        return Offset(place, found.system, stream, queues, initial=True, mark=mark)
 
     def _place(self, position: Position, queues: Mapping[str, int], found: Look) -> Place:
         match position.kind:
@@ -91,31 +104,64 @@ class SnapshotStream:
 
     def stop_at_now(self) -> None:
         """Read what is there now and nothing that comes later."""
-        self._target = self._look()[1].snapshot
+        self._target = self._desk.together(self._look)[1].snapshot
+        self._is_target_old = False
 
     def latest(self, start: Offset, *, limited: bool = True) -> Offset:
         """The end of the next batch; the start itself if there is none. Without limits it is all that is there."""
         if self._clock() < self._quiet_until:
             # To answer from memory would be wrong: who asks now wants to know of what was pushed before it asked.
             self._pause(self._quiet_until - self._clock())
+        return self._desk.together(lambda: self._latest_of(start, limited=limited))
+
+    def _latest_of(self, start: Offset, *, limited: bool) -> Offset:
         now = self._clock()
         queues, found = self._checked(start)
-        self._publish(start)
+        begin = self._begin(start, found)
+        if not start.initial:
+            self._recognise(start)
+        if begin == start.place:
+            self._publish(start)
+        if self._is_target_old:
+            self._target, self._is_target_old = found.snapshot, False
         upto = self._target or found.snapshot
-        self._latest = start.moved_to(Place.at(upto), queues)
+        self._latest = start.moved_to(Place.at(upto), queues, since=begin)
         scope = self._scope(queues)
-        self._look_for_losses(start, scope, upto)
-        end, messages = self._end(start.place, scope, upto, limited=limited)
+        self._look_for_losses(begin, scope, upto)
+        end, messages = self._end(begin, scope, upto, limited=limited)
         if end is None:
-            end = self._passed(start.place, scope, upto, now)
+            end = self._passed(begin, scope, upto, now)
         elif limited and self._waits(messages, now):
             end = None
         if end is None:
             self._quiet_until = now + QUIET_SECONDS
             # Spark always runs a first batch, be it empty: from then on there is a checkpoint, and it has begun.
-            return start.moved_to(start.place, queues) if start.initial else start
+            return self._marked(start, begin, queues, begin) if start.initial else start
         self._last_batch_at = now
-        return start.moved_to(end, queues)
+        return self._marked(start, end, queues, begin)
+
+    def _marked(self, start: Offset, end: Place, queues: Mapping[str, int], begin: Place) -> Offset:
+        """The end of a batch; from here on the database can tell whether it has all that lies before it."""
+        return start.moved_to(end, queues, since=begin, mark=self._desk.ask(positions.mark, start.stream))
+
+    def _begin(self, start: Offset, found: Look) -> Place:
+        """Where the next batch begins: where the last one ended; or, if the database has lost some of that and the
+        stream may go on all the same, where it was when it last said so. Raises CheckpointAhead."""
+        try:
+            self._desk.ask(positions.check_known, start, found.snapshot)
+        except CheckpointAhead as error:
+            place, is_accepted = self._desk.ask(positions.published, start.stream)
+            if not is_accepted and self._options.on_failover != "continue":
+                raise
+            if place is None:
+                raise CheckpointAhead(
+                    "the database has lost all that it knew of the stream: it needs a new checkpoint, and the option "
+                    "startingPosition where that does not begin with the first message",
+                    stream=start.stream,
+                ) from error
+            _log.warning("stream %s reads again what came since it last published its position", start.stream)
+            return place
+        return start.place
 
     def _end(self, start: Place, scope: Scope, upto: Snapshot, *, limited: bool) -> tuple[Place | None, int]:
         """Where the next batch ends, and how many messages there are: what was begun is ended before more is begun."""
@@ -145,10 +191,17 @@ class SnapshotStream:
         return messages < self._options.messages_min and not late
 
     def plan(self, start: Offset, end: Offset) -> list[Task]:
-        """The tasks of a batch. Of the first batch the end says where it began."""
-        begin = end.since if start.initial and end.since is not None else start.place
+        """The tasks of a batch. The end says where it began, if that is not where the last one ended."""
+        return self._desk.together(lambda: self._plan(start, end))
+
+    def _plan(self, start: Offset, end: Offset) -> list[Task]:
+        begin = start.place if end.since is None else end.since
         read = Offset(begin, end.system, end.stream, end.queues)
-        queues, _ = self._checked(read, is_begun=not start.initial)
+        queues, found = self._checked(read)
+        if self._begin(end, found) != end.place:
+            return []  # nothing is known of the batch any more; what it had is in the next one, as far as it is there
+        if not start.initial:
+            self._recognise(read)
         self._publish(read)
         if self._options.stream_name is not None:
             # A sink on this database may say, in its own transaction, that this is read (option commitStream).
@@ -158,11 +211,17 @@ class SnapshotStream:
         segments = self._list(scope, begin.base, end.place.to, after=after).between(begin, end.place)
         watch = None if self._begun_at is None else Watch(self._begun_at, self._options.fail_on_data_loss)
         parallelism = self._options.parallelism or default_parallelism()
-        return [Task(part, scope, watch) for part in segments.tasks(parallelism)]
+        witness = Witness(found.timeline, end.stream, end.mark)
+        return [Task(part, scope, watch, witness) for part in segments.tasks(parallelism)]
 
     def commit(self, end: Offset) -> None:
         """Nothing up to here will be asked for again."""
-        self._publish(end, committed=True)
+        self._desk.together(lambda: self._commit(end))
+
+    def _commit(self, end: Offset) -> None:
+        found = self._desk.ask(positions.look, list(end.queues.values()))
+        if self._begin(end, found) == end.place:
+            self._publish(end, committed=True)
 
     def report(self) -> Offset | None:
         """How far the stream could be."""
@@ -187,11 +246,10 @@ class SnapshotStream:
             self._listed = _Listed(scope, base, to, after, found)
         return self._listed.segments
 
-    def _checked(self, start: Offset, *, is_begun: bool = True) -> tuple[dict[str, int], Look]:
+    def _checked(self, start: Offset) -> tuple[dict[str, int], Look]:
         """The queues of an offset and the database, if it is the offset's own. Raises CheckpointMismatch, DataLost."""
         queues, found = self._look()
         positions.check_system(start.system, found.system)
-        positions.check_reached(start.place, found.snapshot)
         added = sorted(queues.keys() - start.queues.keys())
         if added:
             raise CheckpointMismatch(
@@ -201,12 +259,12 @@ class SnapshotStream:
         for name, id_ in queues.items():
             if start.queues[name] != id_:
                 self._lose(f"queue {name!r} was deleted and made again since the stream last read it")
-        if is_begun and not start.initial and self._published is None:
-            self._recognise(start)
         return queues, found
 
     def _recognise(self, start: Offset) -> None:
-        """Find the position that the stream published when it last ran."""
+        """Find the position that the stream published when it last ran. Raises DataLost."""
+        if self._published is not None:
+            return
         self._begun_at = self._desk.ask(positions.begun_at, start.stream)
         if self._begun_at is None:
             self._lose(
@@ -219,7 +277,7 @@ class SnapshotStream:
             raise DataLost(f"{text}; with the option failOnDataLoss=false the stream goes on")
         _log.warning(text)
 
-    def _look_for_losses(self, start: Offset, scope: Scope, upto: Snapshot) -> None:
+    def _look_for_losses(self, start: Place, scope: Scope, upto: Snapshot) -> None:
         if self._begun_at is None:
             return
         lost = self._desk.ask(
@@ -227,7 +285,7 @@ class SnapshotStream:
             queue_ids=list(scope.queues),
             partition_ids=scope.partition_ids,
             since=self._begun_at,
-            place=start.place,
+            place=start,
             upto=upto,
         )
         if lost != self._warned:

@@ -448,6 +448,10 @@ class Store(Protocol):
         """Forget the position of a Spark stream, so that it holds back nothing from retention; returns on how many
         queues. Raises SparkStreamNotFound."""
 
+    async def accept_spark_stream(self, stream_id: str) -> int:
+        """Let a Spark stream go on whose checkpoint is ahead of the database, after a failover or a restore: from the
+        position that it last published here. Returns on how many queues. Raises SparkStreamNotFound."""
+
     async def depth(self, queue: str, group: str) -> Depth:
         """Exact sums of the lag. For queue mode that was never popped: all that is stored. Raises QueueNotFound,
         GroupNotFound."""

@@ -65,6 +65,8 @@ async def test_spark_streams(client: AsyncClient) -> None:
     assert await client.spark_streams(queue="orders") == []
     with pytest.raises(SparkStreamNotFound):
         await client.forget_spark_stream("nobody")
+    with pytest.raises(SparkStreamNotFound):
+        await client.accept_spark_stream("nobody")
 
 
 async def test_seek(client: AsyncClient, clock: SetClock) -> None:

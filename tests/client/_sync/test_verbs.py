@@ -66,6 +66,8 @@ def test_spark_streams(client: Client) -> None:
     assert client.spark_streams(queue="orders") == []
     with pytest.raises(SparkStreamNotFound):
         client.forget_spark_stream("nobody")
+    with pytest.raises(SparkStreamNotFound):
+        client.accept_spark_stream("nobody")
 
 
 def test_seek(client: Client, clock: SetClock) -> None:

@@ -182,3 +182,5 @@ async def test_without_spark_there_are_no_streams(store: Store) -> None:
         await store.spark_streams(queue="other")
     with pytest.raises(SparkStreamNotFound):
         await store.forget_spark_stream("nobody")
+    with pytest.raises(SparkStreamNotFound):
+        await store.accept_spark_stream("nobody")

@@ -59,6 +59,7 @@ RELEASED = {
     "0023_operation_aims.sql": "00e42251a461b3f3759ecb7750844b3ea6f77de4132c75b38afc977e7aa16658",
     "0024_repair_runs.sql": "e2d8daedded0311983c010fd8bb08d2835b65f0202700f63d9009866be796fb2",
     "0025_groups.sql": "31e1347068e5c4fa7df74c981210a9c43d6cfe251007ea3ce648a0f4e4f229b7",
+    "0026_spark_marks.sql": "5ab3f1af6da34e5f5059fb19c7ce3ae1ce7307185064b64e6aca8e405b2cd9de",
 }
 
 

@@ -9,6 +9,7 @@ import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -250,3 +251,22 @@ async def test_host_that_says_nothing_does_not_keep_the_primary_waiting() -> Non
     assert abandoned == ["too late"]
     with pytest.raises(NotPrimary):
         await first_primary(hosts[1:2], attempt, abandon=abandoned.append)
+
+
+async def test_spool_of_which_a_part_went_with_the_old_primary_says_so_and_goes_on(
+    pair: Pair, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = PostgresStore(pair.dsn)
+    await store.open()
+    spool = uuid4()
+    await store.drain(spool, [Batch.of("q", [b"1"])], start=0, end=10)
+    pair.cut()
+    await store.drain(spool, [Batch.of("q", [b"lost"])], start=10, end=30)
+    pair.fail_over()
+    assert (await persistent(lambda: store.drain(spool, [], start=30, end=30))).place == 30
+    await store.drain(spool, [Batch.of("q", [b"2"])], start=30, end=40)
+    told = [record for record in caplog.records if record.message == "spool_ahead"]
+    assert [record.bytes for record in told] == [20]  # type: ignore[attr-defined]
+    [popped] = await store.pop([PopRequest(queue="q", batch=10)])
+    assert [bytes(one) for run in popped.runs for one in run.columns.payloads] == [b"1", b"2"]
+    await store.close()

@@ -29,6 +29,20 @@ def list_(session: Session, queue: str | None) -> None:
 @streams.command()
 @click.argument("stream")
 @on_session()
+def accept(session: Session, stream: str) -> None:
+    """Let a stream go on that stopped with checkpoint_ahead, after a failover or a restore.
+
+    STREAM is its id, which the error names. The stream goes on from the position that it last published in this
+    database, so it may read some messages again. Start its query after this command.
+    """
+    with session.client() as client:
+        queues = client.accept_spark_stream(stream)
+        session.output.done("accepted", accepted=stream, queues=queues)
+
+
+@streams.command()
+@click.argument("stream")
+@on_session()
 def forget(session: Session, stream: str) -> None:
     """Forget a stream that will not come back, so that retention may take what it has not read.
 

@@ -186,6 +186,10 @@ class AsyncVerbs(AsyncSchedules):
         """Forget the position of a Spark stream, so that it holds back nothing from retention."""
         return int(await self._call("forget_spark_stream", stream_id=stream_id))
 
+    async def accept_spark_stream(self, stream_id: str) -> int:
+        """Let a Spark stream go on whose checkpoint is ahead of the database, after a failover or a restore."""
+        return int(await self._call("accept_spark_stream", stream_id=stream_id))
+
     async def depth(self, queue: str, group: str) -> Depth:
         """What the group has before it in the queue."""
         result: Depth = await self._call("depth", queue=queue, group=group)

@@ -72,6 +72,7 @@ VERBS: Mapping[str, Verb] = {
     "lag": Verb(list[PartitionLag]),
     "spark_streams": Verb(list[SparkStreamInfo]),
     "forget_spark_stream": Verb(int, repeatable=False),
+    "accept_spark_stream": Verb(int),
     "depth": Verb(Depth),
     "messages": Verb(MessagePage),
     "message": Verb(MessageView),

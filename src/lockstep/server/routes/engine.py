@@ -38,6 +38,7 @@ _LEVELS: dict[str, Level] = {
     "lag": "ro",
     "spark_streams": "ro",
     "forget_spark_stream": "admin",
+    "accept_spark_stream": "admin",
     "depth": "ro",
     "messages": "ro",
     "message": "ro",

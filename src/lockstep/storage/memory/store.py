@@ -365,6 +365,9 @@ class MemoryStore:
     async def forget_spark_stream(self, stream_id: str) -> int:
         raise SparkStreamNotFound(f"there is no Spark stream {stream_id!r}")
 
+    async def accept_spark_stream(self, stream_id: str) -> int:
+        raise SparkStreamNotFound(f"there is no Spark stream {stream_id!r}")
+
     async def depth(self, queue: str, group: str) -> Depth:
         return groups.depth(self._state, queue, group, self._now())
 

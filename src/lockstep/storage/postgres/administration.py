@@ -37,6 +37,7 @@ order by q.id
 """
 _DELETE_GROUP = "select * from lockstep.delete_group($1, $2, $3, $4::timestamptz)"
 _FORGET_STREAM = "select lockstep.forget_stream($1)"
+_ACCEPT_POSITION = "select lockstep.accept_position($1)"
 
 
 class Administration(Placing):
@@ -127,6 +128,12 @@ class Administration(Placing):
 
     async def forget_spark_stream(self, stream_id: str) -> int:
         rows = await self.database.fetch("forget_stream", _FORGET_STREAM, stream_id)
+        if not rows[0][0]:
+            raise SparkStreamNotFound(f"there is no Spark stream {stream_id!r}")
+        return int(rows[0][0])
+
+    async def accept_spark_stream(self, stream_id: str) -> int:
+        rows = await self.database.fetch("accept_position", _ACCEPT_POSITION, stream_id)
         if not rows[0][0]:
             raise SparkStreamNotFound(f"there is no Spark stream {stream_id!r}")
         return int(rows[0][0])

@@ -1,7 +1,8 @@
 -- Positions of Spark's streams: what they hold back from retention, and what was removed before they had read it.
 --
+-- Guarantees: a mark is there only if all is there that was visible when it was made.
 -- Locks: a stream's own rows. Whoever removes messages only looks, after the partition locks; a position that moves in this
--- moment has, at worst, something noted that it has read. Indexes: spark_position_queue, segment_queue_txid, run_pkey.
+-- moment has, at worst, something noted that it has read. Indexes: spark_mark_pkey, spark_mark_age, spark_position_queue, segment_queue_txid, run_pkey.
 
 -- Whether a position contains a segment.
 create or replace function lockstep.is_read(_base pg_snapshot, _upto pg_snapshot, _segment bigint, _txid xid8, _segment_id bigint)
@@ -60,10 +61,46 @@ begin
     set name = excluded.name, updated_at = excluded.updated_at, held_until = excluded.held_until,
         read_base = excluded.read_base, read_upto = excluded.read_upto, read_segment = excluded.read_segment,
         committed_base = coalesce(_committed_base, p.committed_base), committed_upto = coalesce(_committed_upto, p.committed_upto),
-        committed_segment = coalesce(_committed_segment, p.committed_segment);
+        committed_segment = coalesce(_committed_segment, p.committed_segment), accepted_at = null;
     if _committed_base is not null then
         perform lockstep.forget_unread(_queue_ids);
     end if;
+end $$;
+
+-- Marks the end of a stream's next batch; returns the mark's ordinal. The last _kept marks are kept.
+-- Raises SQLSTATE LS007 if two queries mark one stream at once.
+create or replace function lockstep.mark_position(_stream_id text, _mark uuid, _kept int) returns bigint language plpgsql as $$
+declare
+    _ordinal bigint;
+begin
+    insert into lockstep.spark_mark (stream_id, ordinal, mark, marked_at)
+    select _stream_id, coalesce(max(m.ordinal), 0) + 1, _mark, clock_timestamp()
+    from lockstep.spark_mark m where m.stream_id = _stream_id
+    returning ordinal into _ordinal;
+    delete from lockstep.spark_mark m where m.stream_id = _stream_id and m.ordinal <= _ordinal - _kept;
+    return _ordinal;
+exception when unique_violation then
+    raise exception 'the stream % is read by another query, too', quote_literal(_stream_id) using errcode = 'LS007';
+end $$;
+
+-- What the database knows of a mark: `known`, `forgotten` because later ones are all that is kept, or `lost`.
+create or replace function lockstep.mark_state(_stream_id text, _ordinal bigint, _mark uuid) returns text language sql stable as $$
+    select case
+        when exists (select 1 from lockstep.spark_mark m where m.stream_id = _stream_id and m.ordinal = _ordinal and m.mark = _mark) then 'known'
+        when _ordinal < (select min(m.ordinal) from lockstep.spark_mark m where m.stream_id = _stream_id) then 'forgotten'
+        else 'lost'
+    end
+$$;
+
+-- Allows a stream whose checkpoint is ahead of the database to go on from the last position that it published here.
+-- Returns in how many queues; the next batch that it begins takes the permission back.
+create or replace function lockstep.accept_position(_stream_id text) returns int language plpgsql as $$
+declare
+    _queues int;
+begin
+    update lockstep.spark_position p set accepted_at = clock_timestamp() where p.stream_id = _stream_id;
+    get diagnostics _queues = row_count;
+    return _queues;
 end $$;
 
 -- Forgets what was noted for streams that have gone past it, or are gone.
@@ -92,6 +129,8 @@ create or replace function lockstep.prune_positions() returns void language plpg
 declare
     _queue_ids int[];
 begin
+    -- A checkpoint may come back long after its position is forgotten; it is told then what it may have missed.
+    delete from lockstep.spark_mark m where m.marked_at < clock_timestamp() - interval '1 year';
     with gone as (delete from lockstep.spark_position p where p.held_until <= clock_timestamp() returning p.queue_id)
     select array_agg(distinct g.queue_id) into _queue_ids from gone g;
     perform lockstep.forget_unread(_queue_ids);
