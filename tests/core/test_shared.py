@@ -102,6 +102,14 @@ def test_lease_ends_as_a_whole_after_single_messages() -> None:
     assert result.put_back == {0}
 
 
+def test_acks_may_come_one_by_one() -> None:
+    items = iter([item(0, None, "failed", whole=True), item(1, 2)])
+    ranges = [leased(1, 4)]
+    result = shared.settle(HANDED_OUT, ranges, items, OPTIONS, NOW, lambda one: range(one.first, one.last + 1))
+    assert sorted(outcome.index for outcome in result.outcomes) == [0, 1]
+    assert all(one.lease_id is None for one in result.ranges)
+
+
 def test_lease_of_which_nothing_is_left_ends_in_vain() -> None:
     result = settle([leased(1, 1)], item(0, 1), item(1, None, whole=True), item(2, None, lease_id="b", whole=True))
     assert [(outcome.noop, outcome.error) for outcome in result.outcomes] == [

@@ -87,6 +87,27 @@ async def test_queued_push_may_return_at_once_and_is_found_by_its_id(store: Stor
         assert [receipt.seq for receipt in info.outcome.pushed()] == [1, 2]
 
 
+@pytest.mark.parametrize("gives_up_by", ["time", "cancelling"])
+async def test_waiter_that_gives_up_does_not_end_the_wait_of_others(store: Store, gives_up_by: str) -> None:
+    gate = Gate(store, "apply_operations")
+    async with engine_on(gate) as engine:
+        pushed = await busy(engine).push([batch("q")], queued="return")
+        assert pushed.operation is not None
+        operation_id = pushed.operation.operation_id
+        impatient = asyncio.create_task(engine._operations.wait(operation_id, 0.01 if gives_up_by == "time" else 30.0))
+        patient = [asyncio.create_task(engine._operations.wait(operation_id, 30.0)) for _ in range(2)]
+        await asyncio.sleep(0)
+        if gives_up_by == "cancelling":
+            impatient.cancel()
+        await asyncio.wait([impatient])
+        also = asyncio.create_task(engine._operations.wait(operation_id, 30.0))
+        await asyncio.sleep(0)
+        gate.open()
+        outcomes = await asyncio.gather(*patient, also)
+        assert [outcome is not None and outcome.pushed()[0].seq for outcome in outcomes] == [1, 1, 1]
+        await until(lambda: not engine._operations._awaited)
+
+
 async def test_push_behind_an_operation_waits_for_it(store: Store) -> None:
     gate = Gate(store, "apply_operations")
     async with engine_on(gate) as engine:

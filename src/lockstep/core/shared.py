@@ -167,6 +167,7 @@ def settle(
     Each message ends once in a call, by the first ack that may end it. One ack does not change what becomes of another
     message. A lease is checked against the state before the call.
     """
+    items = list(items)
     live = {one.lease_id for one in ranges if one.leased(now)}
     result = Settlement(list(ranges))
     singles = sorted((item for item in items if not item.whole), key=lambda item: (item.seq or 0, item.index))

@@ -74,7 +74,8 @@ class Operations:
             timeout_seconds=config.operation_timeout_seconds,
         )
         self._lateness = Lateness(load, store.counts)
-        self._awaited: dict[UUID, dict[int, asyncio.Future[Outcome | None]]] = {}
+        self._awaited: dict[UUID, dict[asyncio.Future[Outcome | None], int]] = {}
+        """By bundle: a future for each caller that waits, with the ordinal of its operation."""
         self._looking: asyncio.Task[None] | None = None
         self._processing = Background(
             "operations",
@@ -105,7 +106,7 @@ class Operations:
 
     def _give_up(self) -> None:
         for futures in self._awaited.values():
-            for future in futures.values():
+            for future in futures:
                 if not future.done():
                     future.set_result(None)
         self._awaited.clear()
@@ -197,31 +198,30 @@ class Operations:
     async def wait(self, operation_id: str, seconds: float) -> Outcome | None:
         """What became of an operation; None if nothing has within the time."""
         bundle, ordinal = split_operation_id(operation_id)
-        awaited = self._awaited.setdefault(bundle, {})
-        future = awaited.setdefault(ordinal, asyncio.get_running_loop().create_future())
+        # Each caller has a future of its own: one that gives up must not end the wait of the others.
+        future: asyncio.Future[Outcome | None] = asyncio.get_running_loop().create_future()
+        self._awaited.setdefault(bundle, {})[future] = ordinal
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look(), name="lockstep-operations-look")
         try:
             async with asyncio.timeout(seconds):
-                return await asyncio.shield(future)
+                return await future
         except TimeoutError:
             return None
         finally:
-            if not future.done() and awaited.get(ordinal) is future:
-                self._forget(bundle, ordinal)
+            self._forget(bundle, future)
 
-    def _forget(self, bundle: UUID, ordinal: int) -> None:
-        self._awaited[bundle].pop(ordinal, None)
-        if not self._awaited[bundle]:
-            del self._awaited[bundle]
+    def _forget(self, bundle: UUID, future: asyncio.Future[Outcome | None]) -> None:
+        futures = self._awaited.get(bundle, {})
+        futures.pop(future, None)
+        if not futures:
+            self._awaited.pop(bundle, None)
 
     def _settle(self, bundle: UUID, outcomes: Sequence[Outcome | None]) -> None:
-        for ordinal, future in list(self._awaited.get(bundle, {}).items()):
+        for future, ordinal in list(self._awaited.get(bundle, {}).items()):
             outcome = outcomes[ordinal] if ordinal < len(outcomes) else None
-            if outcome is not None:
-                self._forget(bundle, ordinal)
-                if not future.done():
-                    future.set_result(outcome)
+            if outcome is not None and not future.done():
+                future.set_result(outcome)
 
     async def _look(self) -> None:
         """While somebody waits: see what other processes have applied."""

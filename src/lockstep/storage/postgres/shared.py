@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -80,7 +80,7 @@ class Shared:
             result: T = stop.value
             return result
 
-    async def _with_names(self, queues: Iterable[str], work: Callable[[], Awaitable[T]], *, forget: bool = False) -> T:
+    async def _with_names(self, queues: Collection[str], work: Callable[[], Awaitable[T]], *, forget: bool = False) -> T:
         """Run `work`; if it finds a name out of date, forget what is known of the queues and run it again. With
         `forget` what it learned is forgotten, too, if it fails: what it has created is gone then."""
         for _ in range(_STALE_ATTEMPTS_MAX):
