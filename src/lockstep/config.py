@@ -89,6 +89,15 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     call_lock_seconds: Annotated[
         _Seconds, _help("Longest wait of joined pushes or acks for a lock; then each request is tried alone.")
     ] = 0.25
+    first_polls_max: Annotated[
+        _Count,
+        _help(
+            "Most groups with the subscription `new` that are remembered for having polled a queue before it exists."
+        ),
+    ] = 10_000
+    first_poll_seconds_max: Annotated[
+        int, Meta(ge=60, le=_LIFETIME_SECONDS), _help("How long such a group is remembered after its last poll.")
+    ] = 86_400
     pop_precheck: Annotated[bool, _help("Ask whether a waiting pop would find something before it is tried.")] = True
     pop_check_seconds_min: Annotated[_Seconds, _help("First wait between two such checks; it doubles.")] = 0.05
     pop_check_seconds_max: Annotated[_Seconds, _help("Longest wait between two such checks.")] = 1.0

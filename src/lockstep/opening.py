@@ -11,6 +11,7 @@ from types import TracebackType
 import msgspec
 
 from lockstep.config import Config, load
+from lockstep.core.records import FirstPollLimits
 from lockstep.core.schedules import Timing
 from lockstep.engine.engine import Engine
 from lockstep.errors import InvalidRequest
@@ -111,7 +112,10 @@ def check_address(address: str) -> str:
 
 def _store(address: str, config: Config, *, breaker: bool = False) -> Store:
     if check_address(address) == "memory":
-        return MemoryStore(timing=Timing(config.schedule_min_seconds, config.cron_late_seconds_max))
+        return MemoryStore(
+            timing=Timing(config.schedule_min_seconds, config.cron_late_seconds_max),
+            first_polls=FirstPollLimits(config.first_polls_max, config.first_poll_seconds_max),
+        )
     return _postgres_store(address, config, breaker=breaker)
 
 

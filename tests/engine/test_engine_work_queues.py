@@ -232,6 +232,53 @@ async def test_waiting_pops_share_what_another_process_pushed(database_dsn: str)
         assert [len(one) for one in await asyncio.gather(*polls)] == [16, 6, 1]
 
 
+async def in_wait(engine: Engine, count: int, **request: Any) -> list[asyncio.Task[Popped]]:
+    """Polls that have looked once, whatever their group is."""
+    polls = [
+        asyncio.create_task(engine.wait_pop(PopRequest(group="g", batch=10, **request), 60.0)) for _ in range(count)
+    ]
+    queues = engine._waiting._queues
+    await until(lambda: sum([poll.looked for queue in queues.values() for poll in queue.polls]) == count)
+    return polls
+
+
+@pytest.mark.parametrize("partition", [None, "p"])
+async def test_waiting_pops_share_what_creates_their_queue(store: Store, partition: str | None) -> None:
+    async with engine_on(store, **NEVER) as engine:
+        polls = await in_wait(engine, 5, queue="q", partition=partition, mode="shared")
+        await engine.push([Batch.of("q", payloads(10), partition="p")])
+        assert [len(one) for one in await asyncio.gather(*polls)] == [2] * 5
+
+
+async def test_waiting_pops_share_what_creates_their_partition(store: Store) -> None:
+    async with engine_on(store, **NEVER) as engine:
+        await engine.configure("q", queue_options(group_mode="shared"))
+        polls = await in_wait(engine, 5, queue="q", partition="p")
+        await engine.push([Batch.of("q", payloads(10), partition="p")])
+        assert [len(one) for one in await asyncio.gather(*polls)] == [2] * 5
+
+
+async def test_waiting_pops_share_what_comes_to_a_queue_that_was_made_shared_meanwhile(store: Store) -> None:
+    async with engine_on(store, **NEVER) as engine:
+        polls = await in_wait(engine, 5, queue="q")
+        await engine.configure("q", queue_options(group_mode="shared"))
+        await until(lambda: lying_still(engine) == 5)
+        await engine.push([Batch.of("q", payloads(10))])
+        assert [len(one) for one in await asyncio.gather(*polls)] == [2] * 5
+
+
+async def test_waiting_pops_share_what_creates_their_queue_elsewhere(database_dsn: str) -> None:
+    async with (
+        engine_on(PostgresStore(database_dsn), **NEVER) as engine,
+        engine_on(PostgresStore(database_dsn), **NEVER) as other,
+    ):
+        await engine.listen()
+        await other.listen()
+        polls = await in_wait(engine, 5, queue="q", mode="shared")
+        await other.push([Batch.of("q", payloads(10))])
+        assert [len(one) for one in await asyncio.gather(*polls)] == [2] * 5
+
+
 # --- Dead queues and who waits for them -----------------------------------------------------------------------
 
 

@@ -172,6 +172,15 @@ async def test_a_seek_wakes(store: Store) -> None:
     assert (await poll).payloads() == [b"1"]
 
 
+async def test_a_poll_whose_group_is_deleted_begins_anew(store: Store) -> None:
+    engine = engine_on(store, **NEVER)
+    await engine.push([batch("p", b"1")])
+    await engine.pop([PopRequest(queue=QUEUE, group="g", auto_ack=True)])
+    (poll,) = await waiting(engine, group="g")
+    await engine.delete_group("g", queue=QUEUE)
+    assert (await poll).payloads() == [b"1"]
+
+
 # --- What becomes due by itself: checks are hours apart here, so only a timer can end a wait ----------------------
 
 

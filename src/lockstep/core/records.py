@@ -116,6 +116,16 @@ class Awaited(NamedTuple):
     task: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class FirstPollLimits:
+    """What a store remembers of polls by groups with the subscription `new`, for queues that do not exist."""
+
+    polls_max: int = 10_000
+    """Setting first_polls_max."""
+    seconds_max: float = 86_400.0
+    """Setting first_poll_seconds_max."""
+
+
 class PendingRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Asks whether a pop would find something."""
 

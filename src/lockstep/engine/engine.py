@@ -224,7 +224,10 @@ class Engine:
         checks.check_labels(namespace=namespace, task=task)
         options = checks.check_queue_options(QueueOptions() if options is None else options, self._config)
         checks.check_work_queue_name(queue, msgspec.structs.asdict(options), self._config)
-        return await self._store.configure(queue, options, namespace=namespace, task=task)
+        info = await self._store.configure(queue, options, namespace=namespace, task=task)
+        # A poll that waits for a queue that did not exist learns how its group is served.
+        self._tell_stirred(queue)
+        return info
 
     async def update_queue(
         self, queue: str, changes: dict[str, Any], *, namespace: str | None = None, task: str | None = None
@@ -234,7 +237,9 @@ class Engine:
         checks.check_labels(namespace=namespace, task=task)
         checks.check_option_changes(changes, self._config)
         checks.check_work_queue_name(queue, changes, self._config)
-        return await self._store.update_queue(queue, changes, namespace=namespace, task=task)
+        info = await self._store.update_queue(queue, changes, namespace=namespace, task=task)
+        self._tell_stirred(queue)
+        return info
 
     async def delete_queue(self, queue: str) -> bool:
         checks.check_queue(queue)
@@ -545,7 +550,9 @@ class Engine:
         checks.check_group(group)
         checks.check_names(queue=queue)
         checks.check_boolean(forget_subscription, what="forget_subscription")
-        return await self._store.delete_group(group, queue=queue, forget_subscription=forget_subscription)
+        deleted = await self._store.delete_group(group, queue=queue, forget_subscription=forget_subscription)
+        self._tell_stirred(queue)  # polls of the group that wait create it anew
+        return deleted
 
     async def groups(self, *, queue: str | None = None, group: str | None = None) -> list[GroupInfo]:
         checks.check_names(queue=queue, group=group)
@@ -787,7 +794,9 @@ class Engine:
 
     async def repair(self, *, queue: str | None = None) -> list[Problem]:
         checks.check_names(queue=queue)
-        return await self._store.repair(queue=queue)
+        mended = await self._store.repair(queue=queue)
+        self._tell_stirred(queue)
+        return mended
 
     async def maintenance_mode(self) -> MaintenanceMode:
         """Whether pushes are buffered, and pops find nothing; and what is buffered on this machine."""

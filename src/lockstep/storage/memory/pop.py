@@ -24,7 +24,7 @@ def pop(state: State, request: PopRequest, now: datetime) -> Popped:
         return Popped(request.group, no_queue=True)
     groups = [state.group(queue, request.group, request.subscription, now, mode=request.mode) for queue in queues]
     if request.partition is not None and request.partition not in queues[0].partitions:
-        return Popped(request.group)
+        return Popped(request.group, mode=groups[0].mode)
     if any(group.mode == "shared" for group in groups):
         return shared.pop(state, groups, request, now, due=_due, put_right=_put_right)
     claims = _Claims(state, request, now)

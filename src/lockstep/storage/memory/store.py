@@ -51,6 +51,7 @@ from lockstep.core.records import (
     DeadLetterFilter,
     DeadLetterPage,
     Depth,
+    FirstPollLimits,
     GroupInfo,
     LeaseInfo,
     MessageFilter,
@@ -104,6 +105,7 @@ from lockstep.storage.memory import (
     streams,
     traces,
 )
+from lockstep.storage.memory.first_polls import FirstPolls, note_all
 from lockstep.storage.memory.state import State
 
 
@@ -114,10 +116,17 @@ def _utc_now() -> datetime:
 class MemoryStore:
     """A store that lives and dies with its process."""
 
-    def __init__(self, *, clock: Callable[[], datetime] | None = None, timing: Timing | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], datetime] | None = None,
+        timing: Timing | None = None,
+        first_polls: FirstPollLimits | None = None,
+    ) -> None:
         self._now = clock or _utc_now
         self._state = State()
         self._state.timing = timing or Timing()
+        self._first_polls = FirstPolls(first_polls or FirstPollLimits())
         self._books = maintenance.Books()
         self._operations = operation_queue.Operations()
         self._system = System(id=uuid4())
@@ -258,6 +267,7 @@ class MemoryStore:
     async def pop(self, requests: Sequence[PopRequest]) -> list[Popped]:
         pop.check_modes(self._state, requests)
         with self._deaths() as now:
+            note_all(self._state, self._first_polls, requests, now)
             return [pop.pop(self._state, request, now) for request in requests]
 
     async def has_pending(self, requests: Sequence[PendingRequest]) -> list[bool]:
@@ -333,7 +343,10 @@ class MemoryStore:
         return groups.seek(self._state, queue, group, position, partition=partition, now=self._now())
 
     async def delete_group(self, group: str, *, queue: str | None = None, forget_subscription: bool = True) -> int:
-        return groups.delete_group(self._state, group, queue=queue, forget_subscription=forget_subscription)
+        removed = groups.delete_group(self._state, group, queue=queue, forget_subscription=forget_subscription)
+        if forget_subscription:
+            self._first_polls.forget(group, queue)
+        return removed
 
     async def groups(self, *, queue: str | None = None, group: str | None = None) -> list[GroupInfo]:
         return groups.groups(self._state, queue=queue, group=group, now=self._now())

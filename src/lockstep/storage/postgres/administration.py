@@ -35,6 +35,7 @@ where ($1::int is null or q.id = $1) and (
     or exists (select 1 from lockstep.subscription s where s.queue_id = q.id and s.group_name = $2))
 order by q.id
 """
+_FORGET_FIRST_POLLS = "select lockstep.forget_first_polls($1, $2)"
 _DELETE_GROUP = "select * from lockstep.delete_group($1, $2, $3, $4::timestamptz)"
 _FORGET_STREAM = "select lockstep.forget_stream($1)"
 _ACCEPT_POSITION = "select lockstep.accept_position($1)"
@@ -118,11 +119,14 @@ class Administration(Placing):
             for row in found:
                 given = (row[0], group, forget_subscription, self.now())
                 gone += await self.database.on(connection, "delete_group", _DELETE_GROUP, *given)
+            if forget_subscription:
+                await self.database.on(connection, "forget_first_polls", _FORGET_FIRST_POLLS, queue, group)
             return gone
 
         gone = await self.database.transaction(work)
         for row in found:
             self.names.forget(row[1])
+        self.memory.noted.clear()
         await self._settle(*[deleted_id for _, deleted_id in gone if deleted_id is not None])
         return sum(deleted for deleted, _ in gone)
 

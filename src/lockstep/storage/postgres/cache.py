@@ -157,6 +157,8 @@ class Memory:
     epoch: int
     names: NameCache
     segments: SegmentCache
+    noted: dict[tuple[str, str, str, str], float] = field(default_factory=dict)
+    """Until when a poll for a queue that does not exist need not be noted again."""
 
     def renewed(self, epoch: int) -> Memory:
         """An empty one; how often segments were found is counted on."""

@@ -14,6 +14,7 @@ import asyncpg
 
 from lockstep.core.ids import is_canonical_uuid, is_shared_lease, shared_lease, uuid7
 from lockstep.core.messages import Batch, PushResult, Run
+from lockstep.core.names import QUEUE_MODE
 from lockstep.core.records import (
     Ack,
     AckOutcome,
@@ -57,6 +58,10 @@ _QUEUES_BY_PRIORITY = (
 )
 _DUE_IN = "select lockstep.due_in($1::int[], $2::bigint[], $3::float8, $4::timestamptz)"
 _DUE_IN_LABELS = "select lockstep.due_in_labels($1::text[], $2::text[], $3::text[], $4::float8, $5::timestamptz)"
+_NOTE_FIRST_POLL = "select lockstep.note_first_poll($1, $2, $3, $4, $5, $6, $7::timestamptz)"
+_USE_FIRST_POLL = "select lockstep.use_first_poll($1, $2, $3, $4::timestamptz)"
+_NOTED_SECONDS = 10.0
+"""A poll that is repeated is noted once in so long."""
 _ACK_LEASES = "select * from lockstep.ack_leases($1::uuid[], $2::timestamptz)"
 _COMPLETE = (
     "select * from lockstep.shared_complete("
@@ -139,11 +144,17 @@ class Delivery(Forwarding, Placing):
         claims = [claim for of_request in found for claim in of_request or ()]
         queues.update(claim.queue for claim in claims)
         popped = await self._pop_claims(requests, claims) if claims else [Popped(r.group) for r in requests]
-        for answer, of_request in zip(popped, found, strict=True):
+        for request, answer, of_request in zip(requests, popped, found, strict=True):
             answer.no_queue = of_request is None
+            if of_request == [] and request.queue is not None and self._is_shared(request.queue, request.group):
+                answer.mode = "shared"  # its partition does not exist yet
         for claim in [claim for claim in claims if claim.shared]:
             popped[claim.request].mode = "shared"
         return popped
+
+    def _is_shared(self, queue: str, group: str) -> bool:
+        names = self.names.get(queue)
+        return names is not None and group in names.shared
 
     async def _pop_claims(self, requests: Sequence[PopRequest], claims: Sequence[_Claim]) -> list[Popped]:
         """Pop; a request that found nothing but what expired goes on, in transactions that pass some of it each. When
@@ -214,6 +225,7 @@ class Delivery(Forwarding, Placing):
         """What a request may be served from; None if its queue does not exist."""
         if request.queue is not None:
             return await self._claims_on(index, request, request.queue)
+        await self._note_first_poll(request)
         queues = [row[0] for row in await self._queues_by_priority(request)]
         work = [await self._with_names([queue], partial(self._claims_on, index, request, queue)) for queue in queues]
         return [claim for claims in work for claim in claims or ()]
@@ -221,6 +233,7 @@ class Delivery(Forwarding, Placing):
     async def _claims_on(self, index: int, request: PopRequest, queue: str) -> list[_Claim] | None:
         names = await self._find_queue(queue)
         if names is None:
+            await self._note_first_poll(request)
             return None
         group_id = await self._find_or_create_group(names, request)
         _refuse_mode(names, request, queue)
@@ -237,6 +250,10 @@ class Delivery(Forwarding, Placing):
         group_id = names.groups.get(request.group)
         if group_id is None:
             subscription = request.subscription
+            if is_first_poll(request):
+                self.memory.noted.pop(first_poll(request), None)
+                call = (names.id, request.group, self.first_polls.seconds_max, self.now())
+                await self.database.fetch("use_first_poll", _USE_FIRST_POLL, *call)
             rows = await self.database.fetch(
                 "subscribe",
                 SUBSCRIBE,
@@ -251,6 +268,20 @@ class Delivery(Forwarding, Placing):
             if request.group in names.unplaced:
                 await self._place(names, request.group, seconds=self.slices_seconds_max)
         return group_id
+
+    async def _note_first_poll(self, request: PopRequest) -> None:
+        """A group that begins with what is new, and polls before its queue exists, is to get what creates the queue."""
+        if not is_first_poll(request):
+            return
+        set_at = self.now()
+        key, now = first_poll(request), time.monotonic() if set_at is None else set_at.timestamp()
+        if self.memory.noted.get(key, 0.0) > now:
+            return
+        if len(self.memory.noted) >= self.first_polls.polls_max:
+            self.memory.noted.clear()
+        limits = (self.first_polls.polls_max, self.first_polls.seconds_max)
+        await self.database.fetch("note_first_poll", _NOTE_FIRST_POLL, *key, *limits, self.now())
+        self.memory.noted[key] = now + _NOTED_SECONDS
 
     async def _filled(
         self,
@@ -385,6 +416,14 @@ class Delivery(Forwarding, Placing):
         by_lease = [ack.lease_id for ack in acks if ack.lease_id is not None and ack.partition_id is None]
         locks = (list(queue_ids), list(partition_ids), list(map(lease_uuid, [*by_lease, *leases])))
         await self.database.on(connection, "lock_for_transaction", _LOCK, *locks)
+
+
+def is_first_poll(request: PopRequest) -> bool:
+    return request.subscription.mode == "new" and request.group != QUEUE_MODE
+
+
+def first_poll(request: PopRequest) -> tuple[str, str, str, str]:
+    return request.queue or "", request.namespace or "", request.task or "", request.group
 
 
 def _refuse_mode(names: QueueNames, request: PopRequest, queue: str) -> None:

@@ -12,7 +12,7 @@ import asyncpg
 from lockstep.core import refusals
 from lockstep.core.codec import Codec, decode, unseal
 from lockstep.core.messages import Columns, Run
-from lockstep.core.records import Arrival
+from lockstep.core.records import Arrival, FirstPollLimits
 from lockstep.core.schedules import Timing
 from lockstep.errors import Unavailable
 from lockstep.storage.postgres import sql
@@ -37,6 +37,7 @@ class Shared:
     database: Database
     encryption: Encryption
     timing: Timing
+    first_polls: FirstPollLimits
 
     @property
     def memory(self) -> Memory:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 
 from lockstep.config import Config, load
-from lockstep.core.records import Arrival
+from lockstep.core.records import Arrival, FirstPollLimits
 from lockstep.core.schedules import Timing
 from lockstep.errors import Unavailable
 from lockstep.storage.postgres.cache import Memory, NameCache, SegmentCache
@@ -70,6 +70,7 @@ class PostgresStore(
         self._memory = Memory(0, names, segments)
         self.encryption = Encryption.of(config)
         self.timing = Timing(config.schedule_min_seconds, config.cron_late_seconds_max)
+        self.first_polls = FirstPollLimits(config.first_polls_max, config.first_poll_seconds_max)
         self.slice_messages_max = config.slice_messages_max
         self.slice_partitions_max = config.slice_partitions_max
         self.expire_seconds_max = config.expire_seconds_max
