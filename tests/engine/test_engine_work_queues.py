@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -167,10 +168,13 @@ def test_fair_shares(wanted: list[int], there: int, shares: list[int]) -> None:
     assert sum(fair_shares(wanted, there)) == min(sum(wanted), there)
 
 
-def lying_still(engine: Engine) -> int:
-    """How many polls of shared groups have looked once, and wait."""
+def lying_still(engine: Engine, *, shared: bool = True) -> int:
+    """How many polls, of shared groups or of all, have looked once, and wait; 0 while a check is to come, which would
+    wake one of them, too."""
     queues = engine._waiting._queues.values()
-    return sum([poll.looked for queue in queues if queue.shared for poll in queue.polls])
+    if engine._waiting._checking is not None or any([queue.check_at < time.monotonic() + 60 for queue in queues]):
+        return 0
+    return sum([poll.looked for queue in queues if queue.shared or not shared for poll in queue.polls])
 
 
 @pytest.mark.parametrize("by_queue", [True, False])
@@ -237,8 +241,7 @@ async def in_wait(engine: Engine, count: int, **request: Any) -> list[asyncio.Ta
     polls = [
         asyncio.create_task(engine.wait_pop(PopRequest(group="g", batch=10, **request), 60.0)) for _ in range(count)
     ]
-    queues = engine._waiting._queues
-    await until(lambda: sum([poll.looked for queue in queues.values() for poll in queue.polls]) == count)
+    await until(lambda: lying_still(engine, shared=False) == count)
     return polls
 
 
