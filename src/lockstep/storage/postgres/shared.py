@@ -81,7 +81,9 @@ class Shared:
             result: T = stop.value
             return result
 
-    async def _with_names(self, queues: Collection[str], work: Callable[[], Awaitable[T]], *, forget: bool = False) -> T:
+    async def _with_names(
+        self, queues: Collection[str], work: Callable[[], Awaitable[T]], *, forget: bool = False
+    ) -> T:
         """Run `work`; if it finds a name out of date, forget what is known of the queues and run it again. With
         `forget` what it learned is forgotten, too, if it fails: what it has created is gone then."""
         for _ in range(_STALE_ATTEMPTS_MAX):
