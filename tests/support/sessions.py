@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import asyncpg
 
 from lockstep.storage.postgres.database import Database
+from lockstep.storage.postgres.holders import Holders
 from lockstep.storage.postgres.pool import PoolSettings
 from lockstep.storage.postgres.store import PostgresStore
 
@@ -33,6 +34,7 @@ class OneConnection(Database):
     def __init__(self, dsn: str, connection: asyncpg.Connection[Any]) -> None:
         super().__init__(dsn, PoolSettings(transaction_attempts_max=1))
         self._connection = connection
+        self.holders = Holders(self.fetch)
 
     def _join(self) -> Any:
         return self

@@ -16,8 +16,8 @@ from lockstep.storage.postgres import sql
 from lockstep.storage.postgres.migrate import SERVER_VERSION_MIN
 
 _CLOCK_SECONDS_WARN, _CLOCK_SECONDS_FAIL = 1.0, 60.0
-_APART_PER_WORKER = 1
-"""Connections of a server process beside its pool: the one that listens."""
+_APART_PER_WORKER = 2
+"""Connections of a server process beside its pool: the one that listens, and the one that looks who holds a lock."""
 
 _Connection = psycopg.Connection[Any]
 

@@ -170,7 +170,7 @@ class Database:
                 if lost(error, connection):
                     pool.discard(connection)
                     raise caused_by(unreachable(error, maybe_applied=True), error)  # noqa: B904
-                holder = pool.holders.of(connection.get_server_pid())
+                holder = pool.holders.of(connection.pid)
                 pool.release(connection)
                 self._raise_unless_retryable(error, attempt, holder)
             else:

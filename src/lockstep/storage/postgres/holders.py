@@ -110,10 +110,12 @@ class Holders:
         holding = {row[1]: self._found[row[0]] for row in rows}
         for pid in holding.keys() - self._told:
             logger.warning("lock_held", extra={"action": "lock_held", **holding[pid].details()})
-        self._told = set(holding)
+        self._told |= holding.keys()
 
     def forget(self, waiter: int) -> None:
         self._found.pop(waiter, None)
+        if not self._found:
+            self._told.clear()
 
     def of(self, waiter: int) -> Holder | None:
         return self._found.get(waiter)

@@ -458,7 +458,7 @@ class Pool:
     def _forget(self, connection: Link) -> None:
         since = self._used.pop(connection, None)
         if since is not None and self._time() - since >= self._watch_seconds:
-            self.holders.forget(connection.get_server_pid())
+            self.holders.forget(connection.pid)
 
     def _watch_later(self) -> None:
         self._watching = asyncio.get_running_loop().call_later(self._watch_seconds, self._watch_locks)
@@ -467,7 +467,7 @@ class Pool:
         """See for whom the calls wait that take long. Without any, nothing is asked."""
         self._watching = None
         before = self._time() - self._watch_seconds
-        waiters = [one.get_server_pid() for one, since in self._used.items() if since <= before and not one.is_closed()]
+        waiters = [one.pid for one, since in self._used.items() if since <= before]
         if waiters and not self.is_away and (self._watch is None or self._watch.done()):
             self._watch = asyncio.create_task(self.holders.look(waiters), name="lockstep-locks")
         if self._used:
@@ -538,6 +538,7 @@ async def _connect_to(
         )
     except asyncpg.TargetServerAttributeNotMatched as error:
         raise NotPrimary(f"the server is not the one that the address asks for: {error}") from error
+    connection.pid = connection.get_server_pid()
     _end_when_silent(connection, settings.connect_timeout_seconds)
     try:
         async with asyncio.timeout(settings.connect_timeout_seconds):

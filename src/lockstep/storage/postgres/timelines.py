@@ -54,10 +54,12 @@ class Timeline:
 class Link(asyncpg.Connection):  # type: ignore[misc]
     """A connection to a primary, and its timeline."""
 
-    __slots__ = ("epoch", "timeline")
+    __slots__ = ("epoch", "pid", "timeline")
     timeline: Timeline
     epoch: int
     """By which the pool that has it counts timelines."""
+    pid: int
+    """The session's process; a connection that was closed does not know it any more."""
 
 
 async def find_timeline(connection: asyncpg.Connection[Any]) -> Timeline:
