@@ -320,7 +320,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         float,
         Meta(ge=0, le=60),
         _help("How long a call goes on with the cursors of a group before it leaves the rest to maintenance."),
-    ] = 0.5
+    ] = 0.25
     expire_seconds_max: Annotated[
         _Seconds, _help("A pop passes expired messages for this long; then it looks for what is fresh behind them.")
     ] = 0.5

@@ -19,10 +19,13 @@ declare
     _to bigint[];
 begin
     loop
-        perform 1 from lockstep.delivery d where d.lease_id = any (_lease_ids) and d.due_at > _now and lockstep.is_group(d.group_id)
+        perform 1 from lockstep.delivery d where d.lease_id = any (_lease_ids) and d.due_at > _now
         order by d.partition_id, d.group_id, d.from_seq for update;
         with ended as (
-            delete from lockstep.delivery d where d.lease_id = any (_lease_ids) and d.due_at > _now and lockstep.is_group(d.group_id)
+            -- What is left of a deleted group, or of one that was moved, is lost. A look-up per row, and not a join.
+            delete from lockstep.delivery d
+            where d.lease_id = any (_lease_ids) and d.due_at > _now
+              and (select true from lockstep.consumer_group g where g.id = d.group_id)
             returning d.*
         )
         select array_agg(e.lease_id), array_agg(e.partition_id), array_agg(e.group_id), array_agg(e.from_seq), array_agg(e.to_seq)
@@ -47,7 +50,9 @@ begin
         order by t.partition_id;
         -- Whoever cut a range of these leases meanwhile has left parts of it that the statement above could not see.
         exit when not exists (
-            select 1 from lockstep.delivery d where d.lease_id = any (_lease_ids) and d.due_at > _now and lockstep.is_group(d.group_id));
+            select 1 from lockstep.delivery d
+            where d.lease_id = any (_lease_ids) and d.due_at > _now
+              and (select true from lockstep.consumer_group g where g.id = d.group_id));
     end loop;
     return query
     select distinct d.lease_id, d.partition_id, null::text, null::text, 0::bigint, true, true
