@@ -33,6 +33,13 @@ def test_push_and_pop_one_message(lockstep: CommandLine, queue: str) -> None:
     assert traced["id"] == message["id"]
 
 
+def test_newest_message_is_listed_first(lockstep: CommandLine, queue: str) -> None:
+    lockstep("push", queue, "-", stdin="1\n2\n3\n")
+    assert payloads(lockstep, queue) == [1, 2, 3]
+    assert lockstep.ndjson("messages", queue, "--newest-first", "--limit", "1")[0]["message"]["payload"] == 3
+    assert payloads(lockstep, queue, "--newest-first") == [3, 2, 1]
+
+
 def test_tables_are_for_people(lockstep: CommandLine, queue: str) -> None:
     lockstep("push", queue, '"one\\u001b[31m"')
     head, row = lockstep("messages", queue).stdout.splitlines()

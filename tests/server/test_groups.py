@@ -47,6 +47,17 @@ def test_a_group_shows_its_partitions_by_queue(http: Http, queue: str, group: st
     assert partition["lastConsumedAt"].endswith("Z")
 
 
+def test_utilisation_says_how_busy_a_group_is(http: Http, queue: str, group: str) -> None:
+    for partition in "abc":
+        http.push(queue, 1, partition=partition)
+    http.pop(queue, consumerGroup=group)
+    [use] = http.get("/api/v1/analytics/utilisation", queue=queue).json()["utilisation"]
+    assert (use["queue"], use["consumerGroup"]) == (queue, group)
+    assert (use["partitionsLeased"], use["partitionsReady"], use["partitionsStopped"]) == (1, 2, 0)
+    assert use in http.get("/api/v1/analytics/utilisation").json()["utilisation"]
+    assert http.get("/api/v1/analytics/utilisation", queue="no-such-queue").status == 404
+
+
 def test_an_unknown_group_is_not_found(http: Http, group: str) -> None:
     answer = http.get(f"/api/v1/consumer-groups/{group}")
     assert (answer.status, answer.code) == (404, "group_not_found")

@@ -96,6 +96,17 @@ def test_a_dead_message_tells_why(http: Http, queue: str) -> None:
     assert (answer["status"], answer["errorMessage"], answer["retryCount"]) == ("dead_letter", "broken", 1)
 
 
+def test_newest_message_comes_first(http: Http, queue: str) -> None:
+    http.push(queue, 1, 2, partition="a")
+    http.push(queue, 3, partition="b")
+    for path, where in (("/api/v1/messages", {"queue": queue}), (f"/api/v1/status/queues/{queue}/messages", {})):
+        first = http.get(path, newestFirst="true", limit=2, **where).json()
+        rest = http.get(path, newest_first=1, cursor=first["cursor"], **where).json()
+        assert [(one["partition"], one["seq"]) for one in first["messages"]] == [("b", 1), ("a", 2)]
+        assert [(one["partition"], one["seq"]) for one in rest["messages"]] == [("a", 1)]
+        assert rest["cursor"] is None
+
+
 def test_an_unknown_message_is_not_found(http: Http, queue: str) -> None:
     [receipt] = http.push(queue, 1)
     path = f"/api/v1/messages/{receipt['partition_id']}/none"

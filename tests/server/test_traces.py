@@ -66,3 +66,20 @@ def test_a_trace_needs_a_message_and_data(http: Http, queue: str) -> None:
 def test_null_is_data(http: Http, queue: str) -> None:
     message = _message(http, queue)
     assert http.post("/api/v1/traces", {**message, "data": None}).status == 201
+
+
+def test_messages_of_a_trace_are_listed(http: Http, queue: str) -> None:
+    trace_id = str(uuid4())
+    http.push(queue, {"n": 1}, traceId=trace_id, kind="created", headers={"a": "b"})
+    http.push(f"{queue}.next", {"n": 2}, traceId=trace_id, partition="p")
+    answer = http.get(f"/api/v1/traces/{trace_id}").json()
+    assert answer["traceId"] == trace_id
+    first, second = answer["messages"]
+    assert (first["queue"], first["data"], first["kind"], first["headers"]) == (queue, {"n": 1}, "created", {"a": "b"})
+    assert (second["queue"], second["partition"], second["seq"]) == (f"{queue}.next", "p", 1)
+    assert [one["data"] for one in http.get(f"/api/v1/traces/{trace_id}", limit=1).json()["messages"]] == [{"n": 1}]
+
+
+def test_trace_that_nobody_knows_is_empty_and_bad_ids_are_refused(http: Http) -> None:
+    assert http.get(f"/api/v1/traces/{uuid4()}").json()["messages"] == []
+    assert http.get("/api/v1/traces/no-uuid").status == 400

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
@@ -12,7 +13,7 @@ from lockstep.core.maintenance import Place
 from lockstep.core.messages import NewSchedule
 from lockstep.core.operations import NewOperation
 from lockstep.core.policy import QueueOptions
-from lockstep.core.records import Ack, Subscription
+from lockstep.core.records import Ack, MessageFilter, Subscription
 from support.builders import ack_of, batch, pop
 from support.sessions import Actor
 
@@ -141,8 +142,51 @@ async def balance_of_a_queue(actor: Actor) -> Call:
     return lambda: actor.store.balance("balanced")
 
 
+async def newest_messages_of_a_queue(actor: Actor) -> Call:
+    return lambda: actor.store.messages(MessageFilter(queue="q"), newest_first=True, limit=20)
+
+
+async def newest_messages_of_all_queues(actor: Actor) -> Call:
+    return lambda: actor.store.messages(MessageFilter(), newest_first=True, limit=20)
+
+
+async def newest_messages_of_a_partition(actor: Actor) -> Call:
+    where = MessageFilter(queue="deep", partition="d1")
+    return lambda: actor.store.messages(where, newest_first=True, limit=20)
+
+
+async def newest_messages_that_are_older(actor: Actor) -> Call:
+    """None is, so the page is empty."""
+    where = MessageFilter(queue="deep", partition="d1", to_at=datetime(2020, 1, 1, tzinfo=UTC))
+    return lambda: actor.store.messages(where, newest_first=True, limit=20)
+
+
+_LOOKS = {
+    "queues": "select * from lockstep.queues where queue = 'deep'",
+    "partitions": "select * from lockstep.partitions where queue = 'deep'",
+    "lag": "select * from lockstep.lag where queue = 'deep'",
+    "groups": "select * from lockstep.groups where queue = 'deep'",
+    "leases": "select * from lockstep.leases where queue = 'deep'",
+    "stuck": "select * from lockstep.stuck_partitions where queue = 'deep'",
+    "dead-letters": "select * from lockstep.dead_letters where queue = 'deep'",
+    "messages": "select * from lockstep.messages where queue = 'deep' and partition = 'd1' limit 20",
+}
+
+
+def _look(query: str) -> Callable[[Actor], Awaitable[Call]]:
+    async def look(actor: Actor) -> Call:
+        return lambda: actor.sql(query)
+
+    return look
+
+
 # The figure is about twice what was measured.
 MORE_SCENARIOS = [
+    Scenario("messages-newest", newest_messages_of_a_queue, 700),
+    Scenario("messages-newest-all", newest_messages_of_all_queues, 700),
+    Scenario("messages-newest-deep", newest_messages_of_a_partition, 300),
+    Scenario("messages-newest-older", newest_messages_that_are_older, 20_000),
+    *[Scenario(f"view-{name}", _look(query), 1_000) for name, query in _LOOKS.items()],
     Scenario("push-limited", push_to_a_limited_queue, 450),
     Scenario("ack-limited", ack_in_a_limited_queue, 700),
     Scenario("pop-window", pop_of_a_queue_with_a_window, 2500),

@@ -386,9 +386,25 @@ class MessagePage(msgspec.Struct, frozen=True, kw_only=True):
     """Give it back for the next page; None at the end. A page may be short, even empty, and still have one."""
 
 
+_NEWEST_FIRST = "n"
+"""With what the cursors of lists begin that go from the newest message to the oldest."""
+
+
 def page_cursor(partition_id: int, seq: int) -> str:
     """The cursor of the page that begins after a message."""
     return f"{partition_id}.{seq}"
+
+
+def newest_cursor(major: int, minor: int) -> str:
+    """The same for a list that begins with the newest message; what the numbers mean is the store's business."""
+    return _NEWEST_FIRST + page_cursor(major, minor)
+
+
+def parse_newest_cursor(cursor: str) -> tuple[int, int]:
+    """The numbers of a `newest_cursor`. Raises InvalidRequest."""
+    if not cursor.startswith(_NEWEST_FIRST):
+        raise InvalidRequest(f"not a cursor of a list with newest_first: {cursor[:64]!r}")
+    return parse_page_cursor(cursor.removeprefix(_NEWEST_FIRST))
 
 
 def parse_page_cursor(cursor: str | None) -> tuple[int, int]:

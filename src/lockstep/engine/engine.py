@@ -594,11 +594,14 @@ class Engine:
 
     # Looking at messages
 
-    async def messages(self, where: MessageFilter, *, cursor: str | None = None, limit: int = 100) -> MessagePage:
+    async def messages(
+        self, where: MessageFilter, *, newest_first: bool = False, cursor: str | None = None, limit: int = 100
+    ) -> MessagePage:
         checks.check_message_filter(where)
+        checks.check_boolean(newest_first, what="newest_first")
         checks.check_page_cursor(cursor)
         checks.check_limit(limit, self._config)
-        return await self._store.messages(where, cursor=cursor, limit=limit)
+        return await self._store.messages(where, newest_first=newest_first, cursor=cursor, limit=limit)
 
     async def message(self, identity: str, *, partition_id: int | None = None) -> MessageView:
         if partition_id is None:

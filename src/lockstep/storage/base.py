@@ -458,9 +458,12 @@ class Store(Protocol):
 
     # Looking at messages
 
-    async def messages(self, where: MessageFilter, *, cursor: str | None = None, limit: int = 100) -> MessagePage:
-        """A page of stored messages: by partition id and seq. Without a queue it goes over the partitions of all
-        queues. Raises QueueNotFound, PartitionNotFound, InvalidRequest for a cursor that is none."""
+    async def messages(
+        self, where: MessageFilter, *, newest_first: bool = False, cursor: str | None = None, limit: int = 100
+    ) -> MessagePage:
+        """A page of stored messages: by partition id and seq; with `newest_first`, the message stored last comes first,
+        and in each partition seqs fall. Without a queue it goes over the partitions of all queues. Raises
+        QueueNotFound, PartitionNotFound, InvalidRequest for a cursor that is none, or is one of the other order."""
 
     async def message(self, identity: str, *, partition_id: int | None = None) -> MessageView:
         """One message by its id; or, with a partition id, by its transaction id or its id. Raises MessageNotFound."""

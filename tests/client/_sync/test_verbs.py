@@ -97,6 +97,8 @@ def test_messages(client: Client, clock: SetClock) -> None:
     page = client.messages("orders", limit=2)
     assert [view.message.payload for view in page.items] == [b"0", b"1"]
     rest = client.messages("orders", cursor=page.next_cursor, status="pending", to_at=clock.ahead(1))
+    newest = client.messages("orders", newest_first=True, limit=1)
+    assert [view.message.seq for view in newest.items] == [3]
     assert [view.message.payload for view in rest.items] == [b"2"]
     view = client.message(receipt.message_id)
     assert (view.message.headers, view.status, view.message.created_at) == ({"i": "1"}, "pending", clock())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -88,6 +89,87 @@ async def test_listed_message_is_the_popped_one(store: Store) -> None:
         assert getattr(view.message, name) == getattr(popped, name)
     for name in ("transaction_id", "trace_id", "kind", "reference", "encoding", "headers", "producer_sub"):
         assert getattr(view.message, name) == getattr(popped, name)
+
+
+# --- Newest first
+
+
+async def newest(store: Store, *, limit: int = 100, **where: Any) -> list[tuple[str, int]]:
+    """All pages of a list that begins with the newest message."""
+    found: list[MessageView] = []
+    cursor: str | None = None
+    while True:
+        page = await store.messages(MessageFilter(**where), newest_first=True, cursor=cursor, limit=limit)
+        assert len(page.items) <= limit
+        found += page.items
+        cursor = page.next_cursor
+        if cursor is None:
+            return places(found)
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 4, 100])
+async def test_newest_message_comes_first(store: Store, limit: int) -> None:
+    await push_n(store, "q", 2, partition="z")
+    await store.push([batch("q", 3, partition="a"), batch("other", 2)])
+    await push_n(store, "q", 2, partition="z", start=3)
+    expected = [("z", 4), ("z", 3), ("a", 3), ("a", 2), ("a", 1), ("z", 2), ("z", 1)]
+    assert await newest(store, limit=limit, queue="q") == expected
+    assert await newest(store, limit=limit, queue="q", partition="z") == [("z", seq) for seq in (4, 3, 2, 1)]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 100])
+async def test_newest_message_of_a_wide_push_comes_first(store: Store, limit: int) -> None:
+    await store.push([batch("q", 2, partition=name) for name in ("b", "a", "c")])
+    oldest_first = places(await listed(store, "q"))
+    found = await newest(store, limit=limit, queue="q")
+    assert sorted(found) == sorted(oldest_first)
+    assert [seq for name, seq in found if name == "b"] == [2, 1]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 100])
+async def test_newest_first_goes_over_all_queues_of_a_namespace(store: Store, limit: int) -> None:
+    for queue in ("n.a", "m.a", "n.b"):
+        await push_n(store, queue, partition=queue)
+    assert await newest(store, limit=limit) == [("n.b", 1), ("m.a", 1), ("n.a", 1)]
+    assert await newest(store, limit=limit, namespace="n") == [("n.b", 1), ("n.a", 1)]
+    assert await newest(store, limit=limit, namespace="n", task="a") == [("n.a", 1)]
+    assert await newest(store, limit=limit, queue="n.a", task="b") == []
+
+
+@pytest.mark.parametrize("partition", [None, "Default"])
+async def test_newest_first_keeps_to_the_filter(store: Store, clock: SetClock, partition: str | None) -> None:
+    for number in range(4):
+        await push_n(store, "q", 2, start=2 * number)
+        clock.advance(60)
+    await ack(store, lease_id=(await pop(store, "q", batch=2)).lease_id)
+    where: dict[str, Any] = {"queue": "q", "partition": partition}
+    for limit in (1, 3, 100):
+        assert await newest(store, limit=limit, status="completed", **where) == [("Default", 2), ("Default", 1)]
+        period = {"from_at": START + timedelta(seconds=60), "to_at": START + timedelta(seconds=180)}
+        assert await newest(store, limit=limit, **where, **period) == [("Default", seq) for seq in (6, 5, 4, 3)]
+
+
+async def test_newest_first_goes_on_where_it_was_though_more_is_pushed(store: Store) -> None:
+    await push_n(store, "q", 3)
+    page = await store.messages(MessageFilter(queue="q"), newest_first=True, limit=2)
+    await push_n(store, "q", 2)
+    rest = await store.messages(MessageFilter(queue="q"), newest_first=True, cursor=page.next_cursor, limit=10)
+    assert places(rest.items) == [("Default", 1)]
+
+
+async def test_newest_first_passes_what_was_removed(store: Store) -> None:
+    await push_n(store, "q", 4)
+    await store.clear("q")
+    await push_n(store, "q", 2)
+    assert await newest(store, queue="q") == [("Default", 6), ("Default", 5)]
+
+
+async def test_cursor_of_the_other_order_is_refused(store: Store) -> None:
+    await push_n(store, "q", 3)
+    for newest_first in (False, True):
+        page = await store.messages(MessageFilter(queue="q"), newest_first=newest_first, limit=1)
+        with pytest.raises(InvalidRequest, match="cursor"):
+            await store.messages(MessageFilter(queue="q"), newest_first=not newest_first, cursor=page.next_cursor)
 
 
 async def test_listing_an_empty_queue(store: Store) -> None:

@@ -33,12 +33,13 @@ _COLUMNS: tuple[Column, ...] = (
 @click.option("--status", type=click.Choice(get_args(MessageStatus)), help="Only those of a status.")
 @click.option("--from", "from_at", type=time, metavar="TIME", help="Created at or after this time.")
 @click.option("--to", "to_at", type=time, metavar="TIME", help="Created before this time.")
+@click.option("--newest-first", is_flag=True, help="Begin with the message that was stored last.")
 @limit_option
-def messages(session: Session, queue: str, limit: int, **where: str | datetime | None) -> None:
+def messages(session: Session, queue: str, limit: int, **where: str | datetime | bool | None) -> None:
     """List the stored messages of QUEUE.
 
-    They come by partition and seq, and nothing is leased by it. A table cuts long payloads; -o json and -o ndjson
-    show all of each message.
+    They come by partition and seq, or with --newest-first the last stored first. Nothing is leased. A table cuts long
+    payloads; -o json and -o ndjson show all of each message.
     """
     with session.client() as client:
         session.output.rows(islice(_views(client, queue, min(limit, PAGE), where), limit), _COLUMNS)

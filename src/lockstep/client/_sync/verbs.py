@@ -200,12 +200,13 @@ class Verbs(Schedules):
         status: MessageStatus | None = None,
         from_at: datetime | None = None,
         to_at: datetime | None = None,
+        newest_first: bool = False,
         cursor: str | None = None,
         limit: int = 100,
     ) -> MessagePage:
-        """A page of a queue's stored messages: by partition id and seq."""
+        """A page of a queue's stored messages: by partition id and seq, or the last stored first."""
         where = MessageFilter(queue=queue, partition=partition, status=status, from_at=from_at, to_at=to_at)
-        result: MessagePage = self._call("messages", where=where, cursor=cursor, limit=limit)
+        result: MessagePage = self._call("messages", where=where, newest_first=newest_first, cursor=cursor, limit=limit)
         return result
 
     def message(self, identity: str, *, partition_id: int | None = None) -> MessageView:

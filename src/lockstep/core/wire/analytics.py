@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from lockstep.core.buckets import SampleSpan
 from lockstep.core.maintenance import DutyInfo, Removal, RemovalKind
+from lockstep.core.records import Utilisation
 from lockstep.core.statistics import DatabaseStats
 from lockstep.core.wire.times import timestamp, timestamp_or_none
 
@@ -179,6 +180,41 @@ class DatabaseStatsAnswer(Struct, rename="camel", kw_only=True):
     rollbacks: int
     deadlocks: int
     tables: list[TableRow]
+
+
+class UtilisationRow(Struct, rename="camel", kw_only=True):
+    """One group of one queue."""
+
+    queue: str
+    consumer_group: str
+    partitions: int
+    partitions_leased: int
+    partitions_ready: int
+    """Due now and not leased: work that nobody has taken."""
+    partitions_waiting: int
+    """Due later: delayed, backing off, or held by a window."""
+    partitions_stopped: int
+
+
+class UtilisationAnswer(Struct):
+    utilisation: list[UtilisationRow]
+
+
+def utilisation_answer(found: Sequence[Utilisation]) -> UtilisationAnswer:
+    return UtilisationAnswer(
+        [
+            UtilisationRow(
+                queue=use.queue,
+                consumer_group=use.group,
+                partitions=use.partitions,
+                partitions_leased=use.partitions_leased,
+                partitions_ready=use.partitions_ready,
+                partitions_waiting=use.partitions_waiting,
+                partitions_stopped=use.partitions_stopped,
+            )
+            for use in found
+        ]
+    )
 
 
 def time_range(from_at: datetime, to_at: datetime) -> TimeRange:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Raw, Struct
 
+from lockstep.core.messages import Message
 from lockstep.core.traces import NamedTrace, NamedTracePage, NewTraceEvent, TraceEvent, TraceNamePage
 from lockstep.core.wire.messages import partition_number, raw_data
 from lockstep.core.wire.pages import Pagination
@@ -65,6 +66,52 @@ class TraceNamesAnswer(Struct):
     trace_names: list[TraceNameRow]
     total: int
     pagination: Pagination
+
+
+class TraceMessage(Struct, rename="camel", kw_only=True):
+    id: str
+    transaction_id: str
+    trace_id: str | None
+    partition_id: str
+    queue: str
+    partition: str
+    seq: int
+    kind: str | None
+    reference: str | None
+    data: Raw
+    encoding: str | None
+    """If it is not null, the data is a base64 string."""
+    headers: dict[str, str]
+    producer_sub: str | None
+    created_at: str
+
+
+class TraceMessagesAnswer(Struct, rename="camel"):
+    trace_id: str
+    messages: list[TraceMessage]
+
+
+def trace_answer(trace_id: str, messages: list[Message]) -> TraceMessagesAnswer:
+    return TraceMessagesAnswer(trace_id, [_trace_message(message) for message in messages])
+
+
+def _trace_message(message: Message) -> TraceMessage:
+    return TraceMessage(
+        id=message.id,
+        transaction_id=message.transaction_id,
+        trace_id=message.trace_id,
+        partition_id=str(message.partition_id),
+        queue=message.queue,
+        partition=message.partition,
+        seq=message.seq,
+        kind=message.kind,
+        reference=message.reference,
+        data=raw_data(message.payload, message.encoding),
+        encoding=message.encoding,
+        headers=dict(message.headers or {}),
+        producer_sub=message.producer_sub,
+        created_at=timestamp(message.created_at),
+    )
 
 
 def trace_event(body: TraceBody) -> NewTraceEvent:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec import Struct
+
 from lockstep.core.wire import analytics as wire
 from lockstep.server.exchange import Request, Response, answer
 from lockstep.server.figures import all_figures
@@ -33,6 +35,15 @@ async def retention(node: Node, request: Request) -> Response:
     span = Span.of(query)
     removals = await every_removal(node, queue=query.queue or None, from_at=span.from_at, to_at=span.to_at)
     return answer(wire.retention_answer(span.shown(), removals, await node.engine.duties()))
+
+
+class UtilisationQuery(Struct, frozen=True):
+    queue: str | None = None
+
+
+async def utilisation(node: Node, request: Request) -> Response:
+    found = await node.engine.utilisation(queue=request.query(UtilisationQuery).queue or None)
+    return answer(wire.utilisation_answer(found))
 
 
 async def database_stats(node: Node, _: Request) -> Response:
@@ -74,6 +85,15 @@ ROUTES = [
         level="ro",
         query=SpanQuery,
         answers=wire.RetentionAnswer,
+    ),
+    Route(
+        method="GET",
+        path="/api/v1/analytics/utilisation",
+        endpoint=utilisation,
+        summary="How busy each group is: partitions that are leased, ready, waiting and stopped",
+        level="ro",
+        query=UtilisationQuery,
+        answers=wire.UtilisationAnswer,
     ),
     Route(
         method="GET",

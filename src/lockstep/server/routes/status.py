@@ -35,11 +35,12 @@ class StatusQueuesQuery(Struct, frozen=True):
     offset: Offset = 0
 
 
-class QueueMessagesQuery(Struct, frozen=True):
+class QueueMessagesQuery(Struct, rename="camel", frozen=True):
     partition: str | None = None
     status: MessageStatus | None = None
     from_: Time | None = field(default=None, name="from")
     to: Time | None = None
+    newest_first: bool = False
     limit: Limit = 200
     offset: Annotated[int, Meta(ge=0, le=OFFSET_MAX)] = 0
     cursor: str | None = None
@@ -111,7 +112,14 @@ async def queue_messages(node: Node, request: Request) -> Response:
         from_at=parse_time_or_none(query.from_, what="from"),
         to_at=parse_time_or_none(query.to, what="to"),
     )
-    return await list_messages(node, where, cursor=query.cursor or None, limit=query.limit, offset=query.offset)
+    return await list_messages(
+        node,
+        where,
+        newest_first=query.newest_first,
+        cursor=query.cursor or None,
+        limit=query.limit,
+        offset=query.offset,
+    )
 
 
 async def history(node: Node, request: Request) -> Response:

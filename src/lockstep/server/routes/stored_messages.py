@@ -29,7 +29,7 @@ _ROUNDS_MAX = 20
 _bury_body = msgspec.json.Decoder(wire.BuryMessageBody)
 
 
-class StoredMessagesQuery(Struct, frozen=True):
+class StoredMessagesQuery(Struct, rename="camel", frozen=True):
     queue: str | None = None
     partition: str | None = None
     ns: str | None = None
@@ -39,6 +39,8 @@ class StoredMessagesQuery(Struct, frozen=True):
     """Created at or after; an hour ago if nothing is said."""
     to: Time | None = None
     """Created before."""
+    newest_first: bool = False
+    """The message that was stored last comes first; without, they come by partition and place."""
     limit: Limit = 200
     offset: Annotated[int, Meta(ge=0, le=OFFSET_MAX)] = 0
     """The messages before it are read, too; `cursor` costs nothing."""
@@ -58,13 +60,22 @@ async def stored_messages(node: Node, request: Request) -> Response:
         from_at=from_at,
         to_at=parse_time_or_none(query.to, what="to"),
     )
-    return await list_messages(node, where, cursor=query.cursor or None, limit=query.limit, offset=query.offset)
+    return await list_messages(
+        node,
+        where,
+        newest_first=query.newest_first,
+        cursor=query.cursor or None,
+        limit=query.limit,
+        offset=query.offset,
+    )
 
 
-async def list_messages(node: Node, where: MessageFilter, *, cursor: str | None, limit: int, offset: int) -> Response:
+async def list_messages(
+    node: Node, where: MessageFilter, *, newest_first: bool, cursor: str | None, limit: int, offset: int
+) -> Response:
     """A list as the protocol has it."""
     check_limit(limit, node.config)
-    views, cursor = await _read(node, where, cursor, offset + limit)
+    views, cursor = await _read(node, where, newest_first, cursor, offset + limit)
     views = views[offset:]
     queues = await _queues(node, [view.message.queue for view in views])
     known = [view for view in views if view.message.queue in queues]
@@ -74,13 +85,13 @@ async def list_messages(node: Node, where: MessageFilter, *, cursor: str | None,
 
 
 async def _read(
-    node: Node, where: MessageFilter, cursor: str | None, count: int
+    node: Node, where: MessageFilter, newest_first: bool, cursor: str | None, count: int
 ) -> tuple[list[MessageView], str | None]:
     """So many messages from the cursor on, fewer if they end or are hard to find, and where they go on."""
     views: list[MessageView] = []
     for _ in range(_ROUNDS_MAX):
         limit = min(count - len(views), node.config.page_items_max)
-        page = await node.engine.messages(where, cursor=cursor, limit=limit)
+        page = await node.engine.messages(where, newest_first=newest_first, cursor=cursor, limit=limit)
         views += page.items
         cursor = page.next_cursor
         if cursor is None or len(views) == count:

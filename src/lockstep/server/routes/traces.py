@@ -20,6 +20,10 @@ class PageQuery(Struct, frozen=True):
     offset: Offset = 0
 
 
+class TraceQuery(Struct, frozen=True):
+    limit: Limit = 1000
+
+
 async def record_trace(node: Node, request: Request) -> Response:
     body = request.json(_trace_body)
     trace_id = await node.engine.record_trace(wire.trace_event(body))
@@ -45,7 +49,21 @@ async def trace_names(node: Node, request: Request) -> Response:
     return answer(wire.trace_names_answer(page, limit=query.limit, offset=query.offset))
 
 
+async def trace(node: Node, request: Request) -> Response:
+    trace_id, limit = request.parameters["traceId"], request.query(TraceQuery).limit
+    return answer(wire.trace_answer(trace_id, await node.engine.trace(trace_id, limit=limit)))
+
+
 ROUTES = [
+    Route(
+        method="GET",
+        path="/api/v1/traces/:traceId",
+        endpoint=trace,
+        summary="The messages of a trace over all queues, by time",
+        level="ro",
+        query=TraceQuery,
+        answers=wire.TraceMessagesAnswer,
+    ),
     Route(
         method="POST",
         path="/api/v1/traces",

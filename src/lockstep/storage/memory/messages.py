@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 from itertools import islice
+from uuid import UUID
 
 from lockstep.core import refusals
 from lockstep.core.messages import Message
@@ -13,7 +14,9 @@ from lockstep.core.records import (
     MessageFilter,
     MessagePage,
     MessageView,
+    newest_cursor,
     page_cursor,
+    parse_newest_cursor,
     parse_page_cursor,
 )
 from lockstep.core.rules import message_status
@@ -23,7 +26,11 @@ _PageCursor = tuple[int, int]
 """Partition id and seq of the last message of a page."""
 
 
-def messages(state: State, where: MessageFilter, *, cursor: str | None, limit: int, now: datetime) -> MessagePage:
+def messages(
+    state: State, where: MessageFilter, *, newest_first: bool, cursor: str | None, limit: int, now: datetime
+) -> MessagePage:
+    if newest_first:
+        return _newest(state, where, cursor=cursor, limit=limit, now=now)
     after = parse_page_cursor(cursor)
     queues = [queue for queue in state.chosen(where.queue) if _has_labels(queue, where)]
     partitions = sorted((one for queue in queues for one in queue.chosen(where.partition)), key=lambda one: one.id)
@@ -33,6 +40,26 @@ def messages(state: State, where: MessageFilter, *, cursor: str | None, limit: i
         return MessagePage(items=found, next_cursor=None)
     last = found[limit - 1].message
     return MessagePage(items=found[:limit], next_cursor=page_cursor(last.partition_id, last.seq))
+
+
+def _newest(state: State, where: MessageFilter, *, cursor: str | None, limit: int, now: datetime) -> MessagePage:
+    """The last stored first: ids rise from one segment to the next, and within it."""
+    before = _ID_MAX if cursor is None else parse_newest_cursor(cursor)
+    queues = [queue for queue in state.chosen(where.queue) if _has_labels(queue, where)]
+    partitions = [one for queue in queues for one in queue.chosen(where.partition)]
+    views = [view for one in partitions for view in _views(state, one, where, (0, 0), now)]
+    found = sorted((view for view in views if _halves(view) < before), key=_halves, reverse=True)
+    last = _halves(found[limit - 1]) if len(found) > limit else None
+    return MessagePage(items=found[:limit], next_cursor=None if last is None else newest_cursor(*last))
+
+
+_ID_MAX = (2**64, 0)
+
+
+def _halves(view: MessageView) -> tuple[int, int]:
+    """The id of the message as two numbers that a cursor can hold."""
+    number = UUID(view.message.id).int
+    return number >> 64, number & (2**62 - 1)
 
 
 def _has_labels(queue: Queue, where: MessageFilter) -> bool:

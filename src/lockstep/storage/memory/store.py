@@ -386,8 +386,12 @@ class MemoryStore:
 
     # Looking at messages
 
-    async def messages(self, where: MessageFilter, *, cursor: str | None = None, limit: int = 100) -> MessagePage:
-        return messages.messages(self._state, where, cursor=cursor, limit=limit, now=self._now())
+    async def messages(
+        self, where: MessageFilter, *, newest_first: bool = False, cursor: str | None = None, limit: int = 100
+    ) -> MessagePage:
+        return messages.messages(
+            self._state, where, newest_first=newest_first, cursor=cursor, limit=limit, now=self._now()
+        )
 
     async def message(self, identity: str, *, partition_id: int | None = None) -> MessageView:
         return messages.message(self._state, identity, partition_id=partition_id, now=self._now())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import Any
 
 from lockstep.core import refusals
@@ -27,6 +28,7 @@ from lockstep.core.records import (
 )
 from lockstep.core.rules import STOPPED, Cursor, message_status
 from lockstep.core.shared import Range, seen_at
+from lockstep.storage.postgres import newest
 from lockstep.storage.postgres.administration import queue_info
 from lockstep.storage.postgres.shared import Shared
 
@@ -105,7 +107,11 @@ class Inspection(Shared):
         pending, partitions, leased = (await self._query("group_depth", group_id, self.now()))[0]
         return Depth(queue=queue, group=group, pending=pending, partitions_pending=partitions, leased=leased)
 
-    async def messages(self, where: MessageFilter, *, cursor: str | None = None, limit: int = 100) -> MessagePage:
+    async def messages(
+        self, where: MessageFilter, *, newest_first: bool = False, cursor: str | None = None, limit: int = 100
+    ) -> MessagePage:
+        if newest_first:
+            return await self._newest(where, cursor, limit)
         partition_after, seq_after = parse_page_cursor(cursor)
         query, scope = await self._scope(where)
         items: list[MessageView] = []
@@ -123,6 +129,42 @@ class Inspection(Shared):
                         )
             partition_after, seq_after = rows[-1][0], rows[-1][3]
         return MessagePage(items=items, next_cursor=page_cursor(partition_after, seq_after))
+
+    async def _newest(self, where: MessageFilter, cursor: str | None, limit: int) -> MessagePage:
+        queue_id = None if where.queue is None else await self._queue_id(where.queue)
+        partition_id = None
+        if where.partition is not None and where.queue is not None and queue_id is not None:
+            partition_id = await self._partition_id(where.queue, queue_id, where.partition)
+        of_partition = partition_id is not None
+        query = "message_newest_of" if of_partition else "message_newest"
+        scope = (queue_id, partition_id, where.namespace, where.task)
+        place = newest.Place.of(cursor, partition_id)
+        items: list[MessageView] = []
+        for _ in range(_SCAN_ROUNDS_MAX):
+            missing = limit - len(items)
+            period = (where.from_at, where.to_at)
+            rows = await self._query(query, *scope, place.major, place.minor, *period, missing)
+            if not rows:
+                return MessagePage(items=items, next_cursor=None)
+            spans = list(newest.spans_before(rows, place, missing, of_partition=of_partition))
+            views = await self._views_of(spans)
+            items += [view for view in views if where.status in (None, view.status)]
+            place = newest.place_after(rows, spans, missing, of_partition=of_partition)
+            if len(items) == limit:
+                break
+        return MessagePage(items=items, next_cursor=place.cursor())
+
+    async def _views_of(self, spans: Sequence[newest.Span]) -> list[MessageView]:
+        """The messages of the spans, newest first."""
+        segments = await self._load_segments(span.segment_id for span in spans)
+        runs = []
+        for span in spans:
+            if span.segment_id in segments:
+                segment, (id_, name, *_, created_at, queue) = segments[span.segment_id], span.row
+                columns = segment.columns.slice(span.ordinal, span.ordinal + len(span))
+                runs.append(Run(queue, name, id_, span.first_seq, segment.uuid, span.ordinal, created_at, columns))
+        views = iter(await self._views(runs))
+        return [view for run in runs for view in reversed(list(islice(views, len(run))))]
 
     async def _scope(self, where: MessageFilter) -> tuple[str, Sequence[Any]]:
         """The query that finds the runs of a filter, and its first arguments."""

@@ -1,0 +1,85 @@
+"""Stored messages, the newest first: how a list walks backwards, and where it goes on.
+
+In a queue "newest" means stored last: segments are walked backwards, and the messages of one segment backwards by their
+place in it. In one partition that is the order of the seqs, so a list of one partition walks its runs instead.
+A call reads a bounded number of segments or runs, however large the backlog is, and says how far it came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lockstep.core.ids import SEGMENT_MESSAGES_MAX
+from lockstep.core.records import newest_cursor, parse_newest_cursor
+
+_LAST = 2**62
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Everything before it is still to be listed: before an ordinal of a segment, or before a seq of a partition."""
+
+    major: int
+    """A segment's id, or a partition's."""
+    minor: int
+
+    @classmethod
+    def of(cls, cursor: str | None, partition_id: int | None) -> Place:
+        """Where a page begins. Raises InvalidRequest."""
+        if cursor is not None:
+            return cls(*parse_newest_cursor(cursor))
+        return cls(_LAST, SEGMENT_MESSAGES_MAX) if partition_id is None else cls(partition_id, _LAST)
+
+    def cursor(self) -> str:
+        return newest_cursor(self.major, self.minor)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Messages of one run, of which the last is listed first."""
+
+    row: Any
+    first_seq: int
+    last_seq: int
+
+    def __len__(self) -> int:
+        return self.last_seq - self.first_seq + 1
+
+    @property
+    def ordinal(self) -> int:
+        """Of the first message, in its segment."""
+        return int(self.row[5] + self.first_seq - self.row[2])
+
+    @property
+    def segment_id(self) -> int:
+        return int(self.row[4])
+
+
+def spans_before(rows: Sequence[Any], place: Place, limit: int, *, of_partition: bool) -> Iterator[Span]:
+    """What the rows of a query hold before the place, newest first, until it is `limit` messages."""
+    for row in rows:
+        if limit <= 0:
+            return
+        if row[0] is None:
+            continue
+        first_seq, last_seq = row[2], row[3]
+        if of_partition:
+            last_seq = min(last_seq, place.minor - 1)
+        elif row[4] == place.major:
+            last_seq = min(last_seq, first_seq + place.minor - row[5] - 1)
+        span = Span(row, max(first_seq, last_seq - limit + 1), last_seq)
+        if len(span) > 0:
+            limit -= len(span)
+            yield span
+
+
+def place_after(rows: Sequence[Any], spans: Sequence[Span], limit: int, *, of_partition: bool) -> Place:
+    """Where a list goes on that has read the spans of these rows."""
+    if sum(map(len, spans)) >= limit:
+        last = spans[-1]
+        return Place(last.row[0], last.first_seq) if of_partition else Place(last.segment_id, last.ordinal)
+    if of_partition:
+        return Place(0, rows[-1][2])
+    return Place(rows[-1][4] - 1, SEGMENT_MESSAGES_MAX)
