@@ -3,6 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from lockstep.logs import LogFormatter, install_last_resort
 from lockstep.version import VERSION
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ __all__ = [
     "DeadLetterFilter",
     "Engine",
     "LockstepError",
+    "LogFormatter",
     "Message",
     "MessageFilter",
     "NewCron",
@@ -136,6 +138,8 @@ _HOMES = {
     "lockstep.errors": ("LockstepError",),
     "lockstep.opening": ("open_engine",),
 }
+install_last_resort()
+
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 

@@ -148,6 +148,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         _Seconds,
         _help("A call that waits for a lock for longer than this is told, when it fails, who holds the lock."),
     ] = 1.0
+    slow_query_seconds: Annotated[
+        float, Meta(ge=0, le=86_400), _help("Queries that take at least this long are logged; 0 logs none.")
+    ] = 1.0
     transaction_attempts_max: Annotated[
         _Count, _help("Attempts at a transaction that meets a deadlock or a serialization failure.")
     ] = 10

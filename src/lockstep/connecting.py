@@ -13,6 +13,7 @@ from lockstep.client._retry import Bases, RetryPolicy
 from lockstep.client._sync.transport_engine import EngineTransport
 from lockstep.config import Config, load
 from lockstep.core.operations import QueuedAs
+from lockstep.core.statistics import QueryHook
 from lockstep.errors import InvalidRequest
 from lockstep.opening import check_address, open_engine
 from lockstep.version import VERSION
@@ -32,6 +33,7 @@ def connect(
     honor_retry_after: bool | None = None,
     token: str | None = None,
     config_file: Path | None = None,
+    on_query: QueryHook | None = None,
     **overrides: object,
 ) -> Client:
     """A client for threads.
@@ -43,7 +45,7 @@ def connect(
     `client_retry_delay_seconds_max`; the overrides are any settings by name. With `exactly_once` a push over HTTP can
     be repeated when its answer is lost, because each message gets a transaction id; without, such a push fails. A push
     that a busy server queues waits until it is applied, or with `queued` `return` comes back with the id of the
-    operation. `token` is sent as a bearer token.
+    operation. `token` is sent as a bearer token. `on_query` is as for `open_engine`; with a server it is refused.
     """
     settings = {
         **overrides,
@@ -57,8 +59,9 @@ def connect(
     }
     config = load(settings, file=config_file)
     bases = _bases(url)
+    _check_hook(bases, on_query)
     if bases is None:
-        opening = open_engine(_one(url), config_file=config_file, **settings)
+        opening = open_engine(_one(url), config_file=config_file, on_query=on_query, **settings)
         return Client(
             EngineTransport(opening, wait_seconds_max=config.pop_wait_seconds_max, queued=config.client_queued)
         )
@@ -81,6 +84,7 @@ def connect_async(
     honor_retry_after: bool | None = None,
     token: str | None = None,
     config_file: Path | None = None,
+    on_query: QueryHook | None = None,
     **overrides: object,
 ) -> AsyncClient:
     """A client for asyncio, with the arguments of `connect`. It belongs to the event loop in which it is first used."""
@@ -96,8 +100,9 @@ def connect_async(
     }
     config = load(settings, file=config_file)
     bases = _bases(url)
+    _check_hook(bases, on_query)
     if bases is None:
-        opening = open_engine(_one(url), config_file=config_file, **settings)
+        opening = open_engine(_one(url), config_file=config_file, on_query=on_query, **settings)
         return AsyncClient(
             AsyncEngineTransport(opening, wait_seconds_max=config.pop_wait_seconds_max, queued=config.client_queued)
         )
@@ -106,6 +111,14 @@ def connect_async(
 
     connection = AsyncConnection(headers=_headers(token), connections_max=config.client_connections_max)
     return AsyncClient(AsyncHttpTransport(connection, _servers(bases, config), **_manners(bases, config)))
+
+
+def _check_hook(bases: list[str] | None, on_query: QueryHook | None) -> None:
+    if bases is not None and on_query is not None:
+        raise InvalidRequest(
+            "on_query sees the queries of this process, but a server makes them; its log tells the slow ones "
+            "(slow_query_seconds), and its metrics count all"
+        )
 
 
 def _bases(url: Address) -> list[str] | None:

@@ -13,6 +13,7 @@ import msgspec
 from lockstep.config import Config, load
 from lockstep.core.records import FirstPollLimits
 from lockstep.core.schedules import Timing
+from lockstep.core.statistics import QueryHook
 from lockstep.engine.engine import Engine
 from lockstep.errors import InvalidRequest
 from lockstep.storage.base import Store
@@ -20,7 +21,11 @@ from lockstep.storage.memory import MemoryStore
 
 
 def open_engine(
-    url: str | None = None, *, config_file: Path | None = None, **overrides: object
+    url: str | None = None,
+    *,
+    config_file: Path | None = None,
+    on_query: QueryHook | None = None,
+    **overrides: object,
 ) -> AbstractAsyncContextManager[Engine]:
     """An engine on the store that `url` names, open for as long as the context lasts.
 
@@ -28,26 +33,30 @@ def open_engine(
     and without one an embedded PostgreSQL on the setting `data_dir`, started and stopped with the context.
     The overrides are settings by name (see `lockstep.config`), and win over the environment, which wins over the
     TOML file `config_file`.
+
+    `on_query` is called after every query to PostgreSQL with its name, its seconds and its error, if it failed. It must
+    return quickly. A store in memory has no queries.
     """
     config = load(overrides, file=config_file)
     if url is not None:
         config = msgspec.structs.replace(config, dsn=url)
     if config.dsn is not None:
         check_address(config.dsn)
-    return _Opening(config)
+    return _Opening(config, on_query)
 
 
 class _Opening:
     """Opens an engine each time that it is entered: a store that was away may be there the next time."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, on_query: QueryHook | None) -> None:
         self._config = config
+        self._on_query = on_query
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Engine:
         async with AsyncExitStack() as stack:
             address = await stack.enter_async_context(running_database(self._config))
-            engine = await stack.enter_async_context(engine_on(address, self._config))
+            engine = await stack.enter_async_context(engine_on(address, self._config, on_query=self._on_query))
             self._stack = stack.pop_all()
         return engine
 
@@ -72,9 +81,9 @@ async def running_database(config: Config) -> AsyncIterator[str]:
         yield server.dsn
 
 
-def engine_on(address: str, config: Config) -> Engine:
+def engine_on(address: str, config: Config, *, on_query: QueryHook | None = None) -> Engine:
     """An engine, not yet open, on the store at an address. Raises InvalidRequest if that is none."""
-    return Engine(_store(address, config), config)
+    return Engine(_store(address, config, on_query=on_query), config)
 
 
 def serving_engine_on(address: str, config: Config) -> Engine:
@@ -110,17 +119,17 @@ def check_address(address: str) -> str:
     raise InvalidRequest("the address of a store begins with memory:// or postgresql://")
 
 
-def _store(address: str, config: Config, *, breaker: bool = False) -> Store:
+def _store(address: str, config: Config, *, breaker: bool = False, on_query: QueryHook | None = None) -> Store:
     if check_address(address) == "memory":
         return MemoryStore(
             timing=Timing(config.schedule_min_seconds, config.cron_late_seconds_max),
             first_polls=FirstPollLimits(config.first_polls_max, config.first_poll_seconds_max),
         )
-    return _postgres_store(address, config, breaker=breaker)
+    return _postgres_store(address, config, breaker=breaker, on_query=on_query)
 
 
-def _postgres_store(dsn: str, config: Config, *, breaker: bool) -> Store:
+def _postgres_store(dsn: str, config: Config, *, breaker: bool, on_query: QueryHook | None) -> Store:
     # Imported here, because those who use the memory store need no database driver.
     from lockstep.storage.postgres.store import PostgresStore
 
-    return PostgresStore(dsn, config=config, breaker=breaker)
+    return PostgresStore(dsn, config=config, breaker=breaker, on_query=on_query)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,13 +12,17 @@ from typing import Any
 import asyncpg
 import psycopg
 import pytest
+from click.testing import CliRunner
 from command_lines import CommandLine
 
 from lockstep.cli.checks.machine import check_data_dir, check_java, check_spool_dir
 from lockstep.cli.commands.bench import Work
+from lockstep.cli.main import cli
+from lockstep.storage.memory import MemoryStore
 from lockstep.storage.postgres import sql
 from lockstep.storage.postgres.migrate import migrate, schema_version
 from support.databases import with_database
+from support.serving import serving
 
 run = CommandLine()
 
@@ -124,6 +129,25 @@ def test_doctor_finds_what_is_wrong(empty_database_dsn: str, monkeypatch: pytest
     assert found["connections"]["level"] == "fail"
     assert found["writable"]["level"] == "fail"
     assert found["time-outs"]["level"] == "warn"
+
+
+def test_doctor_asks_the_server_of_the_variable(empty_database_dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCKSTEP_DSN", empty_database_dsn)
+    with serving(MemoryStore()) as url:
+        monkeypatch.setenv("LOCKSTEP_URL", url)
+        assert _server_line() == f"answers at {url}"
+        monkeypatch.setenv("LOCKSTEP_URL", "http://localhost:1")
+        assert "cannot be reached" in str(_server_line())
+        assert _server_line("--url", url) == f"answers at {url}"
+        # As for every command, an option that names a database wins over the variable.
+        assert _server_line("--dsn", empty_database_dsn) is None
+
+
+def _server_line(*arguments: str) -> str | None:
+    """What doctor says of the server, whatever else it finds."""
+    result = CliRunner().invoke(cli, ["doctor", "-o", "json", *arguments])
+    found = {finding["subject"]: finding for finding in json.loads(result.stdout)}
+    return found["server"]["text"] if "server" in found else None
 
 
 def test_doctor_in_a_database_of_another_encoding(empty_database_dsn: str) -> None:

@@ -72,7 +72,14 @@ class Session:
 
     @property
     def server_url(self) -> str:
-        return self.url or os.environ.get(URL_VARIABLE) or DEFAULT_URL
+        return self.named_url or DEFAULT_URL
+
+    @property
+    def named_url(self) -> str | None:
+        """The server that the user named: by the option, or by the variable unless an option names a database."""
+        if self.url is not None or self.dsn is not None or self.data_dir is not None:
+            return self.url
+        return os.environ.get(URL_VARIABLE) or None
 
     def _check(self) -> None:
         if sum(option is not None for option in (self.url, self.dsn, self.data_dir)) > 1:

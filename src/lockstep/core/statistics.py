@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import msgspec
+
+QueryHook = Callable[[str, float, BaseException | None], None]
+"""Sees the name of every query, how many seconds it took, and the error if it failed."""
+
+
+class QueryCounts(msgspec.Struct):
+    """What a process has asked of the database with the queries of one name."""
+
+    calls: int = 0
+    seconds: float = 0.0
+    failures: int = 0
+    slow: int = 0
+    """Those that took at least `slow_query_seconds`."""
 
 
 class StoreCounts(msgspec.Struct, frozen=True, kw_only=True):
@@ -18,6 +33,8 @@ class StoreCounts(msgspec.Struct, frozen=True, kw_only=True):
     cache_bytes_max: int = 0
     cache_hits: int = 0
     cache_misses: int = 0
+    queries: Mapping[str, QueryCounts] = {}
+    """By the name of the query."""
 
 
 class TableStats(msgspec.Struct, frozen=True, kw_only=True):

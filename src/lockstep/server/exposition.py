@@ -34,6 +34,7 @@ def _families(metrics: MetricsAnswer) -> Iterator[Family]:
     yield from _resources(metrics)
     yield from _buffer(metrics)
     yield from _load(metrics)
+    yield from _queries(metrics)
 
 
 def _requests(metrics: MetricsAnswer) -> Iterator[Family]:
@@ -136,6 +137,18 @@ def _load(metrics: MetricsAnswer) -> Iterator[Family]:
     results = [({"result": "done"}, metrics.operations.applied - metrics.operations.failed)]
     results.append(({"result": "failed"}, metrics.operations.failed))
     yield from _family("operations_applied_total", "counter", "Operations that were applied.", worker, results)
+
+
+def _queries(metrics: MetricsAnswer) -> Iterator[Family]:
+    rows, worker = metrics.queries, metrics.worker_id
+    for name, text, field in (
+        ("queries_total", "Queries to the database.", "calls"),
+        ("query_seconds_total", "Time that queries took.", "seconds"),
+        ("query_failures_total", "Queries that failed.", "failures"),
+        ("queries_slow_total", "Queries that took at least slow_query_seconds.", "slow"),
+    ):
+        samples = [({"query": row.query}, getattr(row, field)) for row in rows]
+        yield from _family(name, "counter", text, worker, samples)
 
 
 def _family(

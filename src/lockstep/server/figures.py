@@ -53,6 +53,7 @@ def metrics_of(node: Node) -> wire.MetricsAnswer:
         buffer=_buffer(node),
         load=_load(node),
         operations=_operations(node),
+        queries=_queries(node),
         cpu=system.cpu,
         memory=system.memory,
     )
@@ -80,6 +81,14 @@ def _requests(node: Node) -> wire.Requests:
 def _operations(node: Node) -> wire.OperationsRow:
     counts = node.engine.counts
     return wire.OperationsRow(counts.operations_applied, counts.operations_failed)
+
+
+def _queries(node: Node) -> list[wire.QueryRow]:
+    queries = node.engine.counts.store.queries
+    return [
+        wire.QueryRow(name, one.calls, round(one.seconds, 6), one.failures, one.slow)
+        for name, one in sorted(queries.items())
+    ]
 
 
 def _load(node: Node) -> list[wire.LoadRow]:

@@ -27,7 +27,7 @@ def doctor(ctx: click.Context, session: Session) -> None:
     """Check this machine and the database.
 
     Each line says what is well or what to do; ends with 1 if something fails. The database is that of --dsn or
-    LOCKSTEP_DSN, or the one that a server runs on --data-dir. With --url, a server is asked, too.
+    LOCKSTEP_DSN, or the one that a server runs on --data-dir. With --url or LOCKSTEP_URL, it asks the server, too.
     """
     config = Session(dsn=session.dsn, data_dir=session.data_dir).settings()
     findings = []
@@ -56,17 +56,17 @@ def _findings(session: Session, config: Config) -> Iterator[Finding]:
         yield ok("database", "embedded, and not running; lockstep serve starts it")
     else:
         yield from check_database(dsn, config)
-    if session.url is not None:
-        yield _check_server(session)
+    if session.named_url is not None:
+        yield _check_server(session.named_url)
 
 
-def _check_server(session: Session) -> Finding:
+def _check_server(url: str) -> Finding:
     try:
-        with Session(url=session.url).client() as client:
+        with Session(url=url).client() as client:
             client.ping()
     except LockstepError as error:
-        return fail("server", error.message, f"Is it running? Start it with lockstep serve, or look at {session.url}.")
-    return ok("server", f"answers at {session.url}")
+        return fail("server", error.message, f"Is it running? Start it with lockstep serve, or look at {url}.")
+    return ok("server", f"answers at {url}")
 
 
 def _show(finding: Finding) -> None:

@@ -78,6 +78,17 @@ class OperationsRow(Struct):
     failed: int
 
 
+class QueryRow(Struct):
+    """Queries of one name that the process has made."""
+
+    query: str
+    calls: int
+    seconds: float
+    failures: int
+    slow: int
+    """Those that took at least `slow_query_seconds`."""
+
+
 class MetricsAnswer(Struct, rename="camel", kw_only=True):
     """The process that answered; there may be others."""
 
@@ -93,5 +104,6 @@ class MetricsAnswer(Struct, rename="camel", kw_only=True):
     buffer: Buffer
     load: list[LoadRow]
     operations: OperationsRow
+    queries: list[QueryRow]
     cpu: CpuUse
     memory: MemoryUse

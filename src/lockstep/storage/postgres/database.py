@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import asyncpg
 
+from lockstep.core.statistics import QueryHook
 from lockstep.errors import InvalidRequest, Unavailable
 from lockstep.storage.postgres.failures import (
     StaleName,
@@ -32,8 +33,6 @@ from lockstep.storage.postgres.timelines import current_span
 logger = logging.getLogger("lockstep.storage.pool")
 
 T = TypeVar("T")
-QueryHook = Callable[[str, float, BaseException | None], None]
-"""Sees the name of every query, how many seconds it took, and the error if it failed."""
 
 ISOLATION_LEVELS = ("read_committed", "repeatable_read", "serializable")
 

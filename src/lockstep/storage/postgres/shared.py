@@ -21,6 +21,7 @@ from lockstep.storage.postgres.calls import Conversation, Work
 from lockstep.storage.postgres.database import Database
 from lockstep.storage.postgres.failures import StaleName
 from lockstep.storage.postgres.pushing import Encryption
+from lockstep.storage.postgres.query_log import QueryLog
 
 T = TypeVar("T")
 
@@ -35,6 +36,7 @@ class Shared:
     """The state of a PostgreSQL store and its look-ups."""
 
     database: Database
+    queries: QueryLog
     encryption: Encryption
     timing: Timing
     first_polls: FirstPollLimits

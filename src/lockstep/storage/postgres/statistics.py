@@ -23,6 +23,7 @@ class Statistics(Shared):
             cache_bytes_max=cache.bytes_max,
             cache_hits=cache.hits,
             cache_misses=cache.misses,
+            queries=self.queries.counts,
         )
 
     async def database_stats(self) -> DatabaseStats:

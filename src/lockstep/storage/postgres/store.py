@@ -8,10 +8,11 @@ from datetime import datetime
 from lockstep.config import Config, load
 from lockstep.core.records import Arrival, FirstPollLimits
 from lockstep.core.schedules import Timing
+from lockstep.core.statistics import QueryHook
 from lockstep.errors import Unavailable
 from lockstep.storage.postgres.cache import Memory, NameCache, SegmentCache
 from lockstep.storage.postgres.clearing import Clearing
-from lockstep.storage.postgres.database import Database, QueryHook
+from lockstep.storage.postgres.database import Database
 from lockstep.storage.postgres.dead_letters import DeadLetters
 from lockstep.storage.postgres.failures import caused_by, may_retry_connect, translate
 from lockstep.storage.postgres.inspection import Inspection
@@ -23,6 +24,7 @@ from lockstep.storage.postgres.operation_queue import OperationQueue
 from lockstep.storage.postgres.overview import Overviews
 from lockstep.storage.postgres.pool import PoolSettings
 from lockstep.storage.postgres.pushing import Encryption
+from lockstep.storage.postgres.query_log import QueryLog
 from lockstep.storage.postgres.schedules import Schedules
 from lockstep.storage.postgres.spans import in_spans
 from lockstep.storage.postgres.spools import Spools
@@ -65,7 +67,8 @@ class PostgresStore(
         breaker: bool = False,
     ) -> None:
         config = config or load(environ={})
-        self.database = Database(dsn, _pool_settings(config, breaker=breaker), on_query=on_query)
+        self.queries = QueryLog(config.slow_query_seconds, on_query)
+        self.database = Database(dsn, _pool_settings(config, breaker=breaker), on_query=self.queries.note)
         names, segments = NameCache(config.partition_cache_entries_max), SegmentCache(config.segment_cache_bytes_max)
         self._memory = Memory(0, names, segments)
         self.encryption = Encryption.of(config)

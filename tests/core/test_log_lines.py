@@ -1,0 +1,58 @@
+"""Log lines for people: what a program shows that has set up no logging, and what the formatter gives."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+
+from lockstep import LogFormatter
+from lockstep.logs import EVENTS
+
+_FAILS = """
+import lockstep, logging
+{set_up}
+with lockstep.connect("memory://") as client:
+    client.push("orders", 1)
+
+    @client.worker("orders")
+    def handle(message):
+        client.stop()
+        raise ValueError("no\\nstock")
+
+    client.run(stop_on_signals=False)
+"""
+
+
+def _said(set_up: str = "") -> str:
+    """What a program prints whose handler fails."""
+    program = _FAILS.replace("{set_up}", set_up)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+def test_program_without_logging_shows_what_happened() -> None:
+    [line] = [line for line in _said().splitlines() if "message_failed" in line]
+    assert line.startswith("WARNING lockstep.client: The handler raised an error;")
+    assert "queue=orders" in line
+    assert r"error=ValueError: no\nstock" in line
+
+
+def test_program_with_logging_of_its_own_shows_each_event_once() -> None:
+    said = _said("logging.basicConfig(format='mine %(message)s')")
+    assert said.count("message_failed") == 1
+    assert "mine message_failed" in said
+
+
+def test_formatter_serves_the_handlers_of_a_program() -> None:
+    set_up = "handler = logging.StreamHandler(); handler.setFormatter(lockstep.LogFormatter())"
+    said = _said(f"{set_up}; logging.getLogger().addHandler(handler)")
+    assert said.count("[message_failed queue=orders partition=Default seq=1 attempt=1") == 1
+
+
+def test_event_without_a_sentence_is_shown_by_its_name() -> None:
+    event = {"msg": "spool_damaged", "action": "spool_damaged"}
+    record = logging.makeLogRecord({"name": "lockstep.x", "levelname": "ERROR", **event})
+    assert LogFormatter().format(record) == "ERROR lockstep.x: spool damaged [spool_damaged]"
+    assert all(text.endswith(".") for text in EVENTS.values())
