@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
@@ -14,7 +14,7 @@ from lockstep.client._sync.transport_engine import EngineTransport
 from lockstep.config import Config, load
 from lockstep.core.operations import QueuedAs
 from lockstep.core.statistics import QueryHook
-from lockstep.errors import InvalidRequest
+from lockstep.errors import InvalidOption, InvalidRequest
 from lockstep.opening import check_address, open_engine
 from lockstep.version import VERSION
 
@@ -59,7 +59,7 @@ def connect(
     }
     config = load(settings, file=config_file)
     bases = _bases(url)
-    _check_hook(bases, on_query)
+    _check_use(bases, settings, on_query, token)
     if bases is None:
         opening = open_engine(_one(url), config_file=config_file, on_query=on_query, **settings)
         return Client(
@@ -100,7 +100,7 @@ def connect_async(
     }
     config = load(settings, file=config_file)
     bases = _bases(url)
-    _check_hook(bases, on_query)
+    _check_use(bases, settings, on_query, token)
     if bases is None:
         opening = open_engine(_one(url), config_file=config_file, on_query=on_query, **settings)
         return AsyncClient(
@@ -113,8 +113,20 @@ def connect_async(
     return AsyncClient(AsyncHttpTransport(connection, _servers(bases, config), **_manners(bases, config)))
 
 
-def _check_hook(bases: list[str] | None, on_query: QueryHook | None) -> None:
-    if bases is not None and on_query is not None:
+def _check_use(
+    bases: list[str] | None, settings: Mapping[str, object], on_query: QueryHook | None, token: str | None
+) -> None:
+    """Refuse what would have no effect: on a server the engine's settings, and without one what only a server needs."""
+    if bases is None:
+        if token is not None:
+            raise InvalidRequest("a token is for a server: http:// or https://")
+        return
+    useless = [name for name, value in settings.items() if value is not None and not name.startswith("client_")]
+    if useless:
+        raise InvalidOption(
+            f"{', '.join(useless)}: the server has these settings; a client of it takes those that begin with client_"
+        )
+    if on_query is not None:
         raise InvalidRequest(
             "on_query sees the queries of this process, but a server makes them; its log tells the slow ones "
             "(slow_query_seconds), and its metrics count all"

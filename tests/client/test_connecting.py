@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,6 +56,14 @@ async def test_client_opens_when_it_is_first_used_and_stays_closed() -> None:
     plain.close()
     with pytest.raises(Unavailable, match="closed"):
         plain.push("q", 1)
+
+
+@pytest.mark.parametrize("make", [connect, connect_async])
+def test_settings_without_effect_are_refused(make: Any) -> None:
+    with pytest.raises(InvalidOption, match="statement_timeout_seconds: the server has these settings"):
+        make("http://localhost:1", statement_timeout_seconds=5)
+    with pytest.raises(InvalidRequest, match="a token is for a server"):
+        make("memory://", token="secret")
 
 
 @pytest.mark.parametrize("make", [connect, connect_async])

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import psycopg
 import pytest
 
 from support.http import Http
+from support.server import ServerProcess
 
 SPAN = {"from", "to"}
 
@@ -145,3 +147,19 @@ def test_prometheus_reads_every_line(http: Http, queue: str) -> None:
     assert any('route="/api/v1/push",status="201"' in line for line in lines)
     helped = [line.split()[2] for line in lines if line.startswith("# HELP")]
     assert len(helped) == len(set(helped))
+
+
+def test_retention_of_a_namespace_leaves_out_the_others(postgres_server: ServerProcess, queue: str) -> None:
+    http = Http(postgres_server.url)
+    namespace = f"{queue}-namespace"
+    with psycopg.connect(postgres_server.dsn, autocommit=True) as connection:
+        for name in (f"{namespace}.mine", f"{queue}.other"):
+            http.push(name, 1)
+            connection.execute(
+                "insert into lockstep.removal (at, queue, kind, messages, partitions) "
+                "values (date_trunc('minute', now()), %s, 'retention', 3, 1)",
+                [name],
+            )
+    path = "/api/v1/analytics/retention"
+    assert [row["queue"] for row in http.get(path, namespace=namespace).json()["removals"]] == [f"{namespace}.mine"]
+    assert http.get(path, namespace=namespace).json()["totals"] == {"retention": 3}

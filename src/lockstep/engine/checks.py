@@ -398,3 +398,5 @@ def check_period(from_at: datetime | None, to_at: datetime | None) -> None:
         check_time(from_at, what="from_at")
     if to_at is not None:
         check_time(to_at, what="to_at")
+    if from_at is not None and to_at is not None and from_at > to_at:
+        raise InvalidRequest(f"from_at must not be after to_at: {from_at} > {to_at}")

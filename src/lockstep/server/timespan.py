@@ -69,7 +69,7 @@ async def spans_of(node: Node, query: SpanQuery, span: Span, *, seconds: int) ->
 async def spans_by_queue(node: Node, query: SpanQuery, span: Span) -> dict[str, list[SampleSpan]]:
     """The samples that a request asks about, joined for each queue."""
     samples = await every_sample(node, queue=query.queue or None, from_at=span.from_at, to_at=span.to_at)
-    wanted = await _wanted(node, query)
+    wanted = await wanted_queues(node, query)
     found: dict[str, Buckets] = {}
     for sample in samples:
         if wanted is None or sample.queue in wanted:
@@ -77,7 +77,7 @@ async def spans_by_queue(node: Node, query: SpanQuery, span: Span) -> dict[str, 
     return {queue: found[queue].spans() for queue in sorted(found)}
 
 
-async def _wanted(node: Node, query: SpanQuery) -> set[str] | None:
+async def wanted_queues(node: Node, query: SpanQuery) -> set[str] | None:
     """The queues of the namespace and task; None if neither was given."""
     if query.namespace is None and query.task is None:
         return None

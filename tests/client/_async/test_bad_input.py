@@ -48,6 +48,24 @@ async def test_bad_pushes(client: AsyncClient) -> None:
     assert await client.queues() == []
 
 
+async def test_dead_letters_are_not_taken_by_mistake(client: AsyncClient) -> None:
+    await client.push("orders", 1)
+    await (await client.pop("orders")).dead()
+    for verb in (client.redrive, client.purge):
+        assert "all=True" in (await refusal(verb)).message
+    assert (await client.dead_letters()).total == 1
+    assert await client.redrive(all=True) == 1
+    assert await client.purge(queue="orders") == 0
+    assert await client.purge(all=True) == 0
+
+
+async def test_options_without_effect_are_refused(client: AsyncClient) -> None:
+    await client.push("orders", 1)
+    assert "wait=True" in (await refusal(client.pop, "orders", timeout_seconds=5)).message
+    assert "from_at" in (await refusal(client.messages, "orders", from_at=LAST, to_at=FIRST)).message
+    assert "from_at" in (await refusal(client.dead_letters, from_at=LAST, to_at=FIRST)).message
+
+
 BAD_MESSAGES: list[tuple[Any, type[LockstepError]]] = [
     (NewMessage(queue="orders", payload=b"{"), InvalidPayload),
     (NewMessage(queue="orders", payload=b""), InvalidPayload),

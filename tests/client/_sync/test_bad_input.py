@@ -49,6 +49,24 @@ def test_bad_pushes(client: Client) -> None:
     assert client.queues() == []
 
 
+def test_dead_letters_are_not_taken_by_mistake(client: Client) -> None:
+    client.push("orders", 1)
+    (client.pop("orders")).dead()
+    for verb in (client.redrive, client.purge):
+        assert "all=True" in (refusal(verb)).message
+    assert (client.dead_letters()).total == 1
+    assert client.redrive(all=True) == 1
+    assert client.purge(queue="orders") == 0
+    assert client.purge(all=True) == 0
+
+
+def test_options_without_effect_are_refused(client: Client) -> None:
+    client.push("orders", 1)
+    assert "wait=True" in (refusal(client.pop, "orders", timeout_seconds=5)).message
+    assert "from_at" in (refusal(client.messages, "orders", from_at=LAST, to_at=FIRST)).message
+    assert "from_at" in (refusal(client.dead_letters, from_at=LAST, to_at=FIRST)).message
+
+
 BAD_MESSAGES: list[tuple[Any, type[LockstepError]]] = [
     (NewMessage(queue="orders", payload=b"{"), InvalidPayload),
     (NewMessage(queue="orders", payload=b""), InvalidPayload),

@@ -113,7 +113,7 @@ def _redrive(client: Client, where: dict[str, Any], total: int) -> int:
     redriven = 0
     with click.progressbar(length=total, label="pushing", file=sys.stderr, hidden=not at_screen()) as shown:
         while redriven < total:
-            moved = client.redrive(**where, limit=min(total - redriven, PAGE))
+            moved = client.redrive(**where, all=True, limit=min(total - redriven, PAGE))
             if not moved:
                 break
             redriven += moved
@@ -133,5 +133,5 @@ def purge(session: Session, yes: bool, **given: Any) -> None:
         if total:
             confirm(f"Remove {counted(total, 'dead letter')} for good?", yes=yes)
         with going_on("removing"):
-            purged = client.purge(**where) if total else 0
+            purged = client.purge(**where, all=True) if total else 0
     session.output.done(f"{counted(purged, 'dead letter')} removed", purged=purged)

@@ -48,7 +48,7 @@ def pop(session: Session, queue: str | None, wait: float, begin: Any, ack: bool,
         raise click.UsageError("--ack and --auto-ack exclude each other.")
     with session.client() as client:
         delivery = client.pop(
-            queue, wait=wait > 0, timeout_seconds=wait, subscription=begin, auto_ack=auto_ack, **asked
+            queue, wait=wait > 0, timeout_seconds=wait or None, subscription=begin, auto_ack=auto_ack, **asked
         )
         _show(delivery, session.output)
         # Only now: what could not be printed is not done.

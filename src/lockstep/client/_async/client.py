@@ -30,6 +30,8 @@ from lockstep.core.records import Ack, AckOutcome, PopRequest, Renewal, Renewed
 from lockstep.errors import InvalidRequest
 
 _MIB = 1024**2
+_WAIT_SECONDS = 30.0
+"""How long a pop waits that does not say it."""
 
 
 class AsyncClient(AsyncVerbs):
@@ -183,7 +185,7 @@ class AsyncClient(AsyncVerbs):
         batch: int = 1,
         partitions: int = 1,
         wait: bool = False,
-        timeout_seconds: float = 30.0,
+        timeout_seconds: float | None = None,
         lease_seconds: float | None = None,
         auto_ack: bool = False,
         subscription: Begin = "all",
@@ -193,11 +195,14 @@ class AsyncClient(AsyncVerbs):
         """Lease and return messages of a queue, one partition of it, or all queues of a namespace and/or task.
 
         At most `batch` messages of at most `partitions` partitions. With `wait` it waits for them up to
-        `timeout_seconds`. Payloads are decoded to `as_type`. What comes back is empty if there was nothing.
+        `timeout_seconds`, by default 30. Payloads are decoded to `as_type`. The delivery is empty if there was nothing.
         `mode` is how a new group is served: ordered, or shared, with leases on single messages.
         """
         check_type(as_type)
-        _check_seconds(timeout_seconds, "timeout_seconds")
+        if timeout_seconds is not None and not wait:
+            raise InvalidRequest("timeout_seconds says how long a pop waits: it goes with wait=True")
+        patience_seconds = _WAIT_SECONDS if timeout_seconds is None else timeout_seconds
+        _check_seconds(patience_seconds, "timeout_seconds")
         request = PopRequest(
             queue=queue,
             partition=partition,
@@ -212,7 +217,7 @@ class AsyncClient(AsyncVerbs):
             mode=mode,
         )
         if wait:
-            delivered = await pop_until(self._transport, request, monotonic() + timeout_seconds, self._closing)
+            delivered = await pop_until(self._transport, request, monotonic() + patience_seconds, self._closing)
         else:
             delivered = await self._transport.pop(request, 0.0)
         return AsyncDelivery(self._transport, delivered, as_type)

@@ -278,11 +278,12 @@ class AsyncVerbs(AsyncSchedules):
         ids: Sequence[int] | None = None,
         from_at: datetime | None = None,
         to_at: datetime | None = None,
+        all: bool = False,
         limit: int = 1000,
     ) -> int:
         """Push the messages of matching dead letters again, oldest first; returns how many. Those whose copies were
-        completed in a dead queue are left out, unless `ids` names them."""
-        where = _dead_letters(queue, partition, group, ids, from_at, to_at)
+        completed in a dead queue are left out, unless `ids` names them. Without any filter it needs `all=True`."""
+        where = _selected(_dead_letters(queue, partition, group, ids, from_at, to_at), all)
         return int(await self._call("redrive", where=where, limit=limit))
 
     async def redrive_queue(self, queue: str, *, limit: int = 1000) -> int:
@@ -298,9 +299,11 @@ class AsyncVerbs(AsyncSchedules):
         ids: Sequence[int] | None = None,
         from_at: datetime | None = None,
         to_at: datetime | None = None,
+        all: bool = False,
     ) -> int:
-        """Remove matching dead letters; returns how many."""
-        return int(await self._call("purge", where=_dead_letters(queue, partition, group, ids, from_at, to_at)))
+        """Remove matching dead letters; returns how many. Without any filter it needs `all=True`."""
+        where = _selected(_dead_letters(queue, partition, group, ids, from_at, to_at), all)
+        return int(await self._call("purge", where=where))
 
 
 def subscription_of(begin: Begin) -> Subscription:
@@ -323,6 +326,13 @@ def position_of(place: Place) -> Position:
     if place in ("start", "end", "current"):
         return Position(place)
     raise InvalidRequest(f"a seek goes to start, end, current, a time or a seq, not to {place!r}")
+
+
+def _selected(where: DeadLetterFilter, all: bool) -> DeadLetterFilter:
+    """The filter; one that is empty by mistake must not take every dead letter there is."""
+    if where == DeadLetterFilter() and all is not True:
+        raise InvalidRequest("name the dead letters by ids, queue, partition, group, from_at or to_at; or say all=True")
+    return where
 
 
 def _dead_letters(

@@ -11,7 +11,7 @@ from lockstep.server.listing import every_removal
 from lockstep.server.node import Node
 from lockstep.server.process import system_metrics
 from lockstep.server.routing import Route
-from lockstep.server.timespan import Span, SpanQuery, spans_by_queue
+from lockstep.server.timespan import Span, SpanQuery, spans_by_queue, wanted_queues
 
 
 async def queue_ops(node: Node, request: Request) -> Response:
@@ -34,6 +34,8 @@ async def retention(node: Node, request: Request) -> Response:
     query = request.query(SpanQuery)
     span = Span.of(query)
     removals = await every_removal(node, queue=query.queue or None, from_at=span.from_at, to_at=span.to_at)
+    wanted = await wanted_queues(node, query)
+    removals = [removal for removal in removals if wanted is None or removal.queue in wanted]
     return answer(wire.retention_answer(span.shown(), removals, await node.engine.duties()))
 
 
