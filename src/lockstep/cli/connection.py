@@ -87,6 +87,8 @@ class Session:
 
 
 def _opened(address: str, **settings: Any) -> Client:
+    if address.startswith("http"):  # the engine's settings are the server's business there
+        settings = {name: value for name, value in settings.items() if name.startswith("client_")}
     client = connect(address, **settings)
     try:
         client.open()
