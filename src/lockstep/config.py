@@ -346,6 +346,22 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         _Interval, _help("How often maintenance looks for groups that lack cursors, or that were deleted.")
     ] = 5.0
     samples_interval_seconds: Annotated[_Interval, _help("How often a sample of every queue is taken.")] = 60.0
+    samples_seconds_max: Annotated[
+        _Seconds,
+        _help(
+            "Longest time that samples take in a row. Walks over large queues then pause, and their figures get older."
+        ),
+    ] = 15.0
+    samples_partitions_max: Annotated[
+        _Count, _help("Most partitions of a queue that one transaction of a sample looks into.")
+    ] = 1_000
+    figures_exact_max: Annotated[
+        int,
+        Meta(ge=0, le=10_000_000),
+        _help(
+            "A list of queues or groups counts up to this many partitions and cursors itself; above, it shows samples."
+        ),
+    ] = 2_000
     verify_interval_seconds: Annotated[_Interval, _help("How often the stored data is verified.")] = 3_600.0
     verify_partitions_max: Annotated[_Count, _help("Most partitions that are verified by one call.")] = 1_000
     history_interval_seconds: Annotated[_Interval, _help("How often old samples and removals are forgotten.")] = 3_600.0

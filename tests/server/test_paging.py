@@ -38,7 +38,12 @@ def test_all_namespaces_and_tasks_are_listed(full_http: Http) -> None:
 
 
 def test_all_partitions_are_listed(full_http: Http) -> None:
-    assert len(full_http.get("/api/v1/resources/queues/wide").json()["partitions"]) == COUNT
+    first = full_http.get("/api/v1/resources/queues/wide").json()["partitions"]
+    rest = full_http.get("/api/v1/resources/queues/wide", after=first[-1]["name"]).json()["partitions"]
+    assert [row["name"] for row in first + rest] == [f"p{number:04}" for number in range(COUNT)]
+    assert len(full_http.get("/api/v1/resources/queues/wide", limit=3).json()["partitions"]) == 3
+    found = full_http.get("/api/v1/resources/partitions", queue="wide", prefix="p01", after="p0197").json()
+    assert [row["name"] for row in found["partitions"]] == ["p0198", "p0199"]
     last = full_http.get("/api/v1/resources/partitions", queue="wide", offset=COUNT - 1).json()
     assert [row["name"] for row in last["partitions"]] == [f"p{COUNT - 1:04}"]
     across = full_http.get("/api/v1/resources/partitions", offset=COUNT - 1, limit=2).json()
@@ -47,10 +52,13 @@ def test_all_partitions_are_listed(full_http: Http) -> None:
 
 
 def test_all_places_of_a_group_are_listed(full_http: Http) -> None:
-    assert len(full_http.get("/api/v1/consumer-groups/g").json()["wide"]["partitions"]) == COUNT
+    first = full_http.get("/api/v1/consumer-groups/g").json()["wide"]["partitions"]
+    after = first[-1]["partitionId"]
+    rest = full_http.get("/api/v1/consumer-groups/g", after=after).json()["wide"]["partitions"]
+    assert len({row["partition"] for row in first + rest}) == COUNT
     depth = full_http.get("/api/v1/resources/queues/wide/depth", group="g").json()
-    assert (depth["pending"], len(depth["partitions"])) == (COUNT, COUNT)
-    assert len(full_http.get("/api/v1/resources/queues/wide/depth").json()["partitions"]) == COUNT
+    assert (depth["pending"], depth["inFlight"], len(depth["partitions"])) == (COUNT, 1, len(first))
+    assert len(full_http.get("/api/v1/resources/queues/wide/depth", limit=5).json()["partitions"]) == 5
 
 
 def test_samples_that_are_too_many_are_refused(full_http: Http) -> None:

@@ -69,7 +69,8 @@ def test_namespaces_and_tasks_are_summed(http: Http, queue: str) -> None:
     http.push(f"{queue}.mail", 1, 2)
     http.push(f"{queue}.bill", 3)
     namespace = _row(http.get("/api/v1/resources/namespaces").json()["namespaces"], "namespace", queue)
-    assert namespace == {"namespace": queue, "queues": 2, "partitions": 2, "messages": {"total": 3, "pending": 3}}
+    assert namespace["messages"] == {"total": 3, "pending": 3}
+    assert (namespace["queues"], namespace["partitions"], namespace["figuresAt"]) == (2, 2, None)
     task = _row(http.get("/api/v1/resources/tasks").json()["tasks"], "task", "mail")
     assert task["queues"] >= 1
 

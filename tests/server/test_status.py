@@ -33,7 +33,7 @@ def test_status_sums_up_the_store(http: Http, queue: str) -> None:
     assert answer["throughput"][-1]["pending"] == 6
     assert [row["name"] for row in answer["queues"]] == [queue]
     assert answer["messages"]["processing"] == 1
-    assert answer["leases"] == {"active": 1, "partitionsWithLeases": 1}
+    assert answer["leases"] == {"active": 1, "partitionsWithLeases": 1, "figuresAt": None}
     assert answer["deadLetterQueue"] == {"totalMessages": 0, "affectedQueues": 0}
     assert answer["workers"][0]["messagesPushed"] >= 10
     assert set(answer["errors"]) == {"clientErrors", "serverErrors"}

@@ -105,7 +105,13 @@ limit_option = click.option(
     show_default=True,
     help="Most rows that are shown.",
 )
+exact_option = click.option("--exact", is_flag=True, help="Count everything now, however long it takes.")
 yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+
+
+def seconds_old(at: datetime | None) -> float | None:
+    """How long ago a time was; None where there is none."""
+    return None if at is None else round(max((datetime.now(UTC) - at).total_seconds(), 0.0), 3)
 
 
 def at_terminal() -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Literal
 
 import msgspec
@@ -18,6 +19,8 @@ class LabelInfo(msgspec.Struct, frozen=True, kw_only=True):
     partitions: int
     messages: int
     pending: int
+    figures_at: datetime | None = None
+    """When the oldest of these figures was counted; None: all just now."""
 
 
 class Spread(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,3 +61,6 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     """Over the cursors with lag: how old the first message before them is."""
     lag_messages: Spread
     """Over the cursors with lag: how many messages are before them."""
+    figures_at: datetime | None = None
+    """When the oldest of these figures was counted; None: all just now. A median of older figures is an estimate: the
+    median of those of parts of a queue."""

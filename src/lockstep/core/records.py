@@ -250,7 +250,9 @@ class PartitionLag(msgspec.Struct, frozen=True, kw_only=True):
     leased: bool
     consumed_at: datetime | None
     in_flight: int = 0
-    """Of a shared group: how many messages of the lag are under a live lease."""
+    """Messages of the lag that are under a live lease."""
+    unread: int = 0
+    """The other messages of the lag."""
     retrying: int = 0
     """Of a shared group: how many were delivered and are to be delivered again."""
 
@@ -264,6 +266,12 @@ class Depth(msgspec.Struct, frozen=True, kw_only=True):
     partitions_pending: int
     leased: int
     """How many of the pending messages are under a live lease."""
+    unread: int = 0
+    """The other pending messages."""
+    oldest_at: datetime | None = None
+    """When the oldest pending message was created."""
+    figures_at: datetime | None = None
+    """When these figures were counted; None: just now. Those of a large queue are counted from time to time."""
 
 
 class GroupInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -276,9 +284,17 @@ class GroupInfo(msgspec.Struct, frozen=True, kw_only=True):
     partitions: int
     partitions_with_lag: int
     lag: int
+    """Messages that are there and not yet done."""
     leases: int
     oldest_at: datetime | None
+    """When the oldest message of the lag was created."""
     mode: GroupMode = "ordered"
+    in_flight: int = 0
+    """Messages of the lag that are under a live lease."""
+    unread: int = 0
+    """The other messages of the lag."""
+    figures_at: datetime | None = None
+    """When these figures were counted; None: just now. Those of a large queue are counted from time to time."""
 
 
 class SparkStreamInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -313,6 +329,10 @@ class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
     processing: int
     """Messages under a live lease, over all groups."""
     dead_letters: int
+    oldest_at: datetime | None = None
+    """When the oldest pending message was created."""
+    figures_at: datetime | None = None
+    """When these figures were counted; None: just now. A large queue is counted by a duty, from time to time."""
 
 
 class PartitionInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -444,6 +464,8 @@ class Utilisation(msgspec.Struct, frozen=True, kw_only=True):
     partitions_waiting: int
     """Due later: delayed, backing off, or held by a window."""
     partitions_stopped: int
+    figures_at: datetime | None = None
+    """When these figures were counted; None: just now. Those of a large queue are counted from time to time."""
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):

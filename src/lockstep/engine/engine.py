@@ -259,21 +259,27 @@ class Engine:
         after: str | None = None,
         from_name: str | None = None,
         limit: int = 100,
+        exact: bool = False,
     ) -> list[QueueInfo]:
         checks.check_labels(namespace=namespace, task=task, after=after)
         checks.check_labels(after=from_name)
         checks.check_limit(limit, self._config)
-        return await self._store.queues(namespace=namespace, task=task, after=after, from_name=from_name, limit=limit)
+        return await self._store.queues(
+            namespace=namespace, task=task, after=after, from_name=from_name, limit=limit, exact=exact
+        )
 
-    async def queue(self, queue: str) -> QueueInfo:
+    async def queue(self, queue: str, *, exact: bool = False) -> QueueInfo:
         checks.check_queue(queue)
-        return await self._store.queue(queue)
+        return await self._store.queue(queue, exact=exact)
 
-    async def partitions(self, queue: str, *, after: str | None = None, limit: int = 100) -> list[PartitionInfo]:
+    async def partitions(
+        self, queue: str, *, after: str | None = None, prefix: str | None = None, limit: int = 100
+    ) -> list[PartitionInfo]:
         checks.check_queue(queue)
         checks.check_labels(after=after)
+        checks.check_labels(after=prefix)
         checks.check_limit(limit, self._config)
-        return await self._store.partitions(queue, after=after, limit=limit)
+        return await self._store.partitions(queue, after=after, prefix=prefix, limit=limit)
 
     async def partition(self, queue: str, partition: str) -> PartitionInfo:
         checks.check_queue(queue)
@@ -554,9 +560,11 @@ class Engine:
         self._tell_stirred(queue)  # polls of the group that wait create it anew
         return deleted
 
-    async def groups(self, *, queue: str | None = None, group: str | None = None) -> list[GroupInfo]:
+    async def groups(
+        self, *, queue: str | None = None, group: str | None = None, exact: bool = False
+    ) -> list[GroupInfo]:
         checks.check_names(queue=queue, group=group)
-        return await self._store.groups(queue=queue, group=group)
+        return await self._store.groups(queue=queue, group=group, exact=exact)
 
     async def lag(
         self,
@@ -587,10 +595,10 @@ class Engine:
         check_name(stream_id, what="stream_id")
         return await self._store.accept_spark_stream(stream_id)
 
-    async def depth(self, queue: str, group: str) -> Depth:
+    async def depth(self, queue: str, group: str, *, exact: bool = False) -> Depth:
         checks.check_queue(queue)
         checks.check_group(group)
-        return await self._store.depth(queue, group)
+        return await self._store.depth(queue, group, exact=exact)
 
     # Looking at messages
 
@@ -614,18 +622,18 @@ class Engine:
         checks.check_limit(limit, self._config)
         return await self._store.trace(str(parse_uuid(trace_id, what="trace id")), limit=limit)
 
-    async def namespaces(self, *, after: str | None = None, limit: int = 1000) -> list[LabelInfo]:
+    async def namespaces(self, *, after: str | None = None, limit: int = 1000, exact: bool = False) -> list[LabelInfo]:
         checks.check_labels(after=after)
         checks.check_limit(limit, self._config)
-        return await self._store.namespaces(after=after, limit=limit)
+        return await self._store.namespaces(after=after, limit=limit, exact=exact)
 
-    async def tasks(self, *, after: str | None = None, limit: int = 1000) -> list[LabelInfo]:
+    async def tasks(self, *, after: str | None = None, limit: int = 1000, exact: bool = False) -> list[LabelInfo]:
         checks.check_labels(after=after)
         checks.check_limit(limit, self._config)
-        return await self._store.tasks(after=after, limit=limit)
+        return await self._store.tasks(after=after, limit=limit, exact=exact)
 
-    async def overview(self) -> Overview:
-        return await self._store.overview()
+    async def overview(self, *, exact: bool = False) -> Overview:
+        return await self._store.overview(exact=exact)
 
     # Single messages
 
@@ -787,9 +795,9 @@ class Engine:
         checks.check_limit(limit, self._config)
         return await self._store.leases(queue=queue, expiring_within=expiring_within, limit=limit)
 
-    async def utilisation(self, *, queue: str | None = None) -> list[Utilisation]:
+    async def utilisation(self, *, queue: str | None = None, exact: bool = False) -> list[Utilisation]:
         checks.check_names(queue=queue)
-        return await self._store.utilisation(queue=queue)
+        return await self._store.utilisation(queue=queue, exact=exact)
 
     async def verify(self, *, queue: str | None = None) -> list[Problem]:
         checks.check_names(queue=queue)
@@ -821,8 +829,8 @@ class Engine:
     # Maintenance: what the duties in `engine/maintenance` have done
 
     async def sample(self) -> int:
-        """Take a sample of every queue now, beside those that the duty takes."""
-        return await self._store.sample()
+        """Take a sample of every queue now; the walks over large queues go as far as time allows."""
+        return await self._store.sample(seconds_max=self._config.samples_seconds_max)
 
     async def database_stats(self) -> DatabaseStats:
         return await self._store.database_stats()

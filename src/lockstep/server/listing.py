@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import datetime
 from typing import TypeVar
 
@@ -26,17 +26,16 @@ async def _all(page: Page[T], size: int, *, enough: int | None = None) -> list[T
             return found
 
 
-async def every_queue(node: Node, *, namespace: str | None = None, task: str | None = None) -> list[QueueInfo]:
+async def every_queue(
+    node: Node, *, namespace: str | None = None, task: str | None = None, exact: bool = False
+) -> list[QueueInfo]:
     size = node.config.page_items_max
     return await _all(
-        lambda last: node.engine.queues(namespace=namespace, task=task, after=last.name if last else None, limit=size),
+        lambda last: node.engine.queues(
+            namespace=namespace, task=task, after=last.name if last else None, limit=size, exact=exact
+        ),
         size,
     )
-
-
-async def every_partition(node: Node, queue: str) -> list[PartitionInfo]:
-    size = node.config.page_items_max
-    return await _all(lambda last: node.engine.partitions(queue, after=last.name if last else None, limit=size), size)
 
 
 async def some_partitions(node: Node, queue: str, count: int) -> list[PartitionInfo]:
@@ -47,25 +46,29 @@ async def some_partitions(node: Node, queue: str, count: int) -> list[PartitionI
     )
 
 
-async def every_lag(node: Node, queue: str, group: str) -> list[PartitionLag]:
-    """A group's place in every partition of a queue."""
+async def each_lag(node: Node, queue: str, group: str) -> AsyncIterator[PartitionLag]:
+    """A group's place in each partition of a queue, page by page."""
     size = node.config.page_items_max
+    after = 0
+    while True:
+        page = await node.engine.lag(queue, group=group, after_partition_id=after, limit=size)
+        for lag in page:
+            yield lag
+        if len(page) < size:
+            return
+        after = page[-1].partition_id
 
-    async def page(last: PartitionLag | None) -> list[PartitionLag]:
-        after = last.partition_id if last else 0
-        return await node.engine.lag(queue, group=group, after_partition_id=after, limit=size)
 
-    return await _all(page, size)
-
-
-async def every_namespace(node: Node) -> list[LabelInfo]:
+async def every_namespace(node: Node, *, exact: bool = False) -> list[LabelInfo]:
     size = node.config.page_items_max
-    return await _all(lambda last: node.engine.namespaces(after=last.name if last else None, limit=size), size)
+    return await _all(
+        lambda last: node.engine.namespaces(after=last.name if last else None, limit=size, exact=exact), size
+    )
 
 
-async def every_task(node: Node) -> list[LabelInfo]:
+async def every_task(node: Node, *, exact: bool = False) -> list[LabelInfo]:
     size = node.config.page_items_max
-    return await _all(lambda last: node.engine.tasks(after=last.name if last else None, limit=size), size)
+    return await _all(lambda last: node.engine.tasks(after=last.name if last else None, limit=size, exact=exact), size)
 
 
 async def every_sample(node: Node, *, queue: str | None, from_at: datetime, to_at: datetime) -> list[Sample]:

@@ -203,14 +203,23 @@ class Store(Protocol):
         after: str | None = None,
         from_name: str | None = None,
         limit: int = 100,
+        exact: bool = False,
     ) -> list[QueueInfo]:
-        """Queues by name, those after the name `after`, and from `from_name` on, which itself is among them."""
+        """Queues by name, those after the name `after`, and from `from_name` on, which itself is among them.
 
-    async def queue(self, queue: str) -> QueueInfo:
+        The cost of this and of every other list of figures does not follow the number of partitions: the figures of
+        large queues are those of the last walk over them, made by `sample`, and `figures_at` says when that began.
+        With `exact` they are counted anew, which costs some microseconds for each partition and cursor.
+        """
+
+    async def queue(self, queue: str, *, exact: bool = False) -> QueueInfo:
         """One queue. Raises QueueNotFound."""
 
-    async def partitions(self, queue: str, *, after: str | None = None, limit: int = 100) -> list[PartitionInfo]:
-        """A queue's partitions by name, those after the name `after`. Raises QueueNotFound."""
+    async def partitions(
+        self, queue: str, *, after: str | None = None, prefix: str | None = None, limit: int = 100
+    ) -> list[PartitionInfo]:
+        """A queue's partitions by name: those after the name `after`, and whose names begin with `prefix`. Raises
+        QueueNotFound."""
 
     async def partition(self, queue: str, partition: str) -> PartitionInfo:
         """One partition. Raises QueueNotFound, PartitionNotFound."""
@@ -424,7 +433,9 @@ class Store(Protocol):
         The group is gone at one moment. What the store has left of it prune_groups removes.
         """
 
-    async def groups(self, *, queue: str | None = None, group: str | None = None) -> list[GroupInfo]:
+    async def groups(
+        self, *, queue: str | None = None, group: str | None = None, exact: bool = False
+    ) -> list[GroupInfo]:
         """Groups by queue name, then group name. Raises QueueNotFound."""
 
     async def lag(
@@ -452,9 +463,9 @@ class Store(Protocol):
         """Let a Spark stream go on whose checkpoint is ahead of the database, after a failover or a restore: from the
         position that it last published here. Returns on how many queues. Raises SparkStreamNotFound."""
 
-    async def depth(self, queue: str, group: str) -> Depth:
-        """Exact sums of the lag. For queue mode that was never popped: all that is stored. Raises QueueNotFound,
-        GroupNotFound."""
+    async def depth(self, queue: str, group: str, *, exact: bool = False) -> Depth:
+        """Sums of the lag; see `queues`. For queue mode that was never popped: all that is stored. Raises
+        QueueNotFound, GroupNotFound."""
 
     # Looking at messages
 
@@ -471,14 +482,14 @@ class Store(Protocol):
     async def trace(self, trace_id: str, *, limit: int = 1000) -> list[Message]:
         """All messages of a trace over all queues, by created_at, then id."""
 
-    async def namespaces(self, *, after: str | None = None, limit: int = 1000) -> list[LabelInfo]:
-        """The namespaces of all queues by name, those after the name `after`. The cost follows the number of
-        partitions and cursors, as for the next two; no message is counted."""
+    async def namespaces(self, *, after: str | None = None, limit: int = 1000, exact: bool = False) -> list[LabelInfo]:
+        """The namespaces of all queues by name, those after the name `after`. See `queues` for what
+        the sums cost."""
 
-    async def tasks(self, *, after: str | None = None, limit: int = 1000) -> list[LabelInfo]:
+    async def tasks(self, *, after: str | None = None, limit: int = 1000, exact: bool = False) -> list[LabelInfo]:
         """The tasks of all queues, likewise."""
 
-    async def overview(self) -> Overview:
+    async def overview(self, *, exact: bool = False) -> Overview:
         """Sums over the whole store, and how far behind its cursors are."""
 
     # Single messages. Each is named by a partition id and a transaction id, or its own id, and raises MessageNotFound.
@@ -639,7 +650,7 @@ class Store(Protocol):
     ) -> list[LeaseInfo]:
         """Live leases by deadline. Raises QueueNotFound."""
 
-    async def utilisation(self, *, queue: str | None = None) -> list[Utilisation]:
+    async def utilisation(self, *, queue: str | None = None, exact: bool = False) -> list[Utilisation]:
         """How busy each group of each queue is, by queue, then group. Raises QueueNotFound."""
 
     async def verify(self, *, queue: str | None = None) -> list[Problem]:
@@ -701,8 +712,13 @@ class Store(Protocol):
     async def duties(self) -> list[DutyInfo]:
         """Duties that were ever claimed, by name."""
 
-    async def sample(self) -> int:
-        """Take a sample of every queue; returns of how many. A queue gets no second one in the same instant."""
+    async def sample(self, *, seconds_max: float | None = None) -> int:
+        """Take a sample of every queue, and its figures for lists; returns of how many. A queue gets no second one in
+        the same instant.
+
+        Each queue is walked over in slices, a short transaction each. After `seconds_max` the walks over large queues
+        pause, each with at least one slice done; the next call goes on with them.
+        """
 
     async def samples(
         self,

@@ -30,6 +30,8 @@ async def test_lag_through_the_life_of_a_partition(store: Store, clock: SetClock
         attempts=0,
         leased=False,
         consumed_at=None,
+        in_flight=0,
+        unread=5,
     )
     assert await store.lag("q") == [fresh]
 
@@ -37,6 +39,7 @@ async def test_lag_through_the_life_of_a_partition(store: Store, clock: SetClock
     popped = await pop(store, "q", batch=3)
     leased = await lag_of(store, "q")
     assert (leased.acked, leased.lag, leased.leased, leased.due_at) == (0, 5, True, clock.ahead(30))
+    assert (leased.in_flight, leased.unread) == (3, 2)
 
     clock.advance(1)
     await ack(store, lease_id=popped.lease_id, seq=2)
@@ -141,7 +144,7 @@ async def test_depth_sums_over_partitions(store: Store) -> None:
     popped = await pop(store, "q", partition="a", batch=3)
     await ack(store, lease_id=popped.lease_id, seq=1)
     assert await store.depth("q", QUEUE_MODE) == Depth(
-        queue="q", group=QUEUE_MODE, pending=4, partitions_pending=2, leased=2
+        queue="q", group=QUEUE_MODE, pending=4, partitions_pending=2, leased=2, unread=2, oldest_at=START
     )
 
 
@@ -149,7 +152,7 @@ async def test_depth_of_queue_mode_that_was_never_popped(store: Store) -> None:
     await store.push([batch("q", 3, partition="a"), batch("q", 2, partition="b")])
     await configure(store, "q")
     assert await store.depth("q", QUEUE_MODE) == Depth(
-        queue="q", group=QUEUE_MODE, pending=5, partitions_pending=2, leased=0
+        queue="q", group=QUEUE_MODE, pending=5, partitions_pending=2, leased=0, unread=5, oldest_at=START
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from lockstep.errors import PartitionNotFound, QueueNotFound
@@ -100,3 +102,17 @@ async def test_partitions_are_paged_by_name(store: Store) -> None:
         assert len(page) <= 10
         found += [partition.name for partition in page]
     assert found == names
+
+
+async def test_partitions_are_searched_by_the_beginning_of_their_names(store: Store) -> None:
+    names = ["a", "ab", "abc", "b", "ab\U0010fffe", "zz"]
+    await store.push([batch("q", partition=name) for name in names])
+
+    async def found(**where: Any) -> list[str]:
+        return [one.name for one in await store.partitions("q", **where)]
+
+    assert await found(prefix="ab") == ["ab", "abc", "ab\U0010fffe"]
+    assert await found(prefix="ab", limit=2) == ["ab", "abc"]
+    assert await found(prefix="ab", after="abc") == ["ab\U0010fffe"]
+    assert await found(prefix="") == sorted(names)
+    assert await found(prefix="c") == []

@@ -61,6 +61,7 @@ RELEASED = {
     "0025_groups.sql": "31e1347068e5c4fa7df74c981210a9c43d6cfe251007ea3ce648a0f4e4f229b7",
     "0026_spark_marks.sql": "5ab3f1af6da34e5f5059fb19c7ce3ae1ce7307185064b64e6aca8e405b2cd9de",
     "0027_first_poll.sql": "860cc7227632d11b1b44d158f25c53fa371f735a41906926a0e6a443d762da24",
+    "0028_figures.sql": "e943062e46c903441269bc397caf2d196e0bceae07948a97e8b1c5b304da3c30",
 }
 
 

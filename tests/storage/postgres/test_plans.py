@@ -6,8 +6,7 @@ table, and each call is taken between two readings of these counters.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 from statistics import median
 from typing import Any
@@ -34,6 +33,7 @@ from lockstep.core.records import (
 )
 from lockstep.storage.postgres import sql
 from support.builders import ack_of, batch, pop, push_n
+from support.costs import Cost, cost
 from support.databases import Databases, run_apart
 from support.hot_calls import MORE_SCENARIOS, Call, Scenario
 from support.sessions import Actor, Stage
@@ -206,38 +206,6 @@ async def stages(sized: dict[int, str]) -> AsyncIterator[dict[int, Stage]]:
 
 
 # --- Counting ---------------------------------------------------------------------------------------------
-
-_COUNTERS = """
-select t.relname, t.seq_scan,
-       io.heap_blks_read + io.heap_blks_hit + coalesce(io.idx_blks_read + io.idx_blks_hit, 0)
-       + coalesce(io.toast_blks_read + io.toast_blks_hit + io.tidx_blks_read + io.tidx_blks_hit, 0)
-from pg_stat_user_tables t join pg_statio_user_tables io using (relid)
-where t.schemaname = 'lockstep'
-"""
-_FLUSH = "select pg_stat_force_next_flush()"
-
-# These have few rows, or one for each queue or group: there a scan of the whole table is the cheapest look.
-SMALL_TABLES = {"queue", "consumer_group", "subscription", "depth", "migration", "procedures"}
-
-
-@dataclass(frozen=True)
-class Cost:
-    blocks: int
-    scanned: frozenset[str]
-    """Tables that were read from end to end."""
-
-
-async def cost(stage: Stage, actor: Actor, call: Callable[[], Awaitable[Any]]) -> Cost:
-    """What one call reads."""
-    await actor.sql(_FLUSH)
-    before = {row[0]: row for row in await stage.observer.fetch(_COUNTERS)}
-    await call()
-    await actor.sql(_FLUSH)
-    after = await stage.observer.fetch(_COUNTERS)
-    return Cost(
-        sum(row[2] - before[row[0]][2] for row in after),
-        frozenset(row[0] for row in after if row[1] > before[row[0]][1]) - SMALL_TABLES,
-    )
 
 
 async def typical_cost(stage: Stage, actor: Actor, scenario: Scenario, *, vacuum: bool = True) -> Cost:

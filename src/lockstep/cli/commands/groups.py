@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from lockstep.cli.arguments import exact_option, seconds_old
 from lockstep.cli.connection import Session, on_session
 from lockstep.cli.output import Column
 
@@ -14,8 +15,12 @@ _COLUMNS: tuple[Column, ...] = (
     "partitions",
     "partitions_with_lag",
     "lag",
+    "unread",
+    "in_flight",
     "leases",
     "oldest_at",
+    ("lag_seconds", lambda group: seconds_old(group.oldest_at)),
+    "figures_at",
     ("begins with", lambda group: group.subscription.mode),
 )
 
@@ -24,7 +29,12 @@ _COLUMNS: tuple[Column, ...] = (
 @on_session()
 @click.option("--queue", "-q", help="Only those of a queue.")
 @click.option("--group", "-g", help="Only this group.")
-def groups(session: Session, queue: str | None, group: str | None) -> None:
-    """List the consumer groups."""
+@exact_option
+def groups(session: Session, queue: str | None, group: str | None, exact: bool) -> None:
+    """List the consumer groups.
+
+    The lag is what a group has not done: what is unread, and what is in flight under a lease. The figures of a large
+    queue are counted from time to time; then figures_at says when.
+    """
     with session.client() as client:
-        session.output.rows(client.groups(queue=queue, group=group), _COLUMNS)
+        session.output.rows(client.groups(queue=queue, group=group, exact=exact), _COLUMNS)

@@ -8,7 +8,7 @@ from itertools import chain, islice
 
 import click
 
-from lockstep.cli.arguments import PAGE, limit_option
+from lockstep.cli.arguments import PAGE, limit_option, seconds_old
 from lockstep.cli.connection import Session, on_session
 from lockstep.cli.output import Column
 from lockstep.client import Client
@@ -20,7 +20,10 @@ _COLUMNS: tuple[Column, ...] = (
     ("group", lambda row: row.name if isinstance(row, SparkStreamInfo) else row.group),
     ("kind", lambda row: getattr(row, "kind", "group")),
     "lag",
+    ("unread", lambda row: getattr(row, "unread", row.lag)),
+    ("in_flight", lambda row: getattr(row, "in_flight", 0)),
     "oldest_at",
+    ("lag_seconds", lambda row: seconds_old(row.oldest_at)),
     *((name, partial(lambda name, row: getattr(row, name, None), name)) for name in _ONLY_OF_GROUPS),
 )
 
@@ -35,7 +38,8 @@ _COLUMNS: tuple[Column, ...] = (
 def lag(session: Session, queue: str, group: str | None, partition: str | None, everything: bool, limit: int) -> None:
     """Show how far behind the groups are.
 
-    That is how many messages of QUEUE each group has before it in each partition. Spark's streams, which have one place
+    That is how many messages of QUEUE each group has not done in each partition: what is unread, and what is in flight
+    under a lease. Spark's streams, which have one place
     for all partitions, come last.
     """
     with session.client() as client:

@@ -14,12 +14,13 @@ _COLUMNS = ("name", "id", "messages", "pending", "processing", "dead_letters", "
 @click.command()
 @click.argument("queue")
 @on_session()
+@click.option("--prefix", help="Only those whose names begin with this.")
 @limit_option
-def partitions(session: Session, queue: str, limit: int) -> None:
+def partitions(session: Session, queue: str, prefix: str | None, limit: int) -> None:
     """List the partitions of QUEUE by name."""
     with session.client() as client:
 
         def fetch(last: PartitionInfo | None, size: int) -> list[PartitionInfo]:
-            return client.partitions(queue, after=None if last is None else last.name, limit=size)
+            return client.partitions(queue, after=None if last is None else last.name, prefix=prefix, limit=size)
 
         session.output.rows(paged(fetch, limit), _COLUMNS)

@@ -8,7 +8,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 import click
 import msgspec
 
-from lockstep.cli.arguments import confirm, limit_option, paged, yes_option
+from lockstep.cli.arguments import confirm, exact_option, limit_option, paged, yes_option
 from lockstep.cli.connection import Session, on_session
 from lockstep.cli.output import counted, going_on
 from lockstep.core.policy import QueueOptions
@@ -53,10 +53,11 @@ def queue() -> None:
 @queue.command()
 @click.argument("queue")
 @on_session()
-def show(session: Session, queue: str) -> None:
+@exact_option
+def show(session: Session, queue: str, exact: bool) -> None:
     """Show QUEUE: its options, and what it holds."""
     with session.client() as client:
-        session.output.record(client.queue(queue))
+        session.output.record(client.queue(queue, exact=exact))
 
 
 @queue.command()

@@ -38,14 +38,14 @@ class AsyncOperations:
         result: list[LeaseInfo] = await self._call("leases", queue=queue, expiring_within=expiring_within, limit=limit)
         return result
 
-    async def utilisation(self, *, queue: str | None = None) -> list[Utilisation]:
+    async def utilisation(self, *, queue: str | None = None, exact: bool = False) -> list[Utilisation]:
         """How busy each group of each queue is."""
-        result: list[Utilisation] = await self._call("utilisation", queue=queue)
+        result: list[Utilisation] = await self._call("utilisation", queue=queue, exact=exact)
         return result
 
-    async def overview(self) -> Overview:
+    async def overview(self, *, exact: bool = False) -> Overview:
         """The whole store in one record."""
-        result: Overview = await self._call("overview")
+        result: Overview = await self._call("overview", exact=exact)
         return result
 
     async def verify(self, *, queue: str | None = None) -> list[Problem]:

@@ -88,31 +88,36 @@ class AsyncVerbs(AsyncSchedules):
         after: str | None = None,
         from_name: str | None = None,
         limit: int = 100,
+        exact: bool = False,
     ) -> list[QueueInfo]:
         """Queues by name, those after the name `after`, and from `from_name` on, which itself is among them."""
         result: list[QueueInfo] = await self._call(
-            "queues", namespace=namespace, task=task, after=after, from_name=from_name, limit=limit
+            "queues", namespace=namespace, task=task, after=after, from_name=from_name, limit=limit, exact=exact
         )
         return result
 
-    async def queue(self, queue: str) -> QueueInfo:
+    async def queue(self, queue: str, *, exact: bool = False) -> QueueInfo:
         """One queue, with its options. Raises QueueNotFound."""
-        result: QueueInfo = await self._call("queue", queue=queue)
+        result: QueueInfo = await self._call("queue", queue=queue, exact=exact)
         return result
 
-    async def namespaces(self, *, after: str | None = None, limit: int = 1000) -> list[LabelInfo]:
+    async def namespaces(self, *, after: str | None = None, limit: int = 1000, exact: bool = False) -> list[LabelInfo]:
         """Namespaces by name, with sums over their queues."""
-        result: list[LabelInfo] = await self._call("namespaces", after=after, limit=limit)
+        result: list[LabelInfo] = await self._call("namespaces", after=after, limit=limit, exact=exact)
         return result
 
-    async def tasks(self, *, after: str | None = None, limit: int = 1000) -> list[LabelInfo]:
+    async def tasks(self, *, after: str | None = None, limit: int = 1000, exact: bool = False) -> list[LabelInfo]:
         """Tasks by name, with sums over their queues."""
-        result: list[LabelInfo] = await self._call("tasks", after=after, limit=limit)
+        result: list[LabelInfo] = await self._call("tasks", after=after, limit=limit, exact=exact)
         return result
 
-    async def partitions(self, queue: str, *, after: str | None = None, limit: int = 100) -> list[PartitionInfo]:
-        """A queue's partitions by name, those after the name `after`."""
-        result: list[PartitionInfo] = await self._call("partitions", queue=queue, after=after, limit=limit)
+    async def partitions(
+        self, queue: str, *, after: str | None = None, prefix: str | None = None, limit: int = 100
+    ) -> list[PartitionInfo]:
+        """A queue's partitions by name: those after the name `after`, and whose names begin with `prefix`."""
+        result: list[PartitionInfo] = await self._call(
+            "partitions", queue=queue, after=after, prefix=prefix, limit=limit
+        )
         return result
 
     async def partition(self, queue: str, partition: str) -> PartitionInfo:
@@ -157,9 +162,11 @@ class AsyncVerbs(AsyncSchedules):
         """Remove the group's cursors, on one queue or all, so that its next pop starts afresh."""
         return int(await self._call("delete_group", group=group, queue=queue, forget_subscription=forget_subscription))
 
-    async def groups(self, *, queue: str | None = None, group: str | None = None) -> list[GroupInfo]:
+    async def groups(
+        self, *, queue: str | None = None, group: str | None = None, exact: bool = False
+    ) -> list[GroupInfo]:
         """Groups by queue name, then group name."""
-        result: list[GroupInfo] = await self._call("groups", queue=queue, group=group)
+        result: list[GroupInfo] = await self._call("groups", queue=queue, group=group, exact=exact)
         return result
 
     async def lag(
@@ -190,9 +197,9 @@ class AsyncVerbs(AsyncSchedules):
         """Let a Spark stream go on whose checkpoint is ahead of the database, after a failover or a restore."""
         return int(await self._call("accept_spark_stream", stream_id=stream_id))
 
-    async def depth(self, queue: str, group: str) -> Depth:
+    async def depth(self, queue: str, group: str, *, exact: bool = False) -> Depth:
         """What the group has before it in the queue."""
-        result: Depth = await self._call("depth", queue=queue, group=group)
+        result: Depth = await self._call("depth", queue=queue, group=group, exact=exact)
         return result
 
     # Looking at messages

@@ -39,14 +39,14 @@ class Operations:
         result: list[LeaseInfo] = self._call("leases", queue=queue, expiring_within=expiring_within, limit=limit)
         return result
 
-    def utilisation(self, *, queue: str | None = None) -> list[Utilisation]:
+    def utilisation(self, *, queue: str | None = None, exact: bool = False) -> list[Utilisation]:
         """How busy each group of each queue is."""
-        result: list[Utilisation] = self._call("utilisation", queue=queue)
+        result: list[Utilisation] = self._call("utilisation", queue=queue, exact=exact)
         return result
 
-    def overview(self) -> Overview:
+    def overview(self, *, exact: bool = False) -> Overview:
         """The whole store in one record."""
-        result: Overview = self._call("overview")
+        result: Overview = self._call("overview", exact=exact)
         return result
 
     def verify(self, *, queue: str | None = None) -> list[Problem]:

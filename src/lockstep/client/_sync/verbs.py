@@ -87,31 +87,34 @@ class Verbs(Schedules):
         after: str | None = None,
         from_name: str | None = None,
         limit: int = 100,
+        exact: bool = False,
     ) -> list[QueueInfo]:
         """Queues by name, those after the name `after`, and from `from_name` on, which itself is among them."""
         result: list[QueueInfo] = self._call(
-            "queues", namespace=namespace, task=task, after=after, from_name=from_name, limit=limit
+            "queues", namespace=namespace, task=task, after=after, from_name=from_name, limit=limit, exact=exact
         )
         return result
 
-    def queue(self, queue: str) -> QueueInfo:
+    def queue(self, queue: str, *, exact: bool = False) -> QueueInfo:
         """One queue, with its options. Raises QueueNotFound."""
-        result: QueueInfo = self._call("queue", queue=queue)
+        result: QueueInfo = self._call("queue", queue=queue, exact=exact)
         return result
 
-    def namespaces(self, *, after: str | None = None, limit: int = 1000) -> list[LabelInfo]:
+    def namespaces(self, *, after: str | None = None, limit: int = 1000, exact: bool = False) -> list[LabelInfo]:
         """Namespaces by name, with sums over their queues."""
-        result: list[LabelInfo] = self._call("namespaces", after=after, limit=limit)
+        result: list[LabelInfo] = self._call("namespaces", after=after, limit=limit, exact=exact)
         return result
 
-    def tasks(self, *, after: str | None = None, limit: int = 1000) -> list[LabelInfo]:
+    def tasks(self, *, after: str | None = None, limit: int = 1000, exact: bool = False) -> list[LabelInfo]:
         """Tasks by name, with sums over their queues."""
-        result: list[LabelInfo] = self._call("tasks", after=after, limit=limit)
+        result: list[LabelInfo] = self._call("tasks", after=after, limit=limit, exact=exact)
         return result
 
-    def partitions(self, queue: str, *, after: str | None = None, limit: int = 100) -> list[PartitionInfo]:
-        """A queue's partitions by name, those after the name `after`."""
-        result: list[PartitionInfo] = self._call("partitions", queue=queue, after=after, limit=limit)
+    def partitions(
+        self, queue: str, *, after: str | None = None, prefix: str | None = None, limit: int = 100
+    ) -> list[PartitionInfo]:
+        """A queue's partitions by name: those after the name `after`, and whose names begin with `prefix`."""
+        result: list[PartitionInfo] = self._call("partitions", queue=queue, after=after, prefix=prefix, limit=limit)
         return result
 
     def partition(self, queue: str, partition: str) -> PartitionInfo:
@@ -152,9 +155,9 @@ class Verbs(Schedules):
         """Remove the group's cursors, on one queue or all, so that its next pop starts afresh."""
         return int(self._call("delete_group", group=group, queue=queue, forget_subscription=forget_subscription))
 
-    def groups(self, *, queue: str | None = None, group: str | None = None) -> list[GroupInfo]:
+    def groups(self, *, queue: str | None = None, group: str | None = None, exact: bool = False) -> list[GroupInfo]:
         """Groups by queue name, then group name."""
-        result: list[GroupInfo] = self._call("groups", queue=queue, group=group)
+        result: list[GroupInfo] = self._call("groups", queue=queue, group=group, exact=exact)
         return result
 
     def lag(
@@ -185,9 +188,9 @@ class Verbs(Schedules):
         """Let a Spark stream go on whose checkpoint is ahead of the database, after a failover or a restore."""
         return int(self._call("accept_spark_stream", stream_id=stream_id))
 
-    def depth(self, queue: str, group: str) -> Depth:
+    def depth(self, queue: str, group: str, *, exact: bool = False) -> Depth:
         """What the group has before it in the queue."""
-        result: Depth = self._call("depth", queue=queue, group=group)
+        result: Depth = self._call("depth", queue=queue, group=group, exact=exact)
         return result
 
     # Looking at messages

@@ -25,8 +25,14 @@ class GroupRow(Struct, rename="camel"):
     """Live leases: members are not registered anywhere."""
     partitions_with_lag: int
     total_lag: int
+    in_flight: int
+    """Messages of the lag that are under a live lease."""
+    unread: int
+    """The other messages of the lag."""
     max_time_lag: float
     """Seconds: the age of the oldest message that it has not done."""
+    figures_at: str | None
+    """When these figures were counted; null: just now."""
     state: Literal["Stable", "Lagging", "Dead"]
     """Lagging above 300 seconds; Dead if it has a place in no partition."""
     subscription_mode: str
@@ -36,12 +42,17 @@ class GroupRow(Struct, rename="camel"):
 
 class GroupPartition(Struct, rename="camel"):
     partition: str
+    partition_id: str
     worker_id: str | None
     """Always null: a lease belongs to whoever knows its id."""
     last_consumed_at: str | None
     total_consumed: int
     """The group's place: the messages of the partition that count as done."""
     offset_lag: int
+    in_flight: int
+    """Messages of the lag that are under a live lease."""
+    unread: int
+    """The other messages of the lag."""
     time_lag_seconds: float
     lease_active: bool
 
@@ -57,6 +68,8 @@ class LaggingRow(Struct):
     partition_id: str
     worker_id: str | None
     offset_lag: int
+    in_flight: int
+    unread: int
     time_lag_seconds: float
     lag_hours: float
     oldest_unconsumed_at: str | None
@@ -121,7 +134,10 @@ def group_row(info: GroupInfo, now: datetime) -> GroupRow:
         members=info.leases,
         partitions_with_lag=info.partitions_with_lag,
         total_lag=info.lag,
+        in_flight=info.in_flight,
+        unread=info.unread,
         max_time_lag=lag_seconds,
+        figures_at=timestamp_or_none(info.figures_at),
         state=_state(info, lag_seconds),
         subscription_mode=info.subscription.mode,
         subscription_timestamp=timestamp_or_none(info.subscription.from_at),
@@ -156,10 +172,13 @@ def group_partitions(lags: Sequence[PartitionLag], now: datetime) -> GroupPartit
 def _group_partition(lag: PartitionLag, now: datetime) -> GroupPartition:
     return GroupPartition(
         partition=lag.partition,
+        partition_id=str(lag.partition_id),
         worker_id=None,
         last_consumed_at=timestamp_or_none(lag.consumed_at),
         total_consumed=lag.acked,
         offset_lag=lag.lag,
+        in_flight=lag.in_flight,
+        unread=lag.unread,
         time_lag_seconds=seconds_since(lag.oldest_at, now),
         lease_active=lag.leased,
     )
@@ -174,6 +193,8 @@ def lagging_row(lag: PartitionLag, now: datetime) -> LaggingRow:
         partition_id=str(lag.partition_id),
         worker_id=None,
         offset_lag=lag.lag,
+        in_flight=lag.in_flight,
+        unread=lag.unread,
         time_lag_seconds=seconds,
         lag_hours=round(seconds / 3600, 2),
         oldest_unconsumed_at=timestamp_or_none(lag.oldest_at),

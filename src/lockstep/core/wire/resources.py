@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
+import msgspec
 from msgspec import Struct
 
 from lockstep.core.overview import LabelInfo, Overview, Spread
 from lockstep.core.records import Depth, PartitionInfo, QueueInfo
 from lockstep.core.wire.pages import Pagination
 from lockstep.core.wire.queues import Options, shown_options
-from lockstep.core.wire.times import timestamp, timestamp_or_none
+from lockstep.core.wire.times import seconds_since, timestamp, timestamp_or_none
 
 
 class MessageCounts(Struct):
@@ -39,6 +40,10 @@ class QueueRow(Struct, rename="camel", kw_only=True):
     created_at: str
     partitions: int
     messages: MessageCounts
+    lag_seconds: float
+    """The age of the oldest pending message."""
+    figures_at: str | None
+    """When these figures were counted; null: just now."""
 
 
 class QueuesAnswer(Struct):
@@ -63,7 +68,10 @@ class QueueAnswer(Struct, rename="camel", kw_only=True):
     created_at: str
     options: Options
     partitions: list[PartitionRow]
+    """The first ones by name, up to the limit; GET /api/v1/resources/partitions has all of them, page by page."""
     totals: FullCounts
+    figures_at: str | None
+    """When the totals were counted; null: just now."""
 
 
 class PartitionsAnswer(Struct):
@@ -83,7 +91,14 @@ class DepthAnswer(Struct, rename="camel"):
     partitions_pending: int
     effective_pending: int
     """Without what is under a live lease."""
+    in_flight: int
+    """What is under a live lease."""
+    lag_seconds: float
+    """The age of the oldest pending message."""
+    figures_at: str | None
+    """When these figures were counted; null: just now."""
     partitions: list[PartitionDepth]
+    """Partitions with something pending, among the first ones of the queue, up to the limit."""
 
 
 class LabelCounts(Struct):
@@ -96,6 +111,8 @@ class NamespaceRow(Struct):
     queues: int
     partitions: int
     messages: LabelCounts
+    figures_at: str | None = msgspec.field(name="figuresAt", default=None)
+    """When the oldest of these figures was counted; null: all just now."""
 
 
 class NamespacesAnswer(Struct):
@@ -107,6 +124,7 @@ class TaskRow(Struct):
     queues: int
     partitions: int
     messages: LabelCounts
+    figures_at: str | None = msgspec.field(name="figuresAt", default=None)
 
 
 class TasksAnswer(Struct):
@@ -143,9 +161,11 @@ class OverviewAnswer(Struct):
     lag: LagAnswer
     throughput: Throughput
     timestamp: str
+    figures_at: str | None = msgspec.field(name="figuresAt", default=None)
+    """When the oldest of these figures was counted; null: all just now."""
 
 
-def queue_row(info: QueueInfo) -> QueueRow:
+def queue_row(info: QueueInfo, now: datetime) -> QueueRow:
     return QueueRow(
         id=str(info.id),
         name=info.name,
@@ -154,6 +174,8 @@ def queue_row(info: QueueInfo) -> QueueRow:
         created_at=timestamp(info.created_at),
         partitions=info.partitions,
         messages=MessageCounts(info.messages, info.pending, info.processing),
+        lag_seconds=seconds_since(info.oldest_at, now),
+        figures_at=timestamp_or_none(info.figures_at),
     )
 
 
@@ -191,21 +213,42 @@ def queue_answer(info: QueueInfo, partitions: Sequence[PartitionInfo]) -> QueueA
         options=shown_options(info.options),
         partitions=[partition_row(partition) for partition in partitions],
         totals=full_counts([info]),
+        figures_at=timestamp_or_none(info.figures_at),
     )
 
 
-def depth_answer(depth: Depth, partitions: list[PartitionDepth]) -> DepthAnswer:
+def depth_answer(depth: Depth, partitions: list[PartitionDepth], now: datetime) -> DepthAnswer:
     return DepthAnswer(
-        depth.queue, depth.group, depth.pending, depth.partitions_pending, depth.pending - depth.leased, partitions
+        queue=depth.queue,
+        group=depth.group,
+        pending=depth.pending,
+        partitions_pending=depth.partitions_pending,
+        effective_pending=depth.unread,
+        in_flight=depth.leased,
+        lag_seconds=seconds_since(depth.oldest_at, now),
+        figures_at=timestamp_or_none(depth.figures_at),
+        partitions=partitions,
     )
 
 
 def namespace_row(info: LabelInfo) -> NamespaceRow:
-    return NamespaceRow(info.name, info.queues, info.partitions, LabelCounts(info.messages, info.pending))
+    return NamespaceRow(
+        info.name,
+        info.queues,
+        info.partitions,
+        LabelCounts(info.messages, info.pending),
+        timestamp_or_none(info.figures_at),
+    )
 
 
 def task_row(info: LabelInfo) -> TaskRow:
-    return TaskRow(info.name, info.queues, info.partitions, LabelCounts(info.messages, info.pending))
+    return TaskRow(
+        info.name,
+        info.queues,
+        info.partitions,
+        LabelCounts(info.messages, info.pending),
+        timestamp_or_none(info.figures_at),
+    )
 
 
 def overview_answer(overview: Overview, throughput: Throughput, now: datetime) -> OverviewAnswer:
@@ -218,6 +261,7 @@ def overview_answer(overview: Overview, throughput: Throughput, now: datetime) -
         lag=LagAnswer(_spread(overview.lag_seconds), _spread(overview.lag_messages)),
         throughput=throughput,
         timestamp=timestamp(now),
+        figures_at=timestamp_or_none(overview.figures_at),
     )
 
 

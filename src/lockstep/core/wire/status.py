@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 from msgspec import Struct
@@ -12,7 +13,7 @@ from lockstep.core.wire.analytics import Point, TimeRange, WorkerRow
 from lockstep.core.wire.pages import Pagination
 from lockstep.core.wire.queues import Options, shown_options
 from lockstep.core.wire.resources import FullCounts, PartitionRow, full_counts, partition_row
-from lockstep.core.wire.times import timestamp
+from lockstep.core.wire.times import seconds_since, timestamp, timestamp_or_none
 
 
 class StatusQueue(Struct, rename="camel", kw_only=True):
@@ -23,6 +24,10 @@ class StatusQueue(Struct, rename="camel", kw_only=True):
     created_at: str
     partitions: int
     messages: FullCounts
+    lag_seconds: float
+    """The age of the oldest pending message."""
+    figures_at: str | None
+    """When these figures were counted; null: just now."""
 
 
 class Leases(Struct, rename="camel"):
@@ -30,6 +35,8 @@ class Leases(Struct, rename="camel"):
     """One per partition and group."""
     partitions_with_leases: int | None
     """Null if there are too many to tell them apart."""
+    figures_at: str | None = None
+    """When the leases were counted; null: just now."""
 
 
 class DeadLetterSums(Struct, rename="camel"):
@@ -70,6 +77,7 @@ class StatusQueueConfig(StatusQueue, rename="camel", kw_only=True):
 class StatusQueueAnswer(Struct):
     queue: StatusQueueConfig
     partitions: list[PartitionRow]
+    """The first ones by name, up to the limit."""
     totals: FullCounts
 
 
@@ -95,7 +103,7 @@ class RefreshAnswer(Struct, rename="camel"):
     timestamp: str
 
 
-def _fields(info: QueueInfo) -> dict[str, Any]:
+def _fields(info: QueueInfo, now: datetime) -> dict[str, Any]:
     return {
         "id": str(info.id),
         "name": info.name,
@@ -104,16 +112,18 @@ def _fields(info: QueueInfo) -> dict[str, Any]:
         "created_at": timestamp(info.created_at),
         "partitions": info.partitions,
         "messages": full_counts([info]),
+        "lag_seconds": seconds_since(info.oldest_at, now),
+        "figures_at": timestamp_or_none(info.figures_at),
     }
 
 
-def status_queue(info: QueueInfo) -> StatusQueue:
-    return StatusQueue(**_fields(info))
+def status_queue(info: QueueInfo, now: datetime) -> StatusQueue:
+    return StatusQueue(**_fields(info, now))
 
 
-def status_queue_answer(info: QueueInfo, partitions: Sequence[PartitionInfo]) -> StatusQueueAnswer:
+def status_queue_answer(info: QueueInfo, partitions: Sequence[PartitionInfo], now: datetime) -> StatusQueueAnswer:
     return StatusQueueAnswer(
-        StatusQueueConfig(**_fields(info), config=shown_options(info.options)),
+        StatusQueueConfig(**_fields(info, now), config=shown_options(info.options)),
         [partition_row(partition) for partition in partitions],
         full_counts([info]),
     )

@@ -12,7 +12,8 @@ class Samples:
 
     def __init__(self, store: Store, config: Config) -> None:
         self.interval_seconds = config.samples_interval_seconds
+        self._seconds_max = config.samples_seconds_max
         self._store = store
 
     async def run_once(self) -> DutyReport:
-        return DutyReport({"queues": await self._store.sample()})
+        return DutyReport({"queues": await self._store.sample(seconds_max=self._seconds_max)})

@@ -12,9 +12,11 @@ from lockstep.core import refusals
 from lockstep.core.policy import SECONDS_MAX
 from lockstep.core.records import Subscription
 from lockstep.core.wire import groups as wire
+from lockstep.core.wire.pages import Limit
 from lockstep.core.wire.times import parse_time, seconds_since, timestamp
+from lockstep.engine.checks import check_limit
 from lockstep.server.exchange import Request, Response, answer
-from lockstep.server.listing import every_lag
+from lockstep.server.listing import each_lag
 from lockstep.server.node import Node
 from lockstep.server.routing import Route
 
@@ -22,8 +24,23 @@ _subscription_body = msgspec.json.Decoder(wire.SubscriptionBody)
 _seek_body = msgspec.json.Decoder(wire.SeekBody)
 
 
+class GroupsQuery(Struct, frozen=True):
+    queue: str | None = None
+    exact: bool = False
+    """Count everything now, however long it takes."""
+
+
+class GroupQuery(Struct, frozen=True):
+    limit: Limit = 1000
+    """Most partitions of each queue in the answer."""
+    after: Annotated[int, Meta(ge=0)] = 0
+    """The id of a partition; those after it are listed."""
+
+
 class LaggingQuery(Struct, rename="camel", frozen=True):
     min_lag_seconds: Annotated[float, Meta(ge=0, le=SECONDS_MAX)] = 3600
+    limit: Limit = 1000
+    """Most partitions in the answer."""
 
 
 class DeleteGroupQuery(Struct, rename="camel", frozen=True):
@@ -31,28 +48,39 @@ class DeleteGroupQuery(Struct, rename="camel", frozen=True):
     """Forget also where the group begins."""
 
 
-async def groups(node: Node, _: Request) -> Response:
-    now = datetime.now(UTC)
-    return answer([wire.group_row(info, now) for info in await node.engine.groups()])
+async def groups(node: Node, request: Request) -> Response:
+    query, now = request.query(GroupsQuery), datetime.now(UTC)
+    infos = await node.engine.groups(queue=query.queue, exact=query.exact)
+    return answer([wire.group_row(info, now) for info in infos])
 
 
 async def group(node: Node, request: Request) -> Response:
-    name, now = request.parameters["group"], datetime.now(UTC)
+    name, query, now = request.parameters["group"], request.query(GroupQuery), datetime.now(UTC)
     infos = await node.engine.groups(group=name)
     if not infos:
         raise refusals.no_group(name)
-    return answer({info.queue: wire.group_partitions(await every_lag(node, info.queue, name), now) for info in infos})
+    check_limit(query.limit, node.config)
+    found = {
+        info.queue: await node.engine.lag(info.queue, group=name, after_partition_id=query.after, limit=query.limit)
+        for info in infos
+    }
+    return answer({queue: wire.group_partitions(lags, now) for queue, lags in found.items()})
 
 
 async def lagging(node: Node, request: Request) -> Response:
-    """Only groups whose oldest message is old enough are looked at closely."""
-    seconds, now = request.query(LaggingQuery).min_lag_seconds, datetime.now(UTC)
+    """Only groups whose oldest message is old enough are looked at closely, until the answer is full."""
+    query, now = request.query(LaggingQuery), datetime.now(UTC)
+    check_limit(query.limit, node.config)
     rows: list[wire.LaggingRow] = []
     for info in await node.engine.groups():
-        if info.oldest_at is None or seconds_since(info.oldest_at, now) < seconds:
+        if info.oldest_at is None or seconds_since(info.oldest_at, now) < query.min_lag_seconds:
             continue
-        found = [wire.lagging_row(lag, now) for lag in await every_lag(node, info.queue, info.name) if lag.lag]
-        rows += [row for row in found if row.time_lag_seconds >= seconds]
+        async for lag in each_lag(node, info.queue, info.name):
+            row = wire.lagging_row(lag, now)
+            if lag.lag and row.time_lag_seconds >= query.min_lag_seconds:
+                rows.append(row)
+                if len(rows) == query.limit:
+                    return answer(rows)
     return answer(rows)
 
 
@@ -90,6 +118,7 @@ ROUTES = [
         endpoint=groups,
         summary="All groups, one row for each queue",
         level="ro",
+        query=GroupsQuery,
         answers=list[wire.GroupRow],
     ),
     Route(
@@ -113,8 +142,9 @@ ROUTES = [
         method="GET",
         path="/api/v1/consumer-groups/:group",
         endpoint=group,
-        summary="A group's place in every partition, by queue",
+        summary="A group's place in partitions, by queue",
         level="ro",
+        query=GroupQuery,
         answers=dict[str, wire.GroupPartitions],
     ),
     Route(

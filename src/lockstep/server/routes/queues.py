@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import msgspec
 from msgspec import Struct
 
@@ -30,6 +32,8 @@ class PageQuery(Struct, frozen=True):
     from_name: str | None = msgspec.field(default=None, name="from")
     """The first name of the page, which need not exist."""
     limit: Limit = 100
+    exact: bool = False
+    """Count everything now, however long it takes."""
 
 
 class StatsQuery(Struct, frozen=True):
@@ -63,9 +67,10 @@ async def update(node: Node, request: Request) -> Response:
 async def queues(node: Node, request: Request) -> Response:
     query = request.query(PageQuery)
     infos = await node.engine.queues(
-        namespace=query.namespace, task=query.task, from_name=query.from_name, limit=query.limit
+        namespace=query.namespace, task=query.task, from_name=query.from_name, limit=query.limit, exact=query.exact
     )
-    return answer(QueuesAnswer([queue_row(info) for info in infos]))
+    now = datetime.now(UTC)
+    return answer(QueuesAnswer([queue_row(info, now) for info in infos]))
 
 
 async def stats(node: Node, request: Request) -> Response:

@@ -15,9 +15,7 @@ from lockstep.engine.checks import check_limit
 from lockstep.errors import GroupNotFound
 from lockstep.server.exchange import Request, Response, answer
 from lockstep.server.listing import (
-    every_lag,
     every_namespace,
-    every_partition,
     every_queue,
     every_task,
     some_partitions,
@@ -28,38 +26,62 @@ from lockstep.server.routing import Route
 _THROUGHPUT_SECONDS = 300
 
 
-class QueuesQuery(Struct, frozen=True):
+class ExactQuery(Struct, frozen=True):
+    exact: bool = False
+    """Count everything now, however long it takes."""
+
+
+class QueuesQuery(ExactQuery, frozen=True):
     namespace: str | None = None
     task: str | None = None
 
 
+class QueueQuery(ExactQuery, frozen=True):
+    after: str | None = None
+    """The name of a partition; those after it are listed."""
+    limit: Limit = 1000
+    """Most partitions in the answer."""
+
+
 class PartitionsQuery(Struct, frozen=True):
     queue: str | None = None
+    after: str | None = None
+    """With a queue: the name of a partition; those after it are listed, and there is no need of an offset."""
+    prefix: str | None = None
+    """With a queue: only partitions whose names begin with this."""
     limit: Limit = 100
     offset: Offset = 0
 
 
-class DepthQuery(Struct, frozen=True):
+class DepthQuery(ExactQuery, frozen=True):
     group: str = QUEUE_MODE
+    limit: Limit = 1000
+    """Most partitions that are looked into for the list of partitions."""
 
 
 async def queues(node: Node, request: Request) -> Response:
     query = request.query(QueuesQuery)
-    infos = await every_queue(node, namespace=query.namespace, task=query.task)
-    return answer(wire.QueuesAnswer([wire.queue_row(info) for info in infos]))
+    infos = await every_queue(node, namespace=query.namespace, task=query.task, exact=query.exact)
+    now = datetime.now(UTC)
+    return answer(wire.QueuesAnswer([wire.queue_row(info, now) for info in infos]))
 
 
 async def queue(node: Node, request: Request) -> Response:
-    name = request.parameters["queue"]
-    info = await node.engine.queue(name)
-    return answer(wire.queue_answer(info, await every_partition(node, name)))
+    name, query = request.parameters["queue"], request.query(QueueQuery)
+    info = await node.engine.queue(name, exact=query.exact)
+    return answer(wire.queue_answer(info, await node.engine.partitions(name, after=query.after, limit=query.limit)))
 
 
 async def partitions(node: Node, request: Request) -> Response:
     query = request.query(PartitionsQuery)
     check_limit(query.limit, node.config)
     queues = [await node.engine.queue(query.queue)] if query.queue else await every_queue(node)
-    found = await _partitions(node, queues, query.offset, query.limit)
+    if query.queue and (query.after or query.prefix):
+        limit = query.offset + query.limit
+        page = await node.engine.partitions(query.queue, after=query.after, prefix=query.prefix, limit=limit)
+        found = page[query.offset :]
+    else:
+        found = await _partitions(node, queues, query.offset, query.limit)
     total = sum([info.partitions for info in queues])
     return answer(
         wire.PartitionsAnswer(
@@ -81,31 +103,34 @@ async def _partitions(node: Node, queues: list[QueueInfo], offset: int, limit: i
 
 
 async def depth(node: Node, request: Request) -> Response:
-    name, group = request.parameters["queue"], request.query(DepthQuery).group
-    sums = await node.engine.depth(name, group)
-    return answer(wire.depth_answer(sums, await _partition_depths(node, name, group)))
+    name, query = request.parameters["queue"], request.query(DepthQuery)
+    sums = await node.engine.depth(name, query.group, exact=query.exact)
+    partitions = await _partition_depths(node, name, query.group, query.limit)
+    return answer(wire.depth_answer(sums, partitions, datetime.now(UTC)))
 
 
-async def _partition_depths(node: Node, queue: str, group: str) -> list[wire.PartitionDepth]:
+async def _partition_depths(node: Node, queue: str, group: str, limit: int) -> list[wire.PartitionDepth]:
     """Partitions with something pending. Plain consumers that never came have all of it before them."""
     try:
-        pending = [(lag.partition, lag.lag) for lag in await every_lag(node, queue, group)]
+        pending = [(lag.partition, lag.lag) for lag in await node.engine.lag(queue, group=group, limit=limit)]
     except GroupNotFound:
-        pending = [(info.name, info.messages) for info in await every_partition(node, queue)]
+        pending = [(info.name, info.messages) for info in await node.engine.partitions(queue, limit=limit)]
     return [wire.PartitionDepth(name, count) for name, count in pending if count]
 
 
-async def namespaces(node: Node, _: Request) -> Response:
-    return answer(wire.NamespacesAnswer([wire.namespace_row(info) for info in await every_namespace(node)]))
+async def namespaces(node: Node, request: Request) -> Response:
+    infos = await every_namespace(node, exact=request.query(ExactQuery).exact)
+    return answer(wire.NamespacesAnswer([wire.namespace_row(info) for info in infos]))
 
 
-async def tasks(node: Node, _: Request) -> Response:
-    return answer(wire.TasksAnswer([wire.task_row(info) for info in await every_task(node)]))
+async def tasks(node: Node, request: Request) -> Response:
+    infos = await every_task(node, exact=request.query(ExactQuery).exact)
+    return answer(wire.TasksAnswer([wire.task_row(info) for info in infos]))
 
 
-async def overview(node: Node, _: Request) -> Response:
-    now = datetime.now(UTC)
-    return answer(wire.overview_answer(await node.engine.overview(), await _throughput(node, now), now))
+async def overview(node: Node, request: Request) -> Response:
+    now, exact = datetime.now(UTC), request.query(ExactQuery).exact
+    return answer(wire.overview_answer(await node.engine.overview(exact=exact), await _throughput(node, now), now))
 
 
 async def _throughput(node: Node, now: datetime) -> wire.Throughput:
@@ -123,6 +148,7 @@ ROUTES = [
         method="GET",
         path="/api/v1/resources/overview",
         endpoint=overview,
+        query=ExactQuery,
         summary="The whole store in one answer",
         level="ro",
         answers=wire.OverviewAnswer,
@@ -131,6 +157,7 @@ ROUTES = [
         method="GET",
         path="/api/v1/resources/namespaces",
         endpoint=namespaces,
+        query=ExactQuery,
         summary="Namespaces with their sums",
         level="ro",
         answers=wire.NamespacesAnswer,
@@ -139,6 +166,7 @@ ROUTES = [
         method="GET",
         path="/api/v1/resources/tasks",
         endpoint=tasks,
+        query=ExactQuery,
         summary="Tasks with their sums",
         level="ro",
         answers=wire.TasksAnswer,
@@ -158,6 +186,7 @@ ROUTES = [
         endpoint=queue,
         summary="One queue with its partitions",
         level="ro",
+        query=QueueQuery,
         answers=wire.QueueAnswer,
     ),
     Route(

@@ -13,11 +13,11 @@ from lockstep.core.wire import status as wire
 from lockstep.core.wire.pages import Limit, Offset, Pagination
 from lockstep.core.wire.resources import full_counts
 from lockstep.core.wire.stored_messages import StoredMessagesAnswer
-from lockstep.core.wire.times import Time, parse_time_or_none, timestamp
+from lockstep.core.wire.times import Time, parse_time_or_none, timestamp, timestamp_or_none
 from lockstep.engine.checks import check_limit
 from lockstep.server.exchange import Request, Response, answer
 from lockstep.server.figures import all_figures
-from lockstep.server.listing import every_partition, every_queue
+from lockstep.server.listing import every_queue
 from lockstep.server.node import Node
 from lockstep.server.process import buffer_rows
 from lockstep.server.routes.stored_messages import OFFSET_MAX, list_messages
@@ -35,6 +35,11 @@ class StatusQueuesQuery(Struct, frozen=True):
     offset: Offset = 0
 
 
+class StatusQueueQuery(Struct, frozen=True):
+    limit: Limit = 1000
+    """Most partitions in the answer."""
+
+
 class QueueMessagesQuery(Struct, rename="camel", frozen=True):
     partition: str | None = None
     status: MessageStatus | None = None
@@ -47,7 +52,7 @@ class QueueMessagesQuery(Struct, rename="camel", frozen=True):
 
 
 async def status(node: Node, request: Request) -> Response:
-    query = request.query(SpanQuery)
+    query, now = request.query(SpanQuery), datetime.now(UTC)
     span = Span.of(query)
     minutes = _bucket_minutes(span)
     points = analytics.points(await spans_of(node, query, span, seconds=minutes * 60))
@@ -59,7 +64,7 @@ async def status(node: Node, request: Request) -> Response:
             bucket_minutes=minutes,
             point_count=len(points),
             throughput=points,
-            queues=[wire.status_queue(info) for info in infos],
+            queues=[wire.status_queue(info, now) for info in infos],
             messages=full_counts(infos),
             leases=await _leases(node, query.queue or None),
             dead_letter_queue=wire.dead_letter_sums(infos),
@@ -81,26 +86,28 @@ async def _queues(node: Node, query: SpanQuery) -> list[QueueInfo]:
 
 
 async def _leases(node: Node, queue: str | None) -> wire.Leases:
-    """The sums are exact. Partitions are told apart only as long as the leases fit on one page."""
+    """Partitions are told apart only as long as the leases fit on one page."""
     size = node.config.page_items_max
-    active = sum([use.partitions_leased for use in await node.engine.utilisation(queue=queue)])
+    uses = await node.engine.utilisation(queue=queue)
     leases = await node.engine.leases(queue=queue, limit=size)
     distinct = len({lease.partition_id for lease in leases}) if len(leases) < size else None
-    return wire.Leases(active, distinct)
+    counted_at = min((use.figures_at for use in uses if use.figures_at is not None), default=None)
+    return wire.Leases(sum([use.partitions_leased for use in uses]), distinct, timestamp_or_none(counted_at))
 
 
 async def queues(node: Node, request: Request) -> Response:
     query = request.query(StatusQueuesQuery)
     check_limit(query.limit, node.config)
     infos = await every_queue(node, namespace=query.namespace, task=query.task)
-    rows = [wire.status_queue(info) for info in infos[query.offset : query.offset + query.limit]]
+    now = datetime.now(UTC)
+    rows = [wire.status_queue(info, now) for info in infos[query.offset : query.offset + query.limit]]
     return answer(wire.StatusQueuesAnswer(rows, Pagination(query.limit, query.offset, len(infos))))
 
 
 async def queue(node: Node, request: Request) -> Response:
-    name = request.parameters["queue"]
-    info = await node.engine.queue(name)
-    return answer(wire.status_queue_answer(info, await every_partition(node, name)))
+    name, limit = request.parameters["queue"], request.query(StatusQueueQuery).limit
+    info, partitions = await node.engine.queue(name), await node.engine.partitions(name, limit=limit)
+    return answer(wire.status_queue_answer(info, partitions, datetime.now(UTC)))
 
 
 async def queue_messages(node: Node, request: Request) -> Response:
@@ -134,7 +141,7 @@ async def buffers(node: Node, _: Request) -> Response:
 
 
 async def refresh(node: Node, _: Request) -> Response:
-    """Sums are exact whenever they are asked for; what can be renewed is the last sample."""
+    """Take the samples, and with them the figures of large queues, as far as time allows."""
     return answer(wire.RefreshAnswer(True, await node.engine.sample(), timestamp(datetime.now(UTC))))
 
 
@@ -163,6 +170,7 @@ ROUTES = [
         endpoint=queue,
         summary="One queue with its options and partitions",
         level="ro",
+        query=StatusQueueQuery,
         answers=wire.StatusQueueAnswer,
     ),
     Route(

@@ -90,6 +90,8 @@ def group_info(group: Group, now: datetime) -> GroupInfo:
         lag=sum(one.lag for one in places),
         leases=sum(1 for one in places if one.leased),
         oldest_at=min((one.oldest_at for one in places if one.oldest_at is not None), default=None),
+        in_flight=sum(one.in_flight for one in places),
+        unread=sum(one.unread for one in places),
     )
 
 
@@ -116,6 +118,7 @@ def _place(group: Group, partition: Partition, now: datetime) -> PartitionLag:
     cursor = group.cursors[partition.id]
     ranges = group.ranges.get(partition.id, [])
     retrying = sum(partition.stored(one) for one in ranges if not one.leased(now))
+    in_flight = group.leased(partition, now)
     return PartitionLag(
         queue=group.queue.name,
         partition=partition.name,
@@ -130,24 +133,30 @@ def _place(group: Group, partition: Partition, now: datetime) -> PartitionLag:
         attempts=ranges[0].attempts if ranges else cursor.attempts,
         leased=group.is_leased(partition, now),
         consumed_at=cursor.consumed_at,
-        in_flight=sum(map(partition.stored, ranges)) - retrying,
+        in_flight=in_flight,
+        unread=group.lag_of(partition) - in_flight,
         retrying=retrying,
     )
 
 
 def depth(state: State, queue: str, group: str, now: datetime) -> Depth:
     found = state.queue(queue)
+    partitions = found.partitions.values()
     if group == QUEUE_MODE and group not in found.groups:
-        counts = [len(partition.log) for partition in found.partitions.values()]
+        counts = [len(partition.log) for partition in partitions]
+        ages = [one.log.runs[0].created_at if one.log.runs else None for one in partitions]
         leased = 0
     else:
         asked = found.group(group)
-        counts = [asked.lag_of(one) for one in found.partitions.values()]
-        leased = sum(asked.leased(one, now) for one in found.partitions.values())
+        counts = [asked.lag_of(one) for one in partitions]
+        ages = [asked.oldest_at(one) for one in partitions]
+        leased = sum(asked.leased(one, now) for one in partitions)
     return Depth(
         queue=queue,
         group=group,
         pending=sum(counts),
         partitions_pending=sum(1 for one in counts if one),
         leased=leased,
+        unread=sum(counts) - leased,
+        oldest_at=min((at for at in ages if at is not None), default=None),
     )

@@ -132,12 +132,24 @@ def queue_info(queue: Queue, now: datetime) -> QueueInfo:
         pending=queue.pending(),
         processing=sum(_processing(one, now) for one in partitions),
         dead_letters=sum(_dead_letters(one) for one in partitions),
+        oldest_at=_oldest_pending_at(queue) if queue.pending() else None,
     )
 
 
-def partitions(state: State, queue: str, *, after: str | None, limit: int, now: datetime) -> list[PartitionInfo]:
+def _oldest_pending_at(queue: Queue) -> datetime | None:
+    """When the oldest message was created that some group has not done, or that is stored if there is no group."""
+    partitions = queue.partitions.values()
+    if not queue.groups:
+        return min((one.log.runs[0].created_at for one in partitions if one.log.runs), default=None)
+    found = (group.oldest_at(one) for group in queue.groups.values() for one in partitions)
+    return min((at for at in found if at is not None), default=None)
+
+
+def partitions(
+    state: State, queue: str, *, after: str | None, prefix: str, limit: int, now: datetime
+) -> list[PartitionInfo]:
     found = state.queue(queue)
-    names = (name for name in sorted(found.partitions) if after is None or name > after)
+    names = (name for name in sorted(found.partitions) if name > (after or "") and name.startswith(prefix))
     return [partition_info(found.partitions[name], now) for name in islice(names, limit)]
 
 

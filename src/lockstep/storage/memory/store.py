@@ -230,6 +230,7 @@ class MemoryStore:
         after: str | None = None,
         from_name: str | None = None,
         limit: int = 100,
+        exact: bool = False,  # noqa: ARG002
     ) -> list[QueueInfo]:
         return queues.queues(
             self._state,
@@ -241,11 +242,13 @@ class MemoryStore:
             now=self._now(),
         )
 
-    async def queue(self, queue: str) -> QueueInfo:
+    async def queue(self, queue: str, *, exact: bool = False) -> QueueInfo:  # noqa: ARG002
         return queues.queue_info(self._state.queue(queue), self._now())
 
-    async def partitions(self, queue: str, *, after: str | None = None, limit: int = 100) -> list[PartitionInfo]:
-        return queues.partitions(self._state, queue, after=after, limit=limit, now=self._now())
+    async def partitions(
+        self, queue: str, *, after: str | None = None, prefix: str | None = None, limit: int = 100
+    ) -> list[PartitionInfo]:
+        return queues.partitions(self._state, queue, after=after, prefix=prefix or "", limit=limit, now=self._now())
 
     async def partition(self, queue: str, partition: str) -> PartitionInfo:
         return queues.partition_info(self._state.queue(queue).partition(partition), self._now())
@@ -348,7 +351,13 @@ class MemoryStore:
             self._first_polls.forget(group, queue)
         return removed
 
-    async def groups(self, *, queue: str | None = None, group: str | None = None) -> list[GroupInfo]:
+    async def groups(
+        self,
+        *,
+        queue: str | None = None,
+        group: str | None = None,
+        exact: bool = False,  # noqa: ARG002
+    ) -> list[GroupInfo]:
         return groups.groups(self._state, queue=queue, group=group, now=self._now())
 
     async def lag(
@@ -381,7 +390,7 @@ class MemoryStore:
     async def accept_spark_stream(self, stream_id: str) -> int:
         raise SparkStreamNotFound(f"there is no Spark stream {stream_id!r}")
 
-    async def depth(self, queue: str, group: str) -> Depth:
+    async def depth(self, queue: str, group: str, *, exact: bool = False) -> Depth:  # noqa: ARG002
         return groups.depth(self._state, queue, group, self._now())
 
     # Looking at messages
@@ -399,13 +408,13 @@ class MemoryStore:
     async def trace(self, trace_id: str, *, limit: int = 1000) -> list[Message]:
         return messages.trace(self._state, trace_id, limit=limit)
 
-    async def namespaces(self, *, after: str | None = None, limit: int = 1000) -> list[LabelInfo]:
+    async def namespaces(self, *, after: str | None = None, limit: int = 1000, exact: bool = False) -> list[LabelInfo]:  # noqa: ARG002
         return overview.labels(self._state, "namespace", after=after, limit=limit, now=self._now())
 
-    async def tasks(self, *, after: str | None = None, limit: int = 1000) -> list[LabelInfo]:
+    async def tasks(self, *, after: str | None = None, limit: int = 1000, exact: bool = False) -> list[LabelInfo]:  # noqa: ARG002
         return overview.labels(self._state, "task", after=after, limit=limit, now=self._now())
 
-    async def overview(self) -> Overview:
+    async def overview(self, *, exact: bool = False) -> Overview:  # noqa: ARG002
         return overview.overview(self._state, self._now())
 
     # Single messages
@@ -520,7 +529,7 @@ class MemoryStore:
             self._state, queue=queue, expiring_within=expiring_within, limit=limit, now=self._now()
         )
 
-    async def utilisation(self, *, queue: str | None = None) -> list[Utilisation]:
+    async def utilisation(self, *, queue: str | None = None, exact: bool = False) -> list[Utilisation]:  # noqa: ARG002
         return operations.utilisation(self._state, queue=queue, now=self._now())
 
     async def verify(self, *, queue: str | None = None) -> list[Problem]:
@@ -570,7 +579,7 @@ class MemoryStore:
     async def duties(self) -> list[DutyInfo]:
         return [self._books.duties[name] for name in sorted(self._books.duties)]
 
-    async def sample(self) -> int:
+    async def sample(self, *, seconds_max: float | None = None) -> int:  # noqa: ARG002
         return maintenance.sample(self._state, self._books, self._now())
 
     async def samples(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from lockstep.core import refusals
@@ -54,8 +55,10 @@ class Administration(Placing):
         self.names.forget(queue)
         return await self.queue(queue)
 
-    async def queue(self, queue: str) -> QueueInfo:
-        found = await self._query("queue_list", queue, None, None, None, 1, self.now(), None)
+    async def queue(self, queue: str, *, exact: bool = False) -> QueueInfo:
+        found = await self._query(
+            "queue_list", queue, None, None, None, 1, self.now(), None, exact, self.figures_units_max
+        )
         if not found:
             raise refusals.no_queue(queue)
         return queue_info(found[0])
@@ -71,7 +74,7 @@ class Administration(Placing):
                 await self._place_group(rows[0][0])
             if mode not in (None, rows[0][1]):
                 raise GroupModeMismatch(f"group {group!r} on queue {queue!r} is {rows[0][1]}, not {mode}")
-            return group_info((await self._query("group_list", queue_id, group, self.now()))[0])
+            return group_info((await self._groups(queue_id, group))[0])
 
         return await self._with_names([queue], work)
 
@@ -142,9 +145,14 @@ class Administration(Placing):
             raise SparkStreamNotFound(f"there is no Spark stream {stream_id!r}")
         return int(rows[0][0])
 
-    async def groups(self, *, queue: str | None = None, group: str | None = None) -> list[GroupInfo]:
+    async def groups(
+        self, *, queue: str | None = None, group: str | None = None, exact: bool = False
+    ) -> list[GroupInfo]:
         queue_id = None if queue is None else await self._queue_id(queue)
-        return [group_info(row) for row in await self._query("group_list", queue_id, group, self.now())]
+        return [group_info(row) for row in await self._groups(queue_id, group, exact=exact)]
+
+    async def _groups(self, queue_id: int | None, group: str | None, *, exact: bool = False) -> list[Any]:
+        return await self._query("group_list", queue_id, group, self.now(), exact, self.figures_units_max)
 
 
 def queue_info(row: Any) -> QueueInfo:
@@ -160,8 +168,15 @@ def queue_info(row: Any) -> QueueInfo:
         pending=row[7],
         processing=row[8],
         dead_letters=row[9],
-        options=QueueOptions(**dict(zip(OPTION_NAMES, row[10:], strict=True))),
+        oldest_at=row[10] if row[7] else None,
+        figures_at=row[11],
+        options=queue_options(row[12:]),
     )
+
+
+def queue_options(values: Sequence[Any]) -> QueueOptions:
+    """The options of a queue, from the columns that a query has for them."""
+    return QueueOptions(**dict(zip(OPTION_NAMES, values, strict=True)))
 
 
 def group_info(row: Any) -> GroupInfo:
@@ -174,7 +189,10 @@ def group_info(row: Any) -> GroupInfo:
         partitions=row[5],
         partitions_with_lag=row[6],
         lag=row[7],
-        leases=row[8],
-        oldest_at=row[9],
-        mode=row[10],
+        in_flight=row[8],
+        unread=row[7] - row[8],
+        leases=row[9],
+        oldest_at=row[10],
+        mode=row[11],
+        figures_at=row[12],
     )

@@ -29,6 +29,7 @@ _READ_ONLY = "25006"
 _CANCELED = "57014"
 _LOCK_NOT_AVAILABLE = "55P03"
 _IDLE_IN_TRANSACTION = ("25P03", "25P04")
+_SEQUENCE_AT_ITS_END = "2200H"
 _CONNECTION_ENDED = ("57P01", "57P02", "57P03", "57P05", *_IDLE_IN_TRANSACTION)
 
 
@@ -72,6 +73,8 @@ def translate(error: BaseException) -> BaseException:
         return OperationPending(_text(error))
     if state in ("LS002", "LS004"):
         return InvalidRequest(_text(error))
+    if state == _SEQUENCE_AT_ITS_END:
+        return Conflict(f"the database has used up its ids, so nothing new can be created: {error}")
     if state == _CANCELED:
         return Unavailable("the database did not answer in time (statement_timeout_seconds)")
     if state == _LOCK_NOT_AVAILABLE:

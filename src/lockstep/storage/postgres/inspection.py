@@ -57,18 +57,23 @@ class Inspection(Shared):
         after: str | None = None,
         from_name: str | None = None,
         limit: int = 100,
+        exact: bool = False,
     ) -> list[QueueInfo]:
-        rows = await self._query("queue_list", None, namespace, task, after, limit, self.now(), from_name)
+        rows = await self._query(
+            "queue_list", None, namespace, task, after, limit, self.now(), from_name, exact, self.figures_units_max
+        )
         return [queue_info(row) for row in rows]
 
-    async def partitions(self, queue: str, *, after: str | None = None, limit: int = 100) -> list[PartitionInfo]:
+    async def partitions(
+        self, queue: str, *, after: str | None = None, prefix: str | None = None, limit: int = 100
+    ) -> list[PartitionInfo]:
         queue_id = await self._queue_id(queue)
-        rows = await self._query("partition_list", queue_id, None, after, limit, self.now())
+        rows = await self._query("partition_list", queue_id, None, after, limit, self.now(), prefix)
         return [_partition_info(queue, row) for row in rows]
 
     async def partition(self, queue: str, partition: str) -> PartitionInfo:
         queue_id = await self._queue_id(queue)
-        rows = await self._query("partition_list", queue_id, partition, None, 1, self.now())
+        rows = await self._query("partition_list", queue_id, partition, None, 1, self.now(), None)
         if not rows:
             raise refusals.no_partition(queue, partition)
         return _partition_info(queue, rows[0])
@@ -92,7 +97,7 @@ class Inspection(Shared):
         queue_id = None if queue is None else await self._queue_id(queue)
         return [_spark_stream_info(row) for row in await self._query("spark_stream_list", queue_id)]
 
-    async def depth(self, queue: str, group: str) -> Depth:
+    async def depth(self, queue: str, group: str, *, exact: bool = False) -> Depth:
         queue_id = await self._queue_id(queue)
         found = await self.database.fetch(
             "group_find",
@@ -100,12 +105,23 @@ class Inspection(Shared):
             queue_id,
             group,
         )
+        asked = (self.now(), exact, self.figures_units_max)
         if not found and group == QUEUE_MODE:
-            stored, partitions = (await self._query("queue_stored", queue_id))[0]
-            return Depth(queue=queue, group=group, pending=stored, partitions_pending=partitions, leased=0)
-        group_id = await self._group_id(queue, queue_id, group)
-        pending, partitions, leased = (await self._query("group_depth", group_id, self.now()))[0]
-        return Depth(queue=queue, group=group, pending=pending, partitions_pending=partitions, leased=leased)
+            row = (await self._query("queue_stored", queue_id, *asked))[0]
+        else:
+            group_id = await self._group_id(queue, queue_id, group)
+            row = (await self._query("group_depth", group_id, *asked))[0]
+        pending, partitions, leased, oldest_at, figures_at = row
+        return Depth(
+            queue=queue,
+            group=group,
+            pending=pending,
+            partitions_pending=partitions,
+            leased=leased,
+            unread=pending - leased,
+            oldest_at=oldest_at if pending else None,
+            figures_at=figures_at,
+        )
 
     async def messages(
         self, where: MessageFilter, *, newest_first: bool = False, cursor: str | None = None, limit: int = 100
@@ -254,9 +270,9 @@ class Inspection(Shared):
         fields = LeaseInfo.__struct_fields__
         return [LeaseInfo(**dict(zip(fields, row, strict=True))) for row in rows]
 
-    async def utilisation(self, *, queue: str | None = None) -> list[Utilisation]:
+    async def utilisation(self, *, queue: str | None = None, exact: bool = False) -> list[Utilisation]:
         queue_id = None if queue is None else await self._queue_id(queue)
-        rows = await self._query("group_utilisation", queue_id, self.now())
+        rows = await self._query("group_utilisation", queue_id, self.now(), exact, self.figures_units_max)
         fields = Utilisation.__struct_fields__
         return [Utilisation(**dict(zip(fields, row, strict=True))) for row in rows]
 
@@ -314,7 +330,8 @@ def _partition_lag(queue: str, row: Any) -> PartitionLag:
         leased=bool(row[9]),
         consumed_at=row[10],
         in_flight=row[12],
-        retrying=row[13] - row[12],
+        unread=row[5] - row[12],
+        retrying=row[13],
     )
 
 

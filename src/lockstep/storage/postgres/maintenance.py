@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from datetime import datetime
@@ -35,7 +36,7 @@ _PRUNE_HISTORY = "select lockstep.prune_history($1, $2, $3::timestamptz)"
 _CLAIM_DUTY = "select lockstep.claim_duty($1, $2, $3, $4, $5::timestamptz)"
 _FINISH_DUTY = "select lockstep.finish_duty($1, $2, $3::jsonb, $4, $5, $6::timestamptz)"
 _SAMPLED_QUEUES = "select q.id, coalesce($1::timestamptz, clock_timestamp()) from lockstep.queue q order by q.name"
-_SAMPLE = "select lockstep.sample($1, $2::timestamptz)"
+_SAMPLE = "select * from lockstep.sample($1, $2, $3::timestamptz)"
 
 _EXPIRING_QUEUE = (
     "select q.name from lockstep.queue q where q.name >= $1 and lockstep.may_expire(q) order by q.name limit 1"
@@ -49,6 +50,8 @@ _RUNS_LOOKED_AT_MAX = 20_000
 
 
 class Maintenance(Forwarding, Removing):
+    samples_partitions_max: int
+
     async def prune(self, kind: PruneKind, *, after: Place | None = None, limit: int) -> Pruned:
         place = after or START
         if kind == "expiry":
@@ -116,14 +119,27 @@ class Maintenance(Forwarding, Removing):
     async def duties(self) -> list[DutyInfo]:
         return [_duty_info(row) for row in await self._query("duty_list")]
 
-    async def sample(self) -> int:
+    async def sample(self, *, seconds_max: float | None = None) -> int:
+        time = asyncio.get_running_loop().time
+        until = None if seconds_max is None else time() + seconds_max
         rows = await self.database.fetch("sampled_queues", _SAMPLED_QUEUES, self.now())
-        taken = 0
-        for queue_id, _ in rows:
-            # One time for all queues, so that their samples lie on one line.
-            sampled = await self.database.fetch("sample", _SAMPLE, queue_id, rows[0][1])
-            taken += sampled[0][0]
-        return taken
+        # One time for all small queues, so that their samples lie on one line.
+        at = rows[0][1] if rows else None
+        walking = [row[0] for row in rows]
+        sampled = 0
+        while walking:
+            going_on = []
+            for queue_id in walking:
+                taken, more = (await self.database.fetch("sample", _SAMPLE, queue_id, self.samples_partitions_max, at))[
+                    0
+                ]
+                sampled += taken
+                if more:
+                    going_on.append(queue_id)
+            if until is not None and time() >= until:
+                break
+            walking, at = going_on, self.now()
+        return sampled
 
     async def samples(
         self,

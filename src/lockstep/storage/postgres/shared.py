@@ -40,6 +40,8 @@ class Shared:
     encryption: Encryption
     timing: Timing
     first_polls: FirstPollLimits
+    figures_units_max: int
+    """Lists count up to so many partitions and cursors themselves."""
 
     @property
     def memory(self) -> Memory:

@@ -76,6 +76,8 @@ class PostgresStore(
         self.first_polls = FirstPollLimits(config.first_polls_max, config.first_poll_seconds_max)
         self.slice_messages_max = config.slice_messages_max
         self.slice_partitions_max = config.slice_partitions_max
+        self.figures_units_max = config.figures_exact_max
+        self.samples_partitions_max = config.samples_partitions_max
         self.expire_seconds_max = config.expire_seconds_max
         self.slices_seconds_max = config.slices_seconds_max
         self._clock = clock

@@ -15,7 +15,7 @@ from lockstep.core.policy import OPTION_NAMES, changed_options
 from lockstep.core.records import PartitionStats, QueueInfo
 from lockstep.errors import InvalidOption
 from lockstep.storage.postgres import pushing, sql
-from lockstep.storage.postgres.administration import CONFIGURE, Administration, queue_info
+from lockstep.storage.postgres.administration import CONFIGURE, Administration, queue_options
 from lockstep.storage.postgres.delivery import Delivery
 from lockstep.storage.postgres.failures import StaleName
 
@@ -39,13 +39,10 @@ class WorkQueues(Administration, Delivery):
     ) -> QueueInfo:
         async def work(connection: asyncpg.Connection[Any]) -> None:
             await self.database.on(connection, "queue_lock", _LOCK_QUEUES, queue, changes.get("dead_queue"))
-            query = sql.query("queue_list")
-            found = await self.database.on(
-                connection, "queue_list", query, queue, None, None, None, 1, self.now(), None
-            )
+            found = await self.database.on(connection, "queue_options", sql.query("queue_options"), queue)
             if not found:
                 raise refusals.no_queue(queue)
-            options = changed_options(queue_info(found[0]).options, changes)
+            options = changed_options(queue_options(found[0]), changes)
             if "group_mode" in changes:
                 asked = (queue, options.group_mode)
                 refused = (await self.database.on(connection, "queue_group_mode", _REFUSE_GROUP_MODE, *asked))[0][0]

@@ -72,6 +72,20 @@ begin
         from unnest(_partition_ids) t (id) cross join lateral lockstep.cursors_at(_queue_id, t.id) c group by c.group_id
     ) t
     where s.queue_id = _queue_id and s.group_id = t.group_id;
+    perform 1 from lockstep.figure f where f.queue_id = _queue_id order by f.group_id, f.walking for update;
+    update lockstep.figure f set seqs = f.seqs - t.seqs, partitions = f.partitions - t.partitions
+    from (
+        select w.group_id, w.walking, sum(t.seqs) as seqs, count(*) as partitions
+        from lockstep.figure w
+        join (
+            select 0 as group_id, p.id, lockstep.last_seq(p.id) as seqs from unnest(_partition_ids) p (id)
+            union all
+            select c.group_id, c.partition_id, lockstep.passed(c)
+            from unnest(_partition_ids) t (id) cross join lateral lockstep.cursors_at(_queue_id, t.id) c
+        ) t on t.group_id = w.group_id and t.id <= w.upto
+        where w.queue_id = _queue_id group by w.group_id, w.walking
+    ) t
+    where f.queue_id = _queue_id and f.group_id = t.group_id and f.walking = t.walking;
     delete from lockstep.cursor c where c.partition_id = any (_partition_ids);
     delete from lockstep.delivery d where d.partition_id = any (_partition_ids);
     delete from lockstep.run r where r.partition_id = any (_partition_ids);

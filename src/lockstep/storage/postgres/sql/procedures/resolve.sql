@@ -57,8 +57,12 @@ end $$;
 
 -- Creates a queue with default options, unless it exists.
 -- Namespace and task, where null, are the first two dot-separated pieces of the name.
+-- It looks first, because an insert that finds a conflict uses up an id, and there are only 2^31 of them.
 create or replace function lockstep.create_queue(_queue text, _namespace text, _task text, _now timestamptz) returns void language plpgsql as $$
 begin
+    if exists (select 1 from lockstep.queue q where q.name = _queue) then
+        return;
+    end if;
     insert into lockstep.queue (
         name, namespace, task, created_at, configured_at, lease_seconds, retry_limit, retry_delay_ms, retry_backoff,
         retry_delay_ms_max, on_exhausted, max_size, ttl_seconds, priority, delay_seconds, window_seconds,

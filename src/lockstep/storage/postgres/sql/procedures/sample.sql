@@ -1,33 +1,101 @@
--- Samples: how much was pushed and completed since the sample before, and what is pending now.
+-- Samples: how much was pushed and completed since the sample before, and what is pending now; and the figures of large queues.
 --
 -- Nothing is counted while messages flow. The sums of the seqs that partitions and cursors are at grow by exactly what was
--- pushed and passed, so a sample is the difference of two sums. It costs a probe per partition and per group, and a few
--- more for each cursor that lags. Only deaths are found by their time: one that commits while a sample is taken is counted as
--- completed.
--- Locks: the queue's sums, before the look, so that whoever removes a partition either takes its seqs out of the sums that
--- were looked at, or is seen by the look.
--- Indexes: partition_queue, run_pkey, cursor_pkey, dead_letter_queue.
-create or replace function lockstep.sample(_queue_id int, _at timestamptz) returns boolean language plpgsql as $$
+-- pushed and passed, so a sample is the difference of two sums. The sums come from a walk over the partitions in slices, each
+-- a call of its own; a queue with few partitions is one slice. What the walk finds is kept as the queue's figures, too
+-- (figures.sql). Only deaths are found by their time: one that commits while a sample is taken is counted as completed.
+-- Locks: an advisory lock of the queue, so that one walk goes on at a time; then the queue's sums, before the look, so that
+-- whoever removes a partition either takes its seqs out of the sums that were looked at, or is seen by the look.
+-- Indexes: those of lockstep.look, dead_letter_queue.
+
+-- Walks over the next _partitions partitions of a queue. At the end of the walk it takes the sample. _taken: it did. _more: the
+-- walk goes on.
+create or replace function lockstep.sample(
+    _queue_id int, _partitions int, _at timestamptz, out _taken boolean, out _more boolean
+) language plpgsql as $$
 declare
     _now timestamptz := coalesce(_at, clock_timestamp());
     _queue lockstep.queue;
     _since timestamptz;
+    _after bigint;
+    _upto bigint;
+    _found int;
+begin
+    _taken := false;
+    _more := false;
+    if not pg_try_advisory_xact_lock(1819505778, _queue_id) then
+        return;
+    end if;
+    select q.* into _queue from lockstep.queue q where q.id = _queue_id;
+    perform 1 from lockstep.sample_sum s where s.queue_id = _queue_id order by s.group_id for update;
+    perform 1 from lockstep.figure f where f.queue_id = _queue_id and f.walking order by f.group_id for update;
+    _since := coalesce((select s.at from lockstep.sample_sum s where s.queue_id = _queue_id and s.group_id = 0), _queue.created_at);
+    if _queue.id is null or _since >= _now then
+        return;
+    end if;
+    select f.upto into _after from lockstep.figure f where f.queue_id = _queue_id and f.group_id = 0 and f.walking;
+    if not found then
+        _after := 0;
+        insert into lockstep.figure (queue_id, group_id, walking, at)
+        select _queue_id, g.id, true, _now
+        from (select 0 as id union all select g.id from lockstep.consumer_group g where g.queue_id = _queue_id) g;
+    end if;
+    select max(p.id), count(*) into _upto, _found from (
+        select p.id from lockstep.partition p
+        where p.queue_id between _queue_id and _queue_id and p.id > _after order by p.queue_id, p.id limit _partitions
+    ) p;
+    perform lockstep.add_to_walk(_queue_id, _after, coalesce(_upto, _after), _now);
+    _more := _found = _partitions;
+    if not _more then
+        perform lockstep.end_walk(_queue, _since, _now);
+        _taken := true;
+    end if;
+end $$;
+
+-- Adds what lies in the next partitions to the figures of a walk. A group that began during the walk waits for the next one.
+create or replace function lockstep.add_to_walk(_queue_id int, _after bigint, _upto bigint, _now timestamptz) returns void language sql as $$
+    update lockstep.figure f
+    set upto = _upto, partitions = f.partitions + l.partitions, stored = f.stored + l.stored, seqs = f.seqs + l.seqs,
+        base = f.base + l.base, lag = f.lag + l.lag, with_lag = f.with_lag + l.with_lag, in_flight = f.in_flight + l.in_flight,
+        leased = f.leased + l.leased, busy = f.busy + l.busy, ready = f.ready + l.ready, waiting = f.waiting + l.waiting, stopped = f.stopped + l.stopped,
+        oldest_at = least(f.oldest_at, l.oldest_at), newest_at = greatest(f.newest_at, to_timestamp(e.created_max)),
+        created_sum = f.created_sum + coalesce(e.created_sum, 0),
+        lag_min = least(f.lag_min, e.lag_min), lag_max = greatest(f.lag_max, e.lag_max),
+        created_medians = case when l.with_lag > 0 then f.created_medians || e.created_median else f.created_medians end,
+        lag_medians = case when l.with_lag > 0 then f.lag_medians || e.lag_median else f.lag_medians end,
+        weights = case when l.with_lag > 0 then f.weights || l.with_lag else f.weights end
+    from lockstep.look(_queue_id, _after, _upto, _now) l
+    cross join lateral (
+        select max(t.created) as created_max, sum(t.created) as created_sum, min(t.lag)::bigint as lag_min, max(t.lag)::bigint as lag_max,
+               percentile_cont(0.5) within group (order by t.created) as created_median,
+               percentile_cont(0.5) within group (order by t.lag) as lag_median
+        from unnest(l.created_each, l.lag_each) t (created, lag)
+    ) e
+    where f.queue_id = _queue_id and f.walking and f.group_id = l.group_id
+$$;
+
+-- Takes the sample at the end of a walk, and keeps its figures in place of those before.
+create or replace function lockstep.end_walk(_queue lockstep.queue, _since timestamptz, _now timestamptz) returns void language plpgsql as $$
+declare
     _pushed bigint;
     _passed bigint;
     _dead bigint;
+    _pending bigint;
+    _oldest_at timestamptz;
 begin
-    select q.* into _queue from lockstep.queue q where q.id = _queue_id;
-    perform 1 from lockstep.sample_sum s where s.queue_id = _queue_id order by s.group_id for update;
-    _since := coalesce((select s.at from lockstep.sample_sum s where s.queue_id = _queue_id and s.group_id = 0), _queue.created_at);
-    if _queue.id is null or _since >= _now then
-        return false;
-    end if;
+    delete from lockstep.figure f
+    where f.queue_id = _queue.id and (not f.walking or (
+        f.group_id <> 0 and not exists (select 1 from lockstep.consumer_group g where g.id = f.group_id)));
+    update lockstep.figure f set walking = false, dead_letters = case when f.group_id = 0 then (
+        select count(*) from lockstep.dead_letter d where d.queue_id = _queue.id) else 0 end
+    where f.queue_id = _queue.id;
     with grown as (
-        select t.group_id, t.seqs, t.seqs - coalesce(s.seqs, t.base) as growth
-        from lockstep.sample_seqs(_queue_id) t
-        left join lockstep.sample_sum s on s.queue_id = _queue_id and s.group_id = t.group_id
+        select f.group_id, f.seqs, f.seqs - coalesce(s.seqs, f.base) as growth
+        from lockstep.figure f
+        left join lockstep.sample_sum s on s.queue_id = f.queue_id and s.group_id = f.group_id
+        where f.queue_id = _queue.id
     ), kept as (
-        insert into lockstep.sample_sum (queue_id, group_id, at, seqs) select _queue_id, g.group_id, _now, g.seqs from grown g
+        insert into lockstep.sample_sum (queue_id, group_id, at, seqs) select _queue.id, g.group_id, _now, g.seqs from grown g
         on conflict (queue_id, group_id) do update set at = excluded.at, seqs = excluded.seqs
     )
     select coalesce(sum(g.growth) filter (where g.group_id = 0), 0),
@@ -35,63 +103,16 @@ begin
            coalesce(sum(greatest(g.growth, 0)) filter (where g.group_id <> 0), 0)
     into _pushed, _passed from grown g;
     delete from lockstep.sample_sum s
-    where s.queue_id = _queue_id and s.group_id <> 0 and not exists (select 1 from lockstep.consumer_group g where g.id = s.group_id);
-    select count(*) into _dead from lockstep.dead_letter d where d.queue_id = _queue_id and d.failed_at >= _since and d.failed_at < _now;
+    where s.queue_id = _queue.id and s.group_id <> 0 and not exists (select 1 from lockstep.consumer_group g where g.id = s.group_id);
+    select count(*) into _dead from lockstep.dead_letter d where d.queue_id = _queue.id and d.failed_at >= _since and d.failed_at < _now;
+    select coalesce(max(f.lag) filter (where f.group_id <> 0), max(f.stored)),
+           case when count(*) > 1 then min(f.oldest_at) filter (where f.group_id <> 0) else min(f.oldest_at) end
+    into _pending, _oldest_at
+    from lockstep.figure f where f.queue_id = _queue.id;
     insert into lockstep.sample (at, queue, seconds, pushed, completed, dead, pending, lag_seconds)
-    select _now, _queue.name, extract(epoch from _now - _since), _pushed, greatest(_passed - _dead, 0), _dead,
-           p.pending, coalesce(extract(epoch from greatest(_now - p.oldest_at, interval '0')), 0)
-    from lockstep.sample_pending(_queue_id) p
+    values (_now, _queue.name, extract(epoch from _now - _since), _pushed, greatest(_passed - _dead, 0), _dead, _pending,
+            coalesce(extract(epoch from greatest(_now - _oldest_at, interval '0')), 0))
     on conflict do nothing;
-    return true;
-end $$;
-
--- The sums of seqs of a queue (as group 0) and of its groups; base is where a group counts from that was not sampled before.
-create or replace function lockstep.sample_seqs(_queue_id int) returns table (group_id int, seqs bigint, base bigint) language sql stable as $$
-    select 0, coalesce(sum(lockstep.last_seq(p.id)), 0)::bigint, 0::bigint from lockstep.partition p where p.queue_id = _queue_id
-    union all
-    select g.id, coalesce(sum(lockstep.passed(c)), 0)::bigint,
-           -- Where a group began is not kept. One that reads all began with the first message that was stored.
-           coalesce(sum(case
-               when exists (select 1 from lockstep.sample_sum s where s.queue_id = _queue_id and s.group_id = g.id) then 0
-               when coalesce(u.mode, 'all') = 'all' then least(lockstep.start_of(p.id), lockstep.passed(c)) else lockstep.passed(c) end), 0)::bigint
-    from lockstep.consumer_group g
-    left join lockstep.subscription u on u.queue_id = g.queue_id and u.group_name = g.name
-    left join lockstep.partition p on p.queue_id = g.queue_id
-    left join lateral lockstep.cursor_at(g, p.id) c on true
-    where g.queue_id = _queue_id
-    group by g.id
-$$;
-
--- Pending messages of a queue (the lag of its furthest-behind group; all that is stored if it has none), and when the
--- oldest of them was created. Drained cursors are passed over by their due_at.
-create or replace function lockstep.sample_pending(_queue_id int) returns table (pending bigint, oldest_at timestamptz) language plpgsql stable as $$
-begin
-    if not exists (select 1 from lockstep.consumer_group g where g.queue_id = _queue_id) then
-        return query
-        select coalesce(sum(lockstep.lag(p.id, lockstep.start_of(p.id))), 0)::bigint,
-               (select s.created_at from lockstep.segment s where s.queue_id = _queue_id order by s.id limit 1)
-        from lockstep.partition p where p.queue_id = _queue_id;
-        return;
-    end if;
-    return query
-    select coalesce(max(t.pending), 0)::bigint, min(t.oldest_at)
-    from (
-        select sum(lockstep.behind(c)) as pending, min(s.created_at) as oldest_at
-        from lockstep.consumer_group g
-        cross join lateral (
-            select c.* from lockstep.cursor c where c.group_id = g.id and c.due_at is not null
-            union
-            select c.* from lockstep.delivery d join lockstep.cursor c on c.partition_id = d.partition_id and c.group_id = d.group_id
-            where g.mode = 'shared' and d.group_id = g.id
-            union
-            select c.* from lockstep.partition p cross join lateral lockstep.cursor_at(g, p.id) c
-            where g.placed_upto is not null and p.queue_id = g.queue_id
-        ) c
-        left join lateral lockstep.head_run(c) r on true
-        left join lockstep.segment s on s.id = r.segment_id
-        where g.queue_id = _queue_id
-        group by g.id
-    ) t;
 end $$;
 
 -- Removes samples and removals from before a time, and sums of queues that are gone: at most _limit rows of each. And the
@@ -111,6 +132,7 @@ begin
     ) t where r.at = t.at and r.queue = t.queue and r.kind = t.kind;
     get diagnostics _removals = row_count;
     delete from lockstep.sample_sum s where not exists (select 1 from lockstep.queue q where q.id = s.queue_id);
+    delete from lockstep.figure f where not exists (select 1 from lockstep.queue q where q.id = f.queue_id);
     perform lockstep.prune_positions();
     -- However short the history is: a batch may run for long, and needs what it has staged and leased.
     perform lockstep.spark_prune(least(_before, coalesce(_at, clock_timestamp()) - interval '1 day'));

@@ -1,4 +1,4 @@
--- Cursors of a queue with their exact lag.
+-- A page of cursors of a queue with their exact lag, by partition id and group.
 select p.name, p.id, g.name, lockstep.done_upto(c.partition_id, c.group_id, c.acked), lockstep.last_seq(p.id), lockstep.behind(c),
        (select s.created_at from lockstep.head_run(c) r join lockstep.segment s on s.id = r.segment_id) as oldest_at,
        lockstep.due_again(c), coalesce((
@@ -6,11 +6,13 @@ select p.name, p.id, g.name, lockstep.done_upto(c.partition_id, c.group_id, c.ac
        lockstep.is_leased(c, t.now), c.consumed_at,
        c.due_at = 'infinity' or exists (
            select 1 from lockstep.delivery d where d.partition_id = p.id and d.group_id = g.id and d.due_at = 'infinity'),
-       lockstep.in_flight(p.id, g.id, true, t.now), lockstep.in_flight(p.id, g.id, false, t.now)
-from lockstep.partition p
-join lockstep.consumer_group g on g.queue_id = p.queue_id
+       lockstep.held(c, t.now), lockstep.in_flight(p.id, g.id, false, t.now) - lockstep.in_flight(p.id, g.id, true, t.now)
+from (
+    select p.id, p.name from lockstep.partition p
+    where p.queue_id between $1 and $1 and p.id > $4 and p.id >= coalesce($3::bigint, 0) and p.id <= coalesce($3, 9223372036854775807)
+    order by p.queue_id, p.id limit $5
+) p
+join lockstep.consumer_group g on g.queue_id = $1 and ($2::int is null or g.id = $2)
 cross join lateral lockstep.cursor_at(g, p.id) c
 cross join (select coalesce($6::timestamptz, clock_timestamp()) as now) t
-where p.queue_id = $1 and ($2::int is null or g.id = $2)
-  and p.id > $4 and p.id >= coalesce($3::bigint, 0) and p.id <= coalesce($3, 9223372036854775807)
 order by p.id, g.name limit $5

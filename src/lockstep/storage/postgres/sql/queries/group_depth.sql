@@ -1,8 +1,5 @@
--- What a group has before it in its queue.
-select coalesce(sum(lockstep.behind(c)), 0)::bigint,
-       count(*) filter (where lockstep.behind(c) > 0),
-       coalesce(sum(lockstep.held(c, coalesce($2::timestamptz, clock_timestamp()))), 0)::bigint
+-- What a group has before it in its queue ($3: counted now, $4: up to so many partitions and cursors; see figures.sql).
+select f.lag, f.with_lag, f.in_flight, f.oldest_at, f.figures_at
 from lockstep.consumer_group g
-join lockstep.partition p on p.queue_id = g.queue_id
-cross join lateral lockstep.cursor_at(g, p.id) c
-where g.id = $1
+cross join lateral lockstep.figures(array[g.queue_id], $3::boolean, $4::bigint, $2::timestamptz) f
+where g.id = $1 and f.group_id = g.id

@@ -1,19 +1,27 @@
--- Live leases by deadline.
-select c.lease_id::text, q.name, p.name, p.id, g.name, c.acked + 1, c.lease_to, c.attempts + 1, c.leased_at, c.due_at
-from lockstep.cursor c
-join lockstep.consumer_group g on g.id = c.group_id
-join lockstep.partition p on p.id = c.partition_id
-join lockstep.queue q on q.id = p.queue_id
-where c.lease_id is not null and c.due_at > coalesce($4::timestamptz, clock_timestamp())
-  and ($1::int is null or q.id = $1)
-  and ($2::interval is null or c.due_at <= coalesce($4::timestamptz, clock_timestamp()) + $2)
+-- The first live leases by deadline. Each group's are found through the index by due times, as many as asked for.
+select c.lease_id::text, g.queue, p.name, c.partition_id, g.name, c.acked + 1, c.lease_to, c.attempts + 1, c.leased_at, c.due_at
+from (
+    select g.id, g.name, q.name as queue from lockstep.consumer_group g join lockstep.queue q on q.id = g.queue_id
+    where $1::int is null or q.id = $1
+) g
+cross join lateral (
+    select c.* from lockstep.cursor c
+    where c.group_id = g.id and c.due_at > (select coalesce($4::timestamptz, clock_timestamp()))
+      and c.due_at <= (select coalesce(coalesce($4::timestamptz, clock_timestamp()) + $2::interval, 'infinity')) and c.lease_id is not null
+    order by c.group_id, c.due_at, c.partition_id limit $3
+) c
+cross join lateral (select p.name from lockstep.partition p where p.id = c.partition_id limit 1) p
 union all
-select d.lease_id::text, q.name, p.name, p.id, g.name, d.from_seq, d.to_seq, d.attempts + 1, d.leased_at, d.due_at
-from lockstep.delivery d
-join lockstep.consumer_group g on g.id = d.group_id
-join lockstep.partition p on p.id = d.partition_id
-join lockstep.queue q on q.id = p.queue_id
-where d.lease_id is not null and d.due_at > coalesce($4::timestamptz, clock_timestamp())
-  and ($1::int is null or q.id = $1)
-  and ($2::interval is null or d.due_at <= coalesce($4::timestamptz, clock_timestamp()) + $2)
+select d.lease_id::text, g.queue, p.name, d.partition_id, g.name, d.from_seq, d.to_seq, d.attempts + 1, d.leased_at, d.due_at
+from (
+    select g.id, g.name, q.name as queue from lockstep.consumer_group g join lockstep.queue q on q.id = g.queue_id
+    where g.mode = 'shared' and ($1::int is null or q.id = $1)
+) g
+cross join lateral (
+    select d.* from lockstep.delivery d
+    where d.group_id = g.id and d.due_at > (select coalesce($4::timestamptz, clock_timestamp()))
+      and d.due_at <= (select coalesce(coalesce($4::timestamptz, clock_timestamp()) + $2::interval, 'infinity')) and d.lease_id is not null
+    order by d.group_id, d.due_at, d.partition_id, d.from_seq limit $3
+) d
+cross join lateral (select p.name from lockstep.partition p where p.id = d.partition_id limit 1) p
 order by 10, 4, 5, 6 limit $3

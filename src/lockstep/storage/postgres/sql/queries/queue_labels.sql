@@ -1,7 +1,13 @@
--- The namespaces of queues with their sums, or the tasks.
-select l.name, count(*), sum(s.partitions)::bigint, sum(s.stored)::bigint, sum(s.pending)::bigint
-from lockstep.queue q
+-- The namespaces of queues with their sums, or the tasks ($5: counted now, $6: up to so many; see figures.sql).
+with page as materialized (
+    select l.name, array_agg(q.id) as queue_ids
+    from lockstep.queue q
+    cross join lateral (select case $1::text when 'task' then q.task else q.namespace end as name) l
+    where $2::text is null or l.name > $2
+    group by l.name order by l.name limit $3
+)
+select l.name, count(*), sum(f.partitions)::bigint, sum(f.stored)::bigint, sum(f.pending)::bigint, min(f.figures_at)
+from lockstep.queue_figures(array(select unnest(p.queue_ids) from page p), $5::boolean, $6::bigint, $4::timestamptz) f
+join lockstep.queue q on q.id = f.queue_id
 cross join lateral (select case $1::text when 'task' then q.task else q.namespace end as name) l
-cross join lateral lockstep.queue_sums(q.id, $4::timestamptz) s
-where $2::text is null or l.name > $2
-group by l.name order by l.name limit $3
+group by l.name order by l.name

@@ -1,12 +1,16 @@
--- Queues with their sums.
-select q.id, q.name, q.namespace, q.task, q.created_at, s.partitions, s.stored, s.pending, s.processing, d.dead_letters,
+-- A page of queues with their figures ($8: counted now, $9: up to so many partitions and cursors; see figures.sql).
+with page as materialized (
+    select q.* from lockstep.queue q
+    where ($1::text is null or q.name = $1) and ($2::text is null or q.namespace = $2) and ($3::text is null or q.task = $3)
+      and ($4::text is null or q.name > $4) and ($7::text is null or q.name >= $7)
+    order by q.name limit $5
+), figure as materialized (
+    select f.* from lockstep.queue_figures(array(select p.id from page p), $8::boolean, $9::bigint, $6::timestamptz) f
+)
+select q.id, q.name, q.namespace, q.task, q.created_at, f.partitions, f.stored, f.pending, f.processing, f.dead_letters, f.oldest_at, f.figures_at,
        q.lease_seconds, q.retry_limit, q.retry_delay_ms, q.retry_backoff, q.retry_delay_ms_max, q.on_exhausted, q.max_size,
        q.ttl_seconds, q.priority, q.delay_seconds, q.window_seconds, q.retention_enabled, q.retention_seconds,
        q.completed_retention_seconds, q.max_wait_seconds, q.encryption, q.compression, q.dead_letter_queue, q.dlq_after_max_retries,
        q.expire_seconds, q.on_expired, (select d.name from lockstep.queue d where d.id = q.dead_queue_id), q.partitions, q.group_mode
-from lockstep.queue q
-cross join lateral lockstep.queue_sums(q.id, $6::timestamptz) s
-cross join lateral (select count(*) as dead_letters from lockstep.dead_letter d where d.queue_id = q.id) d
-where ($1::text is null or q.name = $1) and ($2::text is null or q.namespace = $2) and ($3::text is null or q.task = $3)
-  and ($4::text is null or q.name > $4) and ($7::text is null or q.name >= $7)
-order by q.name limit $5
+from page q join figure f on f.queue_id = q.id
+order by q.name

@@ -1,3 +1,3 @@
--- What is stored in a queue, and in how many of its partitions.
-select coalesce(sum(t.stored), 0)::bigint, count(*) filter (where t.stored > 0)
-from (select lockstep.lag(p.id, lockstep.start_of(p.id)) as stored from lockstep.partition p where p.queue_id = $1) t
+-- What is stored in a queue, and in how many of its partitions ($3: counted now, $4: up to so many; see figures.sql).
+select f.stored, f.with_lag, 0::bigint, f.oldest_at, f.figures_at
+from lockstep.figures(array[$1::int], $3::boolean, $4::bigint, $2::timestamptz) f where f.group_id = 0

@@ -1,0 +1,171 @@
+-- How full queues are, and how far their groups are.
+--
+-- A look counts: it costs some microseconds for each partition, and for each cursor in it. A list looks only where that is
+-- little. For the other queues it takes the figures of the last walk, which samples make in slices (sample.sql), and says when
+-- that walk began. So a list costs the same at a thousand partitions and at a million.
+-- Read-only, without locks. Indexes: partition_queue, run_pkey, run_removed, cursor_pkey, delivery_pkey.
+
+-- Counts over the partitions of a queue after _after up to _upto. One row per group, and one with group 0 for the queue.
+-- seqs: the sum of the places that partitions or cursors are at; base: where a group that was never sampled began.
+-- leased: cursors with a live lease; busy: those of them from which nothing else can be had now.
+-- created_each and lag_each: of each cursor with a lag, when its first message was created (epoch), and the lag.
+create or replace function lockstep.look(_queue_id int, _after bigint, _upto bigint, _now timestamptz) returns table (
+    group_id int, partitions bigint, stored bigint, seqs bigint, base bigint, lag bigint, with_lag bigint, in_flight bigint,
+    leased bigint, busy bigint, ready bigint, waiting bigint, stopped bigint, oldest_at timestamptz,
+    created_each double precision[], lag_each double precision[]
+) language sql stable as $$
+    with lane as materialized (
+        select p.id, coalesce(l.last_seq, 0) as last_seq, x.removed,
+               case when x.removed then lockstep.start_of(p.id) else coalesce(f.first_seq - 1, 0) end as start_seq,
+               case when x.removed then lockstep.lag(p.id, lockstep.start_of(p.id)) else coalesce(l.last_seq - f.first_seq + 1, 0) end as stored
+        from (
+            select p.id from lockstep.partition p
+            where p.queue_id between _queue_id and _queue_id and p.id > _after and p.id <= _upto order by p.queue_id, p.id
+        ) p
+        left join lateral (select r.last_seq from lockstep.run r where r.partition_id = p.id order by r.first_seq desc limit 1) l on true
+        left join lateral (select r.first_seq from lockstep.run r where r.partition_id = p.id order by r.first_seq limit 1) f on true
+        cross join lateral (
+            select exists (select 1 from lockstep.run r where r.partition_id = p.id and r.segment_id is null) as removed offset 0
+        ) x
+    ), place as materialized (
+        -- Where nothing was removed, all counts are differences of seqs. Otherwise, and in shared groups, they are looked up.
+        select g.id as group_id, l.start_seq, k.plain, c,
+               case when k.plain then greatest(l.last_seq - (c).acked, 0) else lockstep.behind(c) end as lag,
+               case when not k.plain then lockstep.held(c, _now) when (c).lease_id is not null and (c).due_at > _now then (c).lease_to - (c).acked else 0 end as in_flight,
+               case when k.plain then (c).lease_id is not null and (c).due_at > _now else lockstep.is_leased(c, _now) end as leased,
+               case when k.plain then (c).due_at else lockstep.due_again(c) end as due_at,
+               case when g.mode = 'ordered' then (c).acked else lockstep.passed(c) end as passed
+        from lane l
+        -- The cursors that are there, and what stands for those that a group has not got yet.
+        cross join lateral (
+            select c as c, c.group_id from lockstep.cursor c where c.partition_id = l.id
+            union all
+            select c, c.group_id from lockstep.consumer_group g cross join lateral lockstep.cursor_at(g, l.id) c
+            where g.queue_id = _queue_id and g.placed_upto is not null
+              and not exists (select 1 from lockstep.cursor o where o.partition_id = l.id and o.group_id = g.id)
+        ) t (c, group_id)
+        cross join lateral (
+            select g.* from lockstep.consumer_group g where g.id = t.group_id and g.queue_id = _queue_id limit 1
+        ) g
+        cross join lateral (select not l.removed and g.mode = 'ordered' as plain offset 0) k
+    ), dated as materialized (
+        select p.*, extract(epoch from s.created_at)::double precision as created
+        from place p
+        left join lateral (
+            select r.segment_id from (
+                (select r.segment_id, r.first_seq from lockstep.run r
+                 where p.plain and r.partition_id = (p.c).partition_id and r.first_seq <= greatest((p.c).acked, p.start_seq) + 1
+                 order by r.first_seq desc limit 1)
+                union all
+                (select r.segment_id, r.first_seq from lockstep.head_run(p.c) r where not p.plain)
+            ) r limit 1
+        ) r on p.lag > 0
+        left join lateral (select s.created_at from lockstep.segment s where s.id = r.segment_id limit 1) s on true
+    )
+    select 0, count(*), coalesce(sum(l.stored), 0)::bigint, coalesce(sum(l.last_seq), 0)::bigint, 0::bigint, coalesce(sum(l.stored), 0)::bigint,
+           count(*) filter (where l.stored > 0), 0::bigint, 0::bigint, 0::bigint, 0::bigint, 0::bigint, 0::bigint,
+           -- While there is no group, all that is stored waits.
+           (select s.created_at from lockstep.segment s where s.queue_id = _queue_id order by s.id limit 1), null, null
+    from lane l
+    union all
+    select g.id, count(d.lag), 0, coalesce(sum(d.passed), 0)::bigint,
+           -- Where a group began is not kept. One that reads all began with the first message that was stored.
+           coalesce(sum(case when coalesce(u.mode, 'all') = 'all' then least(d.start_seq, d.passed) else d.passed end), 0)::bigint,
+           coalesce(sum(d.lag), 0)::bigint, count(*) filter (where d.lag > 0), coalesce(sum(d.in_flight), 0)::bigint,
+           count(*) filter (where d.leased), count(*) filter (where d.leased and d.due_at > _now), count(*) filter (where d.due_at <= _now),
+           count(*) filter (where not (d.leased and d.due_at > _now) and d.due_at > _now and d.due_at <> 'infinity'),
+           count(*) filter (where not (d.leased and d.due_at > _now) and d.due_at = 'infinity'),
+           to_timestamp(min(d.created)), array_agg(d.created) filter (where d.lag > 0), array_agg(d.lag::double precision) filter (where d.lag > 0)
+    from lockstep.consumer_group g
+    left join lockstep.subscription u on u.queue_id = g.queue_id and u.group_name = g.name
+    left join dated d on d.group_id = g.id
+    where g.queue_id = _queue_id
+    group by g.id
+$$;
+
+-- Which of the queues to look into: the smallest first, as long as all of them together have at most _units cursors and
+-- partitions; and those that no walk has seen yet. How large a queue is, is known from the last walk, and from the
+-- partitions that were created since.
+create or replace function lockstep.to_look_into(_queue_ids int[], _units bigint) returns int[] language sql stable as $$
+    select coalesce(array_agg(t.id), '{}') from (
+        select s.id, s.known, sum(s.units) over (order by s.units, s.id) as total
+        from (
+            select q.id, f.partitions is not null as known,
+                   case when f.partitions * g.factor > _units then f.partitions * g.factor else (coalesce(f.partitions, 0) + (
+                       select count(*) from (
+                           select 1 from lockstep.partition p
+                           where p.queue_id between q.id and q.id and p.id > coalesce(f.upto, 0) order by p.queue_id, p.id limit _units + 1
+                       ) p)) * g.factor end as units
+            from unnest(_queue_ids) q (id)
+            left join lateral (
+                select f.* from lockstep.figure f where f.queue_id = q.id and f.group_id = 0 and not f.walking limit 1
+            ) f on true
+            cross join lateral (select 1 + count(*) as factor from lockstep.consumer_group g where g.queue_id = q.id) g
+        ) s
+    ) t
+    where t.total <= _units or not t.known
+$$;
+
+-- The figures of queues and their groups, as lockstep.look counts them; figures_at says when, and is null where they are
+-- counted now. With _exact all of them are. Where a median was kept, it stands for weights[i] cursors.
+create or replace function lockstep.figures(_queue_ids int[], _exact boolean, _units bigint, _at timestamptz) returns table (
+    queue_id int, group_id int, figures_at timestamptz, partitions bigint, stored bigint, lag bigint, with_lag bigint, in_flight bigint,
+    leased bigint, busy bigint, ready bigint, waiting bigint, stopped bigint, dead_letters bigint, oldest_at timestamptz, newest_at timestamptz,
+    created_sum double precision, lag_min double precision, lag_max double precision,
+    created_each double precision[], lag_each double precision[], weights bigint[]
+) language plpgsql stable as $$
+#variable_conflict use_column
+declare
+    _now timestamptz := coalesce(_at, clock_timestamp());
+    _looked int[] := case when _exact then _queue_ids else lockstep.to_look_into(_queue_ids, _units) end;
+begin
+    return query
+    select q.id, l.group_id, null::timestamptz, l.partitions, l.stored, l.lag, l.with_lag, l.in_flight, l.leased, l.busy, l.ready, l.waiting,
+           l.stopped, case when l.group_id = 0 then (select count(*) from lockstep.dead_letter d where d.queue_id = q.id) else 0 end,
+           l.oldest_at, (select to_timestamp(max(e)) from unnest(l.created_each) e), (select sum(e) from unnest(l.created_each) e),
+           (select min(e) from unnest(l.lag_each) e), (select max(e) from unnest(l.lag_each) e), l.created_each, l.lag_each,
+           array_fill(1::bigint, array[coalesce(cardinality(l.lag_each), 0)])
+    from unnest(_looked) q (id)
+    cross join lateral lockstep.look(q.id, 0, 9223372036854775807, _now) l;
+    if cardinality(_looked) = cardinality(_queue_ids) then
+        return;
+    end if;
+    return query
+    select w.queue_id, 0, w.at, w.partitions, w.stored, w.lag, w.with_lag, 0::bigint, 0::bigint, 0::bigint, 0::bigint, 0::bigint, 0::bigint, w.dead_letters,
+           w.oldest_at, null::timestamptz, null::double precision, null::double precision, null::double precision,
+           null::double precision[], null::double precision[], null::bigint[]
+    from unnest(_queue_ids) q (id)
+    cross join lateral (
+        select f.* from lockstep.figure f where f.queue_id = q.id and f.group_id = 0 and not f.walking limit 1
+    ) w
+    where q.id <> all (_looked)
+    union all
+    -- A group that began, or was moved, after the walk counts as behind with all that was stored then, unless it began at the end.
+    select w.queue_id, g.id, w.at, coalesce(f.partitions, 0), 0::bigint, coalesce(f.lag, n.lag), coalesce(f.with_lag, 0), coalesce(f.in_flight, 0),
+           coalesce(f.leased, 0), coalesce(f.busy, 0), coalesce(f.ready, 0), coalesce(f.waiting, 0), coalesce(f.stopped, 0), 0::bigint,
+           case when f.group_id is not null then f.oldest_at when n.lag > 0 then w.oldest_at end, f.newest_at, f.created_sum,
+           f.lag_min::double precision, f.lag_max::double precision, f.created_medians, f.lag_medians, f.weights
+    from unnest(_queue_ids) q (id)
+    cross join lateral (
+        select f.* from lockstep.figure f where f.queue_id = q.id and f.group_id = 0 and not f.walking limit 1
+    ) w
+    join lockstep.consumer_group g on g.queue_id = q.id
+    left join lateral (
+        select f.* from lockstep.figure f where f.queue_id = q.id and f.group_id = g.id and not f.walking limit 1
+    ) f on true
+    cross join lateral (select case when g.begins = 'end' then 0 else w.stored end as lag) n
+    where q.id <> all (_looked);
+end $$;
+
+-- The same, one row per queue: what is pending is the lag of the group that is furthest behind, or all that is stored if there
+-- is no group.
+create or replace function lockstep.queue_figures(_queue_ids int[], _exact boolean, _units bigint, _at timestamptz) returns table (
+    queue_id int, figures_at timestamptz, partitions bigint, stored bigint, pending bigint, processing bigint, dead_letters bigint,
+    oldest_at timestamptz
+) language sql stable as $$
+    select f.queue_id, max(f.figures_at), sum(f.partitions) filter (where f.group_id = 0)::bigint, sum(f.stored)::bigint,
+           coalesce(max(f.lag) filter (where f.group_id <> 0), max(f.stored))::bigint, sum(f.in_flight)::bigint, sum(f.dead_letters)::bigint,
+           case when count(*) > 1 then min(f.oldest_at) filter (where f.group_id <> 0) else min(f.oldest_at) end
+    from lockstep.figures(_queue_ids, _exact, _units, _at) f
+    group by f.queue_id
+$$;
