@@ -24,8 +24,8 @@ demo: setup ## Show a shop with a pipeline on Spark, and count in the end; ARGS 
 test: setup ## Run the tests; ARGS go to pytest
 	$(python) -m pytest $(PYTEST_ARGS) $(ARGS)
 
-soak: setup ## Run the kill -9 tests for some 20 minutes, with kills at random times, and all of Spark's; ARGS go to pytest
-	LOCKSTEP_SOAK=1 $(python) -m pytest tests/chaos tests/spark $(ARGS)
+soak: setup ## Run the kill -9 tests for some 20 minutes, with kills at random times, all of Spark's, and big numbers; ARGS go to pytest
+	LOCKSTEP_SOAK=1 $(python) -m pytest tests/chaos tests/spark tests/scale $(ARGS)
 
 check: setup ## Check format, lint, types and import contracts
 	$(python) -m ruff format --check .

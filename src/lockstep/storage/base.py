@@ -633,7 +633,7 @@ class Store(Protocol):
         """
 
     async def purge(self, where: DeadLetterFilter) -> int:
-        """Remove matching dead letters; returns how many. Their messages stay until retention takes them."""
+        """Remove matching dead letters, in slices; returns how many. Their messages stay until retention takes them."""
 
     # The store itself
 

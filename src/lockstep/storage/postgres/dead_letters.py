@@ -22,6 +22,8 @@ _DELETE = "delete from lockstep.dead_letter where id = any ($1::bigint[])"
 
 
 class DeadLetters(Delivery):
+    slice_messages_max: int
+
     async def dead_letters(self, where: DeadLetterFilter, *, limit: int = 100, offset: int = 0) -> DeadLetterPage:
         filters = _filters(where)
         rows = await self._query("dead_letter_list", *filters, limit, offset)
@@ -107,7 +109,12 @@ class DeadLetters(Delivery):
         await self.database.on(connection, "dead_letter_delete", _DELETE, list(ids))
 
     async def purge(self, where: DeadLetterFilter) -> int:
-        return len(await self._query("dead_letter_purge", *_filters(where)))
+        purged = 0
+        place: int | None = 0
+        while place is not None:
+            [[gone, place]] = await self._query("dead_letter_purge", *_filters(where), place, self.slice_messages_max)
+            purged += gone
+        return purged
 
 
 def _filters(where: DeadLetterFilter) -> Sequence[Any]:

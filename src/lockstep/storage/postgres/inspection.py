@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any
@@ -42,6 +43,8 @@ _LABELLED = (
 _SCAN_ROUNDS_MAX = 20
 """How many pages of runs are read in search of messages of one status before a short page is answered."""
 
+_SCAN_MESSAGES_MAX = 20_000
+"""How many messages are looked at in search of those of one status before a short page is answered."""
 
 _PlaceOfGroup = tuple[str, Cursor, list[Range] | None]
 """A group, its cursor, and what it has in flight if it is shared."""
@@ -131,12 +134,19 @@ class Inspection(Shared):
         partition_after, seq_after = parse_page_cursor(cursor)
         query, scope = await self._scope(where)
         items: list[MessageView] = []
+        seen = 0
         for _ in range(_SCAN_ROUNDS_MAX):
+            if seen >= _SCAN_MESSAGES_MAX:
+                break
             rows = await self._query(query, *scope, partition_after, seq_after, where.from_at, where.to_at, limit)
             if not rows:
                 return MessagePage(items=items, next_cursor=None)
             rows = _enough(rows, limit - len(items), partition_after, seq_after)
-            for view in await self._views(await self._runs_after(where.queue, rows, partition_after, seq_after)):
+            runs = await self._runs_after(where.queue, rows, partition_after, seq_after)
+            if where.status is None:
+                runs = _first(runs, limit - len(items))
+            for view in await self._views(runs):
+                seen += 1
                 if where.status is None or view.status == where.status:
                     items.append(view)
                     if len(items) == limit:
@@ -333,6 +343,17 @@ def _partition_lag(queue: str, row: Any) -> PartitionLag:
         unread=row[5] - row[12],
         retrying=row[13],
     )
+
+
+def _first(runs: Iterable[Run], messages: int) -> list[Run]:
+    """The first so many messages of runs."""
+    found: list[Run] = []
+    for run in runs:
+        found.append(run if len(run) <= messages else replace(run, columns=run.columns.slice(0, messages)))
+        messages -= len(found[-1])
+        if messages == 0:
+            break
+    return found
 
 
 def _enough(rows: list[Any], messages: int, partition_id: int, seq: int) -> list[Any]:

@@ -50,6 +50,27 @@ create or replace function lockstep.seq_at(_partition_id bigint, _time timestamp
     ), lockstep.start_of(_partition_id))
 $$;
 
+-- The last of the messages after _acked that were all created before _time; null if the next one was not. Reads no further:
+-- what is younger may be much.
+create or replace function lockstep.waited_upto(_partition_id bigint, _acked bigint, _time timestamptz) returns bigint language plpgsql stable as $$
+declare
+    _run record;
+    _upto bigint;
+begin
+    for _run in
+        select r.last_seq, s.created_at
+        from lockstep.run r cross join lateral (select s.created_at from lockstep.segment s where s.id = r.segment_id limit 1) s
+        where r.partition_id = _partition_id and r.last_seq > _acked
+          and r.first_seq >= coalesce(
+              (select f.first_seq from lockstep.run f where f.partition_id = _partition_id and f.first_seq <= _acked + 1 order by f.first_seq desc limit 1), 0)
+        order by r.first_seq
+    loop
+        exit when _run.created_at >= _time;
+        _upto := _run.last_seq;
+    end loop;
+    return _upto;
+end $$;
+
 -- How many stored messages have a seq in (_after, _upto]: the distance less what was removed in between.
 create or replace function lockstep.stored_between(_partition_id bigint, _after bigint, _upto bigint) returns bigint language sql stable parallel safe as $$
     select greatest(_upto - _after, 0) - coalesce((

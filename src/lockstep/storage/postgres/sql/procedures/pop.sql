@@ -304,7 +304,7 @@ begin
         end if;
     end if;
     if _queue.max_wait_seconds > 0 and not _stopped then
-        _overdue := lockstep.seq_at(_cursor.partition_id, _now - make_interval(secs => _queue.max_wait_seconds), true);
+        _overdue := lockstep.waited_upto(_cursor.partition_id, _cursor.acked, _now - make_interval(secs => _queue.max_wait_seconds));
         if _overdue > _cursor.acked then
             _cursor.acked := _overdue;
             _cursor.attempts := 0;

@@ -1,8 +1,8 @@
 -- Dead letters that match, newest first, with where their messages are.
 select d.id, d.group_name, d.attempts, d.error, d.failed_at, q.name, p.name, d.partition_id, d.seq,
        r.segment_id, (r.ordinal + d.seq - r.first_seq)::int
-from lockstep.dead_letters_where($1::bigint[], $2::text, $3::text, $4::text, $5::timestamptz, $6::timestamptz) d
-join lockstep.queue q on q.id = d.queue_id
-join lockstep.partition p on p.id = d.partition_id
+from lockstep.dead_letter_page($1::bigint[], $2::text, $3::text, $4::text, $5::timestamptz, $6::timestamptz, $7, $8) d
+cross join lateral (select q.name from lockstep.queue q where q.id = d.queue_id limit 1) q
+cross join lateral (select p.name from lockstep.partition p where p.id = d.partition_id limit 1) p
 cross join lateral lockstep.runs_between(d.partition_id, d.seq - 1, d.seq) r
-order by d.failed_at desc, d.id desc limit $7 offset $8
+order by d.failed_at desc, d.id desc
