@@ -196,13 +196,17 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     load_management: Annotated[bool, _help("Whether a server queues, and then refuses, requests while it is busy.")] = (
         True
     )
-    load_interval_seconds: Annotated[_Seconds, _help("How often a server looks at its load.")] = 1.0
+    load_interval_seconds: Annotated[_Seconds, _help("How often a server looks at its load.")] = 0.5
     load_wait_seconds_max: Annotated[
         _Seconds, _help("How long requests of a kind wait for their call, and for the process, when its load is 1.")
     ] = 2.0
     load_latency_seconds_max: Annotated[
         _Seconds, _help("How long even the fastest call of a kind takes when its load is 1.")
-    ] = 2.0
+    ] = 1.5
+    load_refuse_seconds: Annotated[
+        _Seconds,
+        _help("A request that has waited this long for its call is refused by a server that manages its load."),
+    ] = 5.0
     load_requests_max: Annotated[
         _Count, _help("How many requests of a kind wait for their call when its load is 1.")
     ] = 5_000

@@ -15,8 +15,9 @@ from lockstep.core.messages import Batch
 from lockstep.core.policy import QueueOptions
 from lockstep.core.records import Ack, PopRequest, Renewal, Subscription
 from lockstep.engine.engine import Engine
+from lockstep.engine.lane import Lane, Limits
 from lockstep.engine.load import Answer
-from lockstep.errors import QueueFull, Unavailable
+from lockstep.errors import LockTimeout, Overloaded, QueueFull, Unavailable
 from lockstep.storage.base import Store
 from lockstep.storage.postgres.store import PostgresStore
 from support.gate import Gate
@@ -487,3 +488,102 @@ async def test_a_partition_that_somebody_holds_holds_up_no_ack_of_another(databa
             assert not any([task.done() for task in waiting])
         assert [outcome.messages for [outcome] in await asyncio.gather(*waiting)] == [1] * 3
         assert engine.counts.calls["ack_leases" if whole else "ack"].retried_alone > 0
+
+
+class Stalled:
+    """A store whose pushes end when the test says so, and the time that it says it is."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
+        self.now = 100.0
+        self.calls: list[asyncio.Future[Any]] = []
+        monkeypatch.setattr("lockstep.engine.lane.time.monotonic", lambda: self.now)
+        monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: self.now)
+        limits = Limits.of(load({"call_messages_min": 1, **settings}, environ={}))
+        self.lane: Lane[int, list[int]] = Lane(
+            self.call, lambda found, start, stop: found[start:stop], calls_max=2, limits=limits, stalls=True
+        )
+        self.asked: list[asyncio.Task[list[int]]] = []
+
+    async def call(self, items: list[int], /, *, joined: bool) -> list[int]:  # noqa: ARG002
+        future = asyncio.get_running_loop().create_future()
+        self.calls.append(future)
+        await future
+        return items
+
+    async def ask(self, *numbers: int) -> None:
+        self.asked += [asyncio.create_task(self.lane.ask([number])) for number in numbers]
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+    async def end(self) -> list[int]:
+        while not all(asked.done() for asked in self.asked):
+            self.now += 1  # nobody has patience for so long
+            for call in self.calls:
+                if not call.done():
+                    call.set_result(None)
+            await asyncio.sleep(0)
+        return [number for answer in await asyncio.gather(*self.asked) for number in answer]
+
+
+async def test_calls_that_do_not_end_are_slow_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However few of them there are, and although nobody waits for a call: all who ask are in flight."""
+    stalled = Stalled(monkeypatch)
+    assert stalled.lane.crowd().fastest_seconds == 0
+    await stalled.ask(1, 2, 3)
+    assert len(stalled.calls) == 2
+    for seconds in (1, 2, 3):
+        stalled.now += 1
+        crowd = stalled.lane.crowd()
+        assert crowd.fastest_seconds == pytest.approx(seconds)
+    stalled.calls[0].set_result(None)
+    await stalled.ask(4)
+    assert stalled.lane.crowd().fastest_seconds == pytest.approx(3), "that is what it took"
+    stalled.now += 0.5
+    assert stalled.lane.crowd().fastest_seconds == pytest.approx(3), "and none has been faster since"
+    await stalled.end()
+    stalled.lane.crowd()
+    assert stalled.lane.crowd().fastest_seconds == 0
+
+
+async def test_lone_call_that_waits_for_what_somebody_holds_is_no_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    stalled = Stalled(monkeypatch)
+    await stalled.ask(1)
+    stalled.now += 10
+    assert stalled.lane.crowd().fastest_seconds == 0
+    assert await stalled.end() == [1]
+
+
+async def test_requests_that_have_waited_too_long_are_refused_and_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    stalled = Stalled(monkeypatch, call_requests_max=1, pool_connections_max=4)
+    await stalled.ask(1, 2)
+    stalled.now += 3
+    await stalled.ask(3)
+    stalled.now += 3
+    await stalled.ask(4)
+    assert len(stalled.calls) == 2
+    stalled.lane.refuse_waiting(3, lambda: Overloaded("busy"))
+    refused, waiting = stalled.asked[2:]
+    with pytest.raises(Overloaded):
+        await refused
+    assert not waiting.done()
+    stalled.asked.remove(refused)
+    assert await stalled.end() == [1, 2, 4]
+
+
+async def test_requests_that_wait_to_be_tried_alone_are_refused_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    stalled = Stalled(monkeypatch, pool_connections_max=2, call_messages_min=1_000)
+    await stalled.ask(1)
+    await stalled.ask(2, 3, 4)
+    stalled.calls[0].set_result(None)
+    await stalled.ask()
+    stalled.calls[1].set_exception(LockTimeout())
+    await stalled.ask()
+    assert len(stalled.calls) == 3, "one is tried alone"
+    stalled.now += 6
+    assert stalled.lane.crowd().oldest_seconds == pytest.approx(6)
+    stalled.lane.refuse_waiting(5, lambda: Overloaded("busy"))
+    stalled.calls[2].set_result(None)
+    answers = await asyncio.gather(*stalled.asked, return_exceptions=True)
+    assert answers[:2] == [[1], [2]]
+    assert [type(answer) for answer in answers[2:]] == [Overloaded, Overloaded]
+    assert len(stalled.calls) == 3

@@ -78,8 +78,8 @@ async def test_queued_push_may_return_at_once_and_is_found_by_its_id(store: Stor
         operation_id = result.operation.operation_id
         assert result.operation.reason == "system_busy"
         assert [(r.status, r.operation_id, r.message_id, r.transaction_id) for r in result] == [
-            ("queued", operation_id, "", "x"),
-            ("queued", operation_id, "", ""),
+            ("deferred", operation_id, "", "x"),
+            ("deferred", operation_id, "", ""),
         ]
         info = await engine.operation(operation_id, wait_seconds=30)
         assert info.status == "done"

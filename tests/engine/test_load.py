@@ -40,7 +40,11 @@ POP = Thresholds(0.95, 0, leave_ratio=0.8, stay_seconds=2)
         (QUEUE, 60, Situation(load=0.9, depth=0.99), QUEUE),
         (QUEUE, 0, Situation(load=0.9, depth=1.0), REJECT),
         (REJECT, 60, Situation(load=0.9, depth=0.8), REJECT),
-        (REJECT, 0, Situation(load=0.9, depth=0.79), QUEUE),
+        (REJECT, 60, Situation(load=0.9, depth=0.79), QUEUE),
+        # What empties fast is refused for a while, so that the answer does not flap; unless it would run dry.
+        (REJECT, 1.9, Situation(load=0.9, depth=0.79), REJECT),
+        (REJECT, 1.9, Situation(load=0.9, depth=0.21), REJECT),
+        (REJECT, 0, Situation(load=0.9, depth=0.19), QUEUE),
         (REJECT, 60, Situation(load=0.0, depth=0.79), EXECUTE),
         # A process that is short of time itself does not queue, unless what it has queued is not applied yet.
         (EXECUTE, 60, Situation(load=0.7, late=True), SHED),
@@ -196,6 +200,59 @@ def test_push_is_queued_while_it_is_busy_and_executed_again_after_a_rest(caplog:
         ("push", "queue", "execute"),
         ("push", "execute", "queue"),
     ]
+
+
+def test_changes_at_a_limit_are_summed_up_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """The operation queue fills and empties several times a second."""
+    room = Room()
+    caplog.set_level(logging.INFO, logger="lockstep.engine.load")
+    room.crowd = Crowd(oldest_seconds=2)
+    for _ in range(80):
+        room.now += 0.1
+        room.load.sample(StoreCounts())
+        for depth in (10, 0):
+            room.load.begin_count()
+            room.load.note_counts(OperationCounts(pending=[OperationDepth(kind="push", operations=depth)]))
+            room.load._decide("push")
+    state = room.load.states["push"]
+    logged = [record for record in caplog.records if record.kind == "push"]  # type: ignore[attr-defined]
+    assert state.changes > 100
+    assert 2 <= len(logged) <= 5, "one in two seconds"
+    assert sum(record.changes for record in logged) > 50  # type: ignore[attr-defined]
+
+
+def test_log_says_in_the_end_what_the_answer_is(caplog: pytest.LogCaptureFixture) -> None:
+    room = Room(load_stay_seconds=2)
+    caplog.set_level(logging.INFO, logger="lockstep.engine.load")
+    room.load.note_crowd("push")
+    room.now += 0.5
+    room.sample(waited=3, after=0.2)
+    assert room.load.push is QUEUE
+    for _ in range(10):
+        room.sample(after=1)
+    answers = [r.answer for r in caplog.records if r.kind == "push"]  # type: ignore[attr-defined]
+    assert (answers[0], answers[-1]) == ("shed", "execute")
+
+
+def test_store_that_does_not_take_what_is_to_be_queued_is_no_place_for_more() -> None:
+    room = Room()
+    assert room.sample(waited=2) is QUEUE
+    assert not room.load.executes_push()
+    room.load.queueing_seconds = lambda _: 1.5
+    with pytest.raises(Overloaded):
+        room.load.executes_push()
+    assert not room.load.has_room("ack")
+
+
+def test_what_has_waited_too_long_is_refused_by_a_server_that_manages_its_load() -> None:
+    room = Room(load_refuse_seconds=3)
+    refused: list[tuple[str, float]] = []
+    room.load.refuse_waiting = lambda kind, seconds, _: refused.append((kind, seconds))
+    room.sample(looks=1)
+    assert refused == [("push", 3), ("ack", 3), ("pop", 3)]
+    room.load.managed = False
+    room.sample(looks=1)
+    assert len(refused) == 3
 
 
 def test_pops_are_refused_no_longer_than_the_server_is_busy() -> None:
@@ -388,10 +445,10 @@ def test_a_few_turns_that_are_very_long_are_no_load() -> None:
 def test_waits_that_grow_over_seconds_are_an_overload() -> None:
     room = Room()
     for waited in (0.5, 1.0, 1.3):
-        assert room.take_turns(1, each=0.05, waited=waited) == {(EXECUTE, EXECUTE)}
-    room.take_turns(2, each=0.05, waited=1.7)
+        assert room.take_turns(1, each=0.02, waited=waited) == {(EXECUTE, EXECUTE)}
+    room.take_turns(2, each=0.02, waited=1.7)
     assert (room.load.push, room.load.pop) == (QUEUE, EXECUTE)
-    room.take_turns(2.2, each=0.05, waited=3.0)
+    room.take_turns(2.2, each=0.02, waited=3.0)
     assert (room.load.push, room.load.pop) == (QUEUE, REJECT)
 
 

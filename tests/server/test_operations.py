@@ -58,7 +58,7 @@ def test_client_that_says_so_is_told_that_its_push_is_queued(busy: Http, headers
     assert answer.status == 202
     told = answer.json()
     assert told.keys() == {"status", "operationId", "queuePosition", "estimatedWait", "reason"}
-    assert (told["status"], told["reason"], told["queuePosition"]) == ("queued", "system_busy", 1)
+    assert (told["status"], told["reason"], told["queuePosition"]) == ("deferred", "system_busy", 1)
 
 
 def test_operation_tells_what_became_of_its_items_in_their_order(busy: Http) -> None:

@@ -265,7 +265,9 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     """What became of one pushed message."""
 
     index: int
-    status: Literal["queued", "duplicate", "scheduled", "buffered"]
+    status: Literal["queued", "duplicate", "scheduled", "buffered", "deferred"]
+    """`queued`: stored, in its queue. `deferred`: a busy server has accepted the push as an operation, and applies it
+    later. `buffered`: a server has it on its disk, until the database is there."""
     queue: str
     partition: str
     partition_id: int
@@ -462,7 +464,7 @@ class PushResult(Sequence[Receipt]):
     def _receipt(self, index: int, batch_index: int, position: int) -> Receipt:
         if self.operation is not None:
             batch = self.batches[batch_index]
-            return _unplaced_receipt(index, batch, position, "queued", self.operation.operation_id)
+            return _unplaced_receipt(index, batch, position, "deferred", self.operation.operation_id)
         if self._recent is None or self._recent[0] != batch_index:
             placement = self.placements[batch_index]
             self._recent = (batch_index, placement, sorted(placement.duplicates or ()))
@@ -498,7 +500,7 @@ class PushResult(Sequence[Receipt]):
 
 
 def _unplaced_receipt(
-    index: int, batch: Batch, position: int, status: Literal["queued", "buffered"], operation_id: str | None = None
+    index: int, batch: Batch, position: int, status: Literal["deferred", "buffered"], operation_id: str | None = None
 ) -> Receipt:
     return Receipt(
         index=index,

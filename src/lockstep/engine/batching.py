@@ -126,6 +126,7 @@ class Batching:
             limits=limits,
             size=_payload_bytes,
             crowded=partial(crowded, "push"),
+            stalls=True,
             alone=self._only_pushes,
         )
         # What waits for its time is a transaction of several steps, which other pushes need not pay for.
@@ -147,6 +148,7 @@ class Batching:
             calls_max=ack_calls_max,
             limits=joined,
             crowded=partial(crowded, "ack"),
+            stalls=True,
         )
         self._ack: Lane[Ack, list[AckOutcome]] = Lane(
             self._call_ack,
@@ -154,6 +156,7 @@ class Batching:
             calls_max=ack_calls_max,
             limits=joined,
             crowded=partial(crowded, "ack"),
+            stalls=True,
         )
         self._renew: Lane[Renewal, list[Renewed]] = Lane(
             _plainly(store.renew), _part_of_list, calls_max=ack_calls_max, limits=joined
@@ -256,6 +259,20 @@ class Batching:
     def queueing(self, coming: int = 0) -> int:
         """How many messages of pushes wait to be queued, with so many requests that come."""
         return self._queue_push.expected_messages(coming)
+
+    def queueing_seconds(self, kind: LoadKind) -> float:
+        """For how long the store has not taken what waits to be queued."""
+        return 0.0 if kind == "pop" else (self._queue_push if kind == "push" else self._queue_ack).stalled_seconds()
+
+    def refuse_waiting(self, kind: LoadKind, seconds: float, refusal: Callable[[], Exception]) -> None:
+        """Refuse the requests of a kind that have waited this long for their call, or for being queued."""
+        lanes: dict[LoadKind, tuple[Lane[Any, Any], ...]] = {
+            "push": (self._push, self._schedule, self._queue_push),
+            "ack": (self._ack, self._ack_leases, self._renew, self._queue_ack),
+            "pop": (self._pop,),
+        }
+        for lane in lanes[kind]:
+            lane.refuse_waiting(seconds, refusal)
 
     async def queue(self, operation: NewOperation) -> str:
         """Queue a request; returns the id of the operation."""

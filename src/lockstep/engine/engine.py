@@ -117,6 +117,8 @@ class Engine:
             clock=time.monotonic,
             queueing=self._batching.queueing,
             has_time=self._batching.has_time,
+            queueing_seconds=self._batching.queueing_seconds,
+            refuse_waiting=self._batching.refuse_waiting,
         )
         self._balancing = Balancing(store, config)
         self._waiting = Waiting(store, self._batching.pop, config)

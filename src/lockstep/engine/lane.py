@@ -59,7 +59,7 @@ class Crowd:
     oldest_seconds: float = 0.0
     """How long the first of them has waited."""
     fastest_seconds: float = 0.0
-    """What the fastest call took; 0 if none has ended."""
+    """What the fastest call took; while several are in flight and none ends, at least how long that is so already."""
 
     def __or__(self, other: Crowd) -> Crowd:
         """Both as one kind: the slower of the two counts."""
@@ -148,6 +148,7 @@ class Lane(Generic[Item, Answer]):
         size: Callable[[Sequence[Item]], int] | None = None,
         abandoned: Callable[[Answer], None] | None = None,
         crowded: Callable[[], None] | None = None,
+        stalls: bool = False,
         alone: Callable[[], bool] = lambda: False,
     ) -> None:
         self._call = call
@@ -159,6 +160,8 @@ class Lane(Generic[Item, Answer]):
         self._limits = limits
         self._abandoned = abandoned
         self._crowded = crowded
+        self._stalls = stalls
+        """Whether that no call ends is a load."""
         self._alone = alone
         """Whether there are no requests of other kinds, and have not been for a while."""
         self._waiting: deque[_Asked[Item, Answer]] = deque()
@@ -169,6 +172,8 @@ class Lane(Generic[Item, Answer]):
         self._messages_each = 1.0
         """Of one request, of late."""
         self._fastest_seconds = 0.0
+        self._fastest_before = 0.0
+        self._ended_at = 0.0
         self._done_messages = 0
         self._messages_per_second = 0.0
         """The most that were done of late, with everything that takes time beside the calls."""
@@ -178,6 +183,8 @@ class Lane(Generic[Item, Answer]):
         self._calls: dict[asyncio.Task[None], list[_Asked[Item, Answer]]] = {}
         self._busy: set[Hashable] = set()
         """What of `apart` is in flight."""
+        self._alone_next: dict[int, _Asked[Item, Answer]] = {}
+        """Requests, by identity, whose joined call failed, and which wait for their turn to be tried alone."""
         self._in_flight: dict[object, float] = {}
         """When each call was begun, the youngest last; also those that run in the task of the one who asked."""
         self._patience: asyncio.TimerHandle | None = None
@@ -238,12 +245,40 @@ class Lane(Generic[Item, Answer]):
     def crowd(self) -> Crowd:
         """Who waits now, and how calls went since this was last asked."""
         now = time.monotonic()
-        fastest, self._fastest_seconds = self._fastest_seconds, 0.0
-        oldest = now - self._waiting[0].at if self._waiting else 0.0
+        fastest = self._take_fastest()
+        waiting = [*self._alone_next.values(), *self._waiting]
+        oldest = now - min(waiting[0].at, waiting[-1].at) if waiting else 0.0
         if now - self._looked_at >= _LOOK_SECONDS_MIN:
             self._learn_rate(now - self._looked_at)
             self._looked_at = now
-        return Crowd(len(self._waiting), self._waiting_bytes, oldest, fastest)
+        return Crowd(len(waiting), self._waiting_bytes, oldest, fastest)
+
+    def _take_fastest(self) -> float:
+        """What the fastest call took since the last look. A store that stalls ends no calls: then it is what it was
+        before, or how long the youngest of the calls in flight waits already. One alone may wait for what somebody
+        holds, and says nothing."""
+        fastest, self._fastest_seconds = self._fastest_seconds, 0.0
+        if self._stalls and not fastest and len(self._in_flight) > 1:
+            fastest = max(self._fastest_before, self.stalled_seconds())
+        self._fastest_before = fastest
+        return fastest
+
+    def stalled_seconds(self) -> float:
+        """For how long no call has ended nor begun, while there are some."""
+        if not self._in_flight:
+            return 0.0
+        since = max(next(reversed(self._in_flight.values())), self._ended_at)
+        return asyncio.get_running_loop().time() - since
+
+    def refuse_waiting(self, seconds: float, refusal: Callable[[], Exception]) -> None:
+        """Refuse the requests that have waited this long for their call: the store has done nothing of them."""
+        late = time.monotonic() - seconds
+        refused = [asked for asked in self._alone_next.values() if asked.at <= late]
+        while self._waiting and (self._waiting[0].answer.done() or self._waiting[0].at <= late):
+            refused.append(self._take())
+        for asked in refused:
+            if not asked.answer.done():
+                asked.answer.set_exception(refusal())
 
     def _learn_rate(self, seconds: float) -> None:
         """How many messages are too many: what takes longer than requests may wait, at the rate of late."""
@@ -396,10 +431,14 @@ class Lane(Generic[Item, Answer]):
     async def _run_each(self, gathered: list[_Asked[Item, Answer]]) -> None:
         """Each for itself, several at a time, because some may have to wait long."""
         free = asyncio.Semaphore(self._limits.calls_late_max)
-        await asyncio.gather(*[self._run_alone(asked, free) for asked in gathered if not asked.answer.done()])
+        self._alone_next |= {id(asked): asked for asked in gathered}
+        await asyncio.gather(*[self._run_alone(asked, free) for asked in gathered])
 
     async def _run_alone(self, asked: _Asked[Item, Answer], free: asyncio.Semaphore) -> None:
         async with free:
+            del self._alone_next[id(asked)]
+            if asked.answer.done():  # nobody waits for it any more
+                return
             self.counts.retried_alone += 1
             self._count(1, len(asked.items))
             try:
@@ -426,7 +465,8 @@ class Lane(Generic[Item, Answer]):
     def _time(self, began: float, messages: int) -> None:
         """A call has ended well: how long the fastest one takes says more than how long those take that had to wait
         for somebody else."""
-        seconds = asyncio.get_running_loop().time() - began
+        self._ended_at = asyncio.get_running_loop().time()
+        seconds = self._ended_at - began
         if seconds < self._fastest_seconds or self._fastest_seconds == 0.0:
             self._fastest_seconds = seconds
         # One that was held up must not make all the others seem slow. If they are, that is learnt in a few more.

@@ -11,7 +11,7 @@ queued meanwhile is applied. What helps then depends on what there is too little
   are. Pops cannot be queued, and are refused.
 * This process itself is short of time: to queue a request and apply it later takes it more time than to execute it at
   once. So it *sheds*: it executes as many pushes as it can at a time and refuses the rest before it has read them.
-Load is looked at once a second, and whenever the process is late. Only what lasts is load: a server that does all it
+Load is looked at twice a second, and whenever the process is late. Only what lasts is load: a server that does all it
 can has long turns, requests that meet wait for each other, and neither is helped by refusing anybody. So a load counts
 if it was there at two looks in a row, and being late if it was at all of the last probes. A sudden crowd, or a full
 operation queue, is known at once: the requests themselves tell of it. See docs/decisions/0019.
@@ -25,6 +25,8 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
+from math import inf
 from typing import Literal
 
 from lockstep.config import Config
@@ -95,11 +97,18 @@ def decide(now: Answer, seconds: float, situation: Situation, thresholds: Thresh
         return Answer.EXECUTE
     if thresholds.depth_max == 0:
         return Answer.REJECT
-    full = thresholds.leave_ratio if now is Answer.REJECT else 1.0
-    if situation.depth >= full:
+    if _is_full(now, seconds, situation.depth, thresholds):
         return Answer.REJECT
     # What was queued is applied before anything is executed that might have to stand behind it.
     return Answer.SHED if thresholds.sheds and situation.late and not situation.draining else Answer.QUEUE
+
+
+def _is_full(now: Answer, seconds: float, depth: float, thresholds: Thresholds) -> bool:
+    """Whether no more may be queued. A queue that was full counts as full for a while, even if it empties fast, so that
+    the answer does not flap; but not until there is nothing left to apply."""
+    if now is not Answer.REJECT:
+        return depth >= 1.0
+    return depth >= thresholds.leave_ratio or (seconds < thresholds.stay_seconds and depth > 1 - thresholds.leave_ratio)
 
 
 def _is_busy(now: Answer, seconds: float, situation: Situation, thresholds: Thresholds) -> bool:
@@ -149,6 +158,10 @@ class LoadState:
     queued: int = 0
     rejected: int = 0
     changes: int = 0
+    logged: Answer = Answer.EXECUTE
+    """What the log says last, when it said so, and what had changed by then."""
+    logged_at: float = -inf
+    logged_changes: int = 0
 
 
 @dataclass(slots=True)
@@ -163,6 +176,10 @@ class Load:
     """How many messages of pushes wait to be queued, with so many pushes that are still coming."""
     has_time: Callable[[int], bool] = lambda _: True
     """Whether few enough pushes wait to be executed for one more, with so many that are still coming."""
+    queueing_seconds: Callable[[Literal["push", "ack"]], float] = lambda _: 0.0
+    """For how long the store has taken nothing of what waits to be queued."""
+    refuse_waiting: Callable[[LoadKind, float, Callable[[], Exception]], None] = lambda *_: None
+    """Refuse what has waited so long for its call."""
     push: Answer = Answer.EXECUTE
     """The hot path looks at these three, and at nothing else."""
     ack: Answer = Answer.EXECUTE
@@ -210,6 +227,9 @@ class Load:
             self._seen[kind] = seen
             self._decide(kind)
             self._rejected[kind] = self.states[kind].rejected
+            if self.managed:
+                self.refuse_waiting(kind, self.config.load_refuse_seconds, partial(self.refusal, kind))
+                self._log(kind, self.clock())
 
     def begin_count(self) -> None:
         """The store is about to be asked what waits."""
@@ -261,7 +281,11 @@ class Load:
         """Whether a busy server executes one more now, in place of queueing it. Raises Overloaded if neither."""
         if self.push is Answer.SHED and self.has_time(coming):
             return True
-        if self.push is Answer.QUEUE and self.queueing(coming) < self.config.load_busy_messages_max:
+        if (
+            self.push is Answer.QUEUE
+            and self.queueing(coming) < self.config.load_busy_messages_max
+            and self.has_room("push")
+        ):
             return False
         raise self.refusal("push")
 
@@ -272,8 +296,8 @@ class Load:
             self.coming += 1
 
     def has_room(self, kind: Literal["push", "ack"]) -> bool:
-        """Whether one more may be queued."""
-        return self._depth(kind) < 1.0
+        """Whether one more may be queued, and the store takes it: one that stalls would keep the producer waiting."""
+        return self._depth(kind) < 1.0 and self.queueing_seconds(kind) < self.config.load_latency_seconds_max
 
     def wait_seconds(self, position: int) -> float:
         """How long an operation at this place is likely to wait."""
@@ -335,19 +359,29 @@ class Load:
 
     def _change(self, kind: LoadKind, answer: Answer, now: float) -> None:
         state = self.states[kind]
-        fields = {
-            "action": "load_changed",
-            "kind": kind,
-            "answer": answer.value,
-            "before": state.answer.value,
-            "load": round(state.load, 3),
-            "depth": state.depth,
-        }
-        level = logging.INFO if answer is Answer.EXECUTE else logging.WARNING
-        logger.log(level, "load_changed", extra=fields)
         state.answer, state.since = answer, now
         state.changes += 1
         setattr(self, kind, answer)
+        self._log(kind, now)
+
+    def _log(self, kind: LoadKind, now: float) -> None:
+        """Say what the answer is now, and how often it has changed since that was last said: not more often than a
+        busy kind stays so, because at a limit it may go to and fro."""
+        state = self.states[kind]
+        if state.answer is state.logged or now - state.logged_at < self._thresholds["push"].stay_seconds:
+            return
+        fields = {
+            "action": "load_changed",
+            "kind": kind,
+            "answer": state.answer.value,
+            "before": state.logged.value,
+            "changes": state.changes - state.logged_changes,
+            "load": round(state.load, 3),
+            "depth": state.depth,
+        }
+        level = logging.INFO if state.answer is Answer.EXECUTE else logging.WARNING
+        logger.log(level, "load_changed", extra=fields)
+        state.logged, state.logged_at, state.logged_changes = state.answer, now, state.changes
 
 
 class Lateness:

@@ -64,7 +64,7 @@ async def test_receipts_of_many_are_in_their_order(busy: AsyncClient) -> None:
 async def test_push_may_return_with_the_id_of_the_operation(busy: AsyncClient) -> None:
     receipt = await busy.push("q", 1, transaction_id="x", queued="return")
     assert receipt.operation_id is not None
-    assert (receipt.status, receipt.seq, receipt.message_id, receipt.transaction_id) == ("queued", 0, "", "x")
+    assert (receipt.status, receipt.seq, receipt.message_id, receipt.transaction_id) == ("deferred", 0, "", "x")
     info = await busy.operation(receipt.operation_id, wait_seconds=30)
     assert info.status == "done"
     assert info.outcome is not None

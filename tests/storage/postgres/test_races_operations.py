@@ -14,7 +14,6 @@ from lockstep.core.applying import ApplyLimits
 from lockstep.core.messages import Batch, NewSchedule
 from lockstep.core.operations import NewOperation
 from lockstep.errors import EncryptionUnavailable, OperationPending, Overloaded
-from lockstep.storage.postgres.cache import NameCache
 from lockstep.storage.postgres.pushing import Encryption
 from lockstep.storage.postgres.store import PostgresStore
 from support.builders import batch, configure, numbers, pop_all, push_n
@@ -206,7 +205,7 @@ async def test_operation_for_a_queue_that_was_deleted_elsewhere_creates_it_anew(
 
 async def test_operation_may_have_more_partitions_than_are_remembered(stage: Stage) -> None:
     actor = await stage.actor()
-    actor.store.names = NameCache(1)
+    actor.store.names._partitions_max = 1
     pushed = [batch(queue, partition=partition) for queue in "ab" for partition in "xy"]
     [operation_id] = await actor.store.queue_operations([NewOperation(pushed)])
     await apply(actor)

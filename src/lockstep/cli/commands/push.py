@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from itertools import count
 from typing import Any, cast
@@ -215,14 +215,18 @@ class Count:
 
     pushed: int = 0
     duplicates: int = 0
+    deferred: int = 0
+    """Of those that were pushed: a busy server applies them later."""
 
     def plus(self, receipts: Sequence[Receipt]) -> Count:
         duplicates = sum(receipt.status == "duplicate" for receipt in receipts)
-        return replace(self, pushed=self.pushed + len(receipts) - duplicates, duplicates=self.duplicates + duplicates)
+        deferred = sum(receipt.status == "deferred" for receipt in receipts)
+        return Count(self.pushed + len(receipts) - duplicates, self.duplicates + duplicates, self.deferred + deferred)
 
     def __str__(self) -> str:
+        later = f" ({self.deferred} of them deferred)" if self.deferred else ""
         more = f", {self.duplicates} more were there already" if self.duplicates else ""
-        return f"{counted(self.pushed, 'message')} pushed{more}"
+        return f"{counted(self.pushed, 'message')} pushed{later}{more}"
 
 
 def _push_lines(client: Client, batches: Iterable[list[NewMessage]], output: Output) -> None:
@@ -241,4 +245,5 @@ def _push_lines(client: Client, batches: Iterable[list[NewMessage]], output: Out
             end_with(error, FAILED)  # the code of an input that is not valid says that nothing was changed
         raise
     if output.format != "ndjson":
-        output.done(str(counted), pushed=counted.pushed, duplicates=counted.duplicates)
+        deferred = {"deferred": counted.deferred} if counted.deferred else {}
+        output.done(str(counted), pushed=counted.pushed, duplicates=counted.duplicates, **deferred)

@@ -174,7 +174,7 @@ def queued_receipts(items: list[PushItem], operation_id: str) -> list[Receipt]:
     return [
         Receipt(
             index=index,
-            status="queued",
+            status="deferred",
             queue=item.queue,
             partition=item.partition,
             partition_id=0,

@@ -16,7 +16,8 @@ from lockstep.core.wire.times import timestamp, timestamp_or_none
 class QueuedAnswer(Struct, rename="camel"):
     """A push that was accepted, and is applied a little later, in order."""
 
-    status: Literal["queued"]
+    status: Literal["deferred"]
+    """Not `queued`, which says that a message is stored."""
     operation_id: str
     queue_position: int
     """Its place among those that wait, about."""
@@ -122,7 +123,7 @@ class OperationStatsAnswer(Struct, rename="camel", kw_only=True):
 
 
 def queued_answer(queued: QueuedPush) -> QueuedAnswer:
-    return QueuedAnswer("queued", queued.operation_id, queued.position, queued.estimated_wait_seconds, queued.reason)
+    return QueuedAnswer("deferred", queued.operation_id, queued.position, queued.estimated_wait_seconds, queued.reason)
 
 
 def operation_answer(info: OperationInfo) -> OperationAnswer:
@@ -150,7 +151,7 @@ def operation_answer(info: OperationInfo) -> OperationAnswer:
 
 
 def _receipt(receipt: Receipt) -> OperationReceipt:
-    assert receipt.status != "buffered"
+    assert receipt.status in ("queued", "duplicate", "scheduled"), "it was applied"
     return OperationReceipt(
         index=receipt.index,
         status=receipt.status,
