@@ -1,11 +1,11 @@
-"""Names in requests: which are known, in which spellings, and what is said of any other.
+"""The names of query parameters and body fields: their spellings, and the error for a name that does not exist.
 
 Every name may be written in camelCase and in snake_case. Names that Queen's clients send and Lockstep has no use for
-are accepted. Anything else is refused with the nearest name, because a client that is told nothing believes that the
-server does what it asks.
+are accepted. Any other name is an error that suggests the nearest name: a server that ignores a misspelled option
+answers 200 and does something else than the client asked for.
 
-All of it is made from the types of the requests. The types of the busy routes refuse unknown fields themselves, which
-costs nothing, so that a body is looked into only if they refuse it.
+The types of the requests are the table of names. The types of the busy routes forbid unknown fields in msgspec, which
+costs nothing. Only a body that msgspec refuses is parsed again with its names translated.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ QUEEN_NAMES: dict[str, frozenset[str]] = {
     "PopQuery": frozenset({"conflation", "frames"}),
     "PushItem": frozenset({"producerSub"}),
 }
-"""By the type of the request: what Queen's clients send, and Lockstep does not use.
+"""By request type: the names that Queen's clients send and Lockstep does not use.
 
 The public client `queen-mq` 2.6 was seen to send `conflation` and `frames` when every method of its Queen, builders,
 streams and admin was called (tests/e2e/test_queen_client.py uses the same client). The protocol names `producerSub` as
@@ -96,7 +96,7 @@ def _same(one: object, other: object) -> bool:
 
 
 def unknown(name: str, known: Iterable[str], *, what: str, where: str = "") -> UnknownName:
-    """What is said of a name that nobody knows."""
+    """The error for a name that does not exist."""
     names, shown = list(known), name[:64]
     text = f"there is no {what} {shown!r}{where}"
     nearest = nearest_of(name, names)
