@@ -24,6 +24,7 @@ from lockstep.core.names import QUEUE_MODE
 from lockstep.core.policy import QueueOptions
 from lockstep.core.records import (
     Ack,
+    Awaited,
     DeadLetterFilter,
     MessageFilter,
     PendingRequest,
@@ -312,6 +313,14 @@ async def question_whether_something_is_pending(actor: Actor) -> Call:
     return lambda: actor.store.has_pending(requests)
 
 
+async def question_when_something_is_due(actor: Actor) -> Call:
+    await take_what_is_due(actor)
+    groups = (READY, BUSY, IN_FLIGHT)
+    awaited = [Awaited(queue, group) for group in groups for queue in ("q",)]
+    awaited += [Awaited("q", group, "p32") for group in groups]
+    return lambda: actor.store.due_in(awaited, within=2.0)
+
+
 async def transaction_of_ack_and_push(actor: Actor) -> Call:
     popped = await pop(actor.store, "q", group=READY, partitions=10, batch=100)
     return lambda: actor.store.transaction([Ack(lease_id=popped.lease_id)], lanes())
@@ -500,6 +509,7 @@ SCENARIOS = [
     Scenario("ack-messages", ack_by_message, 1500),
     Scenario("renew", renewal, 350),
     Scenario("has-pending", question_whether_something_is_pending, 60),
+    Scenario("due-in", question_when_something_is_due, 150),
     Scenario("transaction", transaction_of_ack_and_push, 800),
     Scenario("shared-pop", lease_of_ten_partitions, 1400),
     Scenario("shared-pop-in-flight", lease_where_all_is_in_flight, 80),
