@@ -221,8 +221,7 @@ declare
     _firsts bigint[];
     _lasts bigint[];
 begin
-    delete from lockstep.run r using unnest(_partition_ids, _from) t (partition_id, first_seq)
-    where r.partition_id = t.partition_id and r.first_seq = t.first_seq;
+    -- Before the others are deleted: to look backwards for a run would go over all that this transaction has deleted.
     update lockstep.run r set last_seq = t.first_seq - 1
     from unnest(_partition_ids, _from) t (partition_id, first_seq)
     cross join lateral (
@@ -230,6 +229,8 @@ begin
         order by b.first_seq desc limit 1
     ) b
     where r.partition_id = t.partition_id and r.first_seq = b.first_seq and r.last_seq >= t.first_seq;
+    delete from lockstep.run r using unnest(_partition_ids, _from) t (partition_id, first_seq)
+    where r.partition_id = t.partition_id and r.first_seq = t.first_seq;
     with gone as (
         -- By their places in the table: as a join it may be planned to begin with all removed runs of all queues.
         delete from lockstep.run r where r.ctid = any (array(
