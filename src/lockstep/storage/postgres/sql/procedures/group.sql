@@ -97,7 +97,7 @@ begin
             offset 0
         ) b
         where q.id = _queue_id
-          and not exists (select 1 from lockstep.cursor c where c.partition_id = t.id and c.group_id = g.id)
+          and (select true from lockstep.cursor c where c.partition_id = t.id and c.group_id = g.id) is null
         order by t.id, g.id
         on conflict do nothing
         returning group_id, partition_id, acked
@@ -211,6 +211,16 @@ begin
     end if;
 end $$;
 
+-- The next partitions of a queue in the order of their ids. Where a queue seems to have one partition, it costs the planner less
+-- to sort all of them by id than to read the index by id; hence the settings.
+create or replace function lockstep.next_partitions(_queue_id int, _after bigint, _partitions int) returns bigint[]
+language plpgsql stable set enable_sort = off set enable_incremental_sort = off as $$
+begin
+    return array(
+        select p.id from lockstep.partition p where p.queue_id between _queue_id and _queue_id and p.id > _after
+        order by p.queue_id, p.id limit _partitions);
+end $$;
+
 -- Makes some of the cursors that a group lacks: at most _partitions, first where there is something, while nothing is due for
 -- it; with _partition_id that one first. What somebody holds is left for later. _due: there is something for a pop. _more: the next
 -- slice goes on at once; without it, and without _placed, somebody's transaction is in the way.
@@ -246,14 +256,12 @@ begin
         _made := _made + lockstep.place(_group.queue_id, _group_id, _locked);
         _partitions := _partitions - coalesce(cardinality(_locked), 0);
     end if;
-    _ids := array(
-        -- By a range, and not by one value: so that the index on both is used, and not the whole of the one by id.
-        select p.id from lockstep.partition p where p.queue_id between _group.queue_id and _group.queue_id and p.id > _group.placed_upto
-        order by p.queue_id, p.id limit greatest(_partitions, 1));
+    _ids := lockstep.next_partitions(_group.queue_id, _group.placed_upto, greatest(_partitions, 1));
     if _ids <> '{}' then
         _missing := array(
+            -- A look-up per row: as an anti-join it may read all cursors of the group.
             select t.id from unnest(_ids) t (id)
-            where not exists (select 1 from lockstep.cursor c where c.partition_id = t.id and c.group_id = _group_id));
+            where (select true from lockstep.cursor c where c.partition_id = t.id and c.group_id = _group_id) is null);
         _locked := array(select p.id from lockstep.partition p where p.id = any (_missing) order by p.id for no key update skip locked);
         _made := _made + lockstep.place(_group.queue_id, _group_id, _locked);
         if cardinality(_locked) < cardinality(_missing) then
@@ -300,7 +308,7 @@ begin
         _looked := _looked + 1;
         _found := _found || array(
             select distinct t.id from unnest(_segment.partition_ids) t (id)
-            where not exists (select 1 from lockstep.cursor c where c.partition_id = t.id and c.group_id = _group.id)
+            where (select true from lockstep.cursor c where c.partition_id = t.id and c.group_id = _group.id) is null
             limit _partitions - cardinality(_found));
         exit when cardinality(_found) >= _partitions;
     end loop;
@@ -426,9 +434,7 @@ begin
     if not found then
         raise exception 'the group is gone' using errcode = 'LS001';
     end if;
-    _ids := array(
-        select p.id from lockstep.partition p where p.queue_id between _queue.id and _queue.id and p.id > _after
-        order by p.queue_id, p.id limit _partitions);
+    _ids := lockstep.next_partitions(_queue.id, _after, _partitions);
     _busy := array(
         select t.id from unnest(_ids) t (id)
         where exists (
@@ -490,9 +496,7 @@ begin
     if _dead.removed_upto = 0 then
         _dead.final := pg_snapshot_xmin(pg_current_snapshot()) > _dead.deleted_by;
     end if;
-    _ids := array(
-        select p.id from lockstep.partition p where p.queue_id between _dead.queue_id and _dead.queue_id and p.id > _dead.removed_upto
-        order by p.queue_id, p.id limit _partitions);
+    _ids := lockstep.next_partitions(_dead.queue_id, _dead.removed_upto, _partitions);
     delete from lockstep.cursor c where c.ctid = any (array(
         select o.ctid from lockstep.cursor o where o.partition_id = any (_ids) and o.group_id = _group_id for update skip locked));
     get diagnostics _removed = row_count;
