@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from lockstep.config import Config
+from lockstep.core.maintenance import Place, Pruned
 from lockstep.engine.maintenance.duty import DutyReport, Walk
 from lockstep.storage.base import Store
+
+_REST = 3.0
+"""How long the duty rests after a slice, in times of the slice: pushes and pops keep most of their throughput."""
+_REST_SECONDS_MAX = 1.0
 
 
 class Groups:
@@ -16,5 +23,13 @@ class Groups:
         self._walk = Walk(config.duty_pass_seconds_max)
 
     async def run_once(self) -> DutyReport:
-        batches = await self._walk.go(lambda place: self._store.prune_groups(after=place))
+        batches = await self._walk.go(self._slice)
         return DutyReport({"cursors": sum(batch.partitions for batch in batches)}, more=not self._walk.ended)
+
+    async def _slice(self, place: Place | None) -> Pruned:
+        time = asyncio.get_running_loop().time
+        began = time()
+        done = await self._store.prune_groups(after=place)
+        if done.next is not None:
+            await asyncio.sleep(min(_REST * (time() - began), _REST_SECONDS_MAX))
+        return done

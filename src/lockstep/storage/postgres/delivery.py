@@ -243,7 +243,7 @@ class Delivery(Forwarding, Placing):
             if partition_id is None:
                 return []
         if request.group in names.unplaced:
-            await self._place(names, request.group, partition_id)
+            await self._place_for_pop(names, request.group, partition_id)
         return [_Claim(index, queue, names.id, group_id, partition_id, request.group in names.shared)]
 
     async def _find_or_create_group(self, names: QueueNames, request: PopRequest) -> int:
@@ -265,8 +265,8 @@ class Delivery(Forwarding, Placing):
                 self.now(),
             )
             group_id = names.put_group(request.group, *rows[0])
-            if request.group in names.unplaced:
-                await self._place(names, request.group, seconds=self.slices_seconds_max)
+            if request.group in names.unplaced and await self._place_group(group_id):
+                names.unplaced.discard(request.group)
         return group_id
 
     async def _note_first_poll(self, request: PopRequest) -> None:

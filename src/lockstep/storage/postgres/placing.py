@@ -15,6 +15,7 @@ logger = logging.getLogger("lockstep.storage")
 
 SUBSCRIBE = "select * from lockstep.subscribe($1, $2, $3, $4::timestamptz, $5::text, $6::timestamptz)"
 _PLACE = "select * from lockstep.place_slice($1, $2::bigint, $3, $4::timestamptz)"
+_PLACE_FOR_POP = "select * from lockstep.place_for_pop($1, $2::bigint, $3, $4::timestamptz)"
 _NEXT_UNFINISHED = "select * from lockstep.next_unfinished_group($1)"
 _REMOVE_CURSORS = "select * from lockstep.remove_deleted_cursors($1, $2)"
 
@@ -23,20 +24,18 @@ class Placing(Shared):
     slice_partitions_max: int
     slices_seconds_max: float
 
-    async def _place(
-        self, names: QueueNames, group: str, partition_id: int | None = None, *, seconds: float = 0
-    ) -> None:
-        """Make cursors that a group lacks: of a partition, or for so many seconds, and at least one slice."""
-        if await self._place_group(names.groups[group], partition_id, seconds=seconds):
+    async def _place_for_pop(self, names: QueueNames, group: str, partition_id: int | None) -> None:
+        """Make some of the cursors that a group lacks, of a partition first, if nothing is due for the group."""
+        given = (names.groups[group], partition_id, self.slice_partitions_max, self.now())
+        _, _, _, placed = (await self.database.fetch("place_for_pop", _PLACE_FOR_POP, *given))[0]
+        if placed:
             names.unplaced.discard(group)
 
-    async def _place_group(
-        self, group_id: int, partition_id: int | None = None, *, seconds: float | None = None
-    ) -> bool:
-        """Make cursors that a group lacks; says whether it has them all."""
-        until = time.monotonic() + (self.slices_seconds_max if seconds is None else seconds)
+    async def _place_group(self, group_id: int) -> bool:
+        """Make cursors that a group lacks, for a while; says whether it has them all."""
+        until = time.monotonic() + self.slices_seconds_max
         while True:
-            given = (group_id, partition_id, self.slice_partitions_max, self.now())
+            given = (group_id, None, self.slice_partitions_max, self.now())
             _, _, more, placed = (await self.database.fetch("place_slice", _PLACE, *given))[0]
             if placed or not more or time.monotonic() >= until:
                 return bool(placed)

@@ -290,6 +290,24 @@ begin
     _due := _due or exists (select 1 from lockstep.cursor c where c.group_id = _group_id and c.due_at <= _now);
 end $$;
 
+-- The same for a pop, which makes cursors only if nothing is due for it; the rest is left to maintenance.
+create or replace function lockstep.place_for_pop(
+    _group_id int, _partition_id bigint, _partitions int, _at timestamptz, out _made int, out _due boolean, out _more boolean, out _placed boolean
+) language plpgsql as $$
+begin
+    _due := exists (
+        select 1 from lockstep.cursor c
+        where c.group_id = _group_id and c.due_at <= coalesce(_at, clock_timestamp()));
+    if _due and _partition_id is null then
+        _made := 0;
+        _more := true;
+        _placed := not exists (select 1 from lockstep.consumer_group g where g.id = _group_id and g.placed_upto is not null);
+        return;
+    end if;
+    select s._made, s._due, s._more, s._placed into _made, _due, _more, _placed
+    from lockstep.place_slice(_group_id, _partition_id, _partitions, _at) s;
+end $$;
+
 -- Locks partitions that have something for a group, and lack its cursor, newest segments first. _next: segments from this one
 -- on were searched.
 create or replace function lockstep.seek_unplaced(_group lockstep.consumer_group, _partitions int, out _ids bigint[], out _next bigint) language plpgsql as $$
