@@ -113,8 +113,7 @@ async def test_groups_begin_move_and_go_among_many_partitions(many: Many) -> Non
     await many.push()
     assert len(await pop(store, "q", group="all", batch=100, partitions=100, lease_seconds=3600)) == 100
     before_new = many.pushed
-    await store.subscribe("q", "new", Subscription("new"))
-    assert not await pop(store, "q", group="new")
+    assert not await pop(store, "q", group="new", subscription=Subscription("new"))
     await many.push()
     assert len(await pop(store, "q", group="new", batch=100, partitions=100, auto_ack=True)) == 20
     await many.finish()
