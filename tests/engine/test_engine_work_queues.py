@@ -142,6 +142,31 @@ async def test_push_in_the_transaction_of_the_caller_spreads_too(database_dsn: s
         assert sorted([stored["0"], stored["2"]])[0] >= 15
 
 
+async def test_repeated_push_to_a_balanced_queue_is_a_duplicate(store: Store) -> None:
+    engine = engine_on(store)
+    await engine.configure("q", queue_options(partitions=64))
+    for number in range(20):
+        batch = Batch.of("q", payloads(2), transaction_ids=[None, f"order-{number}"])
+        first, again = [(await engine.push([batch]))[1] for _ in range(2)]
+        assert (again.status, again.partition, again.message_id) == ("duplicate", first.partition, first.message_id)
+    unused = Batch.of("q", payloads(1), transaction_ids=[None])
+    assert len({(await engine.push([unused]))[0].partition for _ in range(40)}) > 1
+
+
+async def test_repeated_push_to_a_balanced_queue_is_a_duplicate_wherever_it_comes_from(database_dsn: str) -> None:
+    async with engine_on(PostgresStore(database_dsn)) as engine:
+        await engine.configure("q", queue_options(partitions=64))
+        for number in range(20):
+            name = f"order-{number}-ü"
+            first = (await engine.push([Batch.of("q", [b"1"], transaction_ids=[name])]))[0]
+            with psycopg.connect(database_dsn) as connection:
+                [again] = push_within(connection, [NewMessage(queue="q", payload=b"1", transaction_id=name)])
+                row = connection.execute("select lockstep.push('q', 'Default', '1', %s)", [name]).fetchone()
+            assert (again.status, again.partition) == ("duplicate", first.partition)
+            assert row is not None
+            assert str(row[0]) == first.message_id
+
+
 async def test_balance_is_known_again_after_an_update(store: Store) -> None:
     engine = engine_on(store, balance_interval_seconds=0.01)
     assert (await engine.push([Batch.of("q", [b"1"])]))[0].partition == "Default"

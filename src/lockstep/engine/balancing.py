@@ -4,6 +4,8 @@ What is pending in each partition is asked of the store once in a while; in betw
 it. Of two partitions, chosen at random, the one with less pending takes the batch: that spreads almost as well as the
 best of all would, costs nothing, and servers that know the same do not all choose the same. A batch is not taken apart,
 so that the messages of one push stay in order.
+
+A batch with transaction ids goes where the first of them says: a push that is repeated has to meet its duplicate there.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from lockstep.config import Config
+from lockstep.core.balance import first_transaction_id, partition_of
 from lockstep.core.messages import Batch
 from lockstep.core.names import DEFAULT_PARTITION
 from lockstep.storage.base import Store
@@ -42,8 +45,7 @@ class Balancing:
         pending = await self._pending(batch.queue)
         if not pending:
             return batch
-        candidates = random.sample(range(len(pending)), min(2, len(pending)))
-        number = min(candidates, key=pending.__getitem__)
+        number = _choose(batch, pending)
         pending[number] += len(batch.columns)
         return replace(batch, partition=str(number))
 
@@ -60,3 +62,11 @@ class Balancing:
         else:
             self._known.pop(queue, None)
         return pending
+
+
+def _choose(batch: Batch, pending: Sequence[int]) -> int:
+    transaction_id = first_transaction_id(batch)
+    if transaction_id is not None:
+        return partition_of(transaction_id, len(pending))
+    candidates = random.sample(range(len(pending)), min(2, len(pending)))
+    return min(candidates, key=pending.__getitem__)

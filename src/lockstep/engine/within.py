@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from lockstep.config import Config, load
+from lockstep.core.balance import first_transaction_id
 from lockstep.core.messages import Batch, NewMessage, PushResult
 from lockstep.core.names import DEFAULT_PARTITION
 from lockstep.core.payloads import check_json
@@ -24,7 +25,10 @@ if TYPE_CHECKING:
 
     from lockstep.storage.postgres.calls import Conversation
 
-_PLACE = "select lockstep.balanced_partition(t.queue) from unnest($1::text[]) with ordinality t (queue, o) order by t.o"
+_PLACE = (
+    "select lockstep.balanced_partition(t.queue, t.transaction_id) "
+    "from unnest($1::text[], $2::text[]) with ordinality t (queue, transaction_id, o) order by t.o"
+)
 _NOTIFY_PUSHED = (
     "select lockstep.notify_pushed(t.queue, t.scheduled) from unnest($1::text[], $2::bool[]) t (queue, scheduled)"
 )
@@ -98,10 +102,11 @@ def _prepare(
 
 def _place(batches: Sequence[Batch]) -> Conversation[Sequence[Batch]]:
     """The batches, with a partition for each that names none and is for a balanced queue."""
-    queues = [batch.queue for batch in batches if batch.partition == DEFAULT_PARTITION]
-    if not queues:
+    unplaced = [batch for batch in batches if batch.partition == DEFAULT_PARTITION]
+    if not unplaced:
         return batches
-    rows = iter((yield Call("balanced_partition", _PLACE, (queues,))))
+    arguments = [batch.queue for batch in unplaced], [first_transaction_id(batch) for batch in unplaced]
+    rows = iter((yield Call("balanced_partition", _PLACE, arguments)))
     return [batch if batch.partition != DEFAULT_PARTITION else _placed(batch, next(rows)[0]) for batch in batches]
 
 

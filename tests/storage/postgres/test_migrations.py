@@ -63,6 +63,7 @@ RELEASED = {
     "0027_first_poll.sql": "860cc7227632d11b1b44d158f25c53fa371f735a41906926a0e6a443d762da24",
     "0028_figures.sql": "e943062e46c903441269bc397caf2d196e0bceae07948a97e8b1c5b304da3c30",
     "0029_dead_letter_time.sql": "5d4a91cd3af9aadcc762557fb1fe9774ebeda946b8e586e03dfe39ea21e77be1",
+    "0030_balanced_duplicates.sql": "e4847c8f48b9194f4913b43be1c5c00e7061de16ae8ec0d07a8853fdb8cf20bd",
 }
 
 

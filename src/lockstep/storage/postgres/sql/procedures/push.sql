@@ -378,7 +378,7 @@ begin
         raise exception 'headers must be an object of strings' using errcode = 'LS004';
     end if;
     for _attempt in 1 .. 20 loop
-        _partition := case when partition = 'Default' then coalesce(lockstep.balanced_partition(queue), partition) else partition end;
+        _partition := case when partition = 'Default' then coalesce(lockstep.balanced_partition(queue, transaction_id), partition) else partition end;
         begin
             select * into _resolved from lockstep.resolve(queue, array[_partition]);
         exception when sqlstate 'LS001' then
@@ -418,8 +418,9 @@ begin
 end $$;
 
 -- The partition for a message that names none, or 'Default', in a balanced queue: of two that are chosen at random, the one
--- with less pending. Null if the queue is not balanced.
-create or replace function lockstep.balanced_partition(_queue text) returns text language plpgsql as $$
+-- with less pending. A transaction id has one partition (core/balance.py), in which the duplicate of a push is found. Null
+-- if the queue is not balanced.
+create or replace function lockstep.balanced_partition(_queue text, _transaction_id text) returns text language plpgsql as $$
 declare
     _queue_id int;
     _partitions int;
@@ -429,6 +430,8 @@ begin
     select q.id, q.partitions into _queue_id, _partitions from lockstep.queue q where q.name = _queue and q.partitions > 0;
     if not found then
         return null;
+    elsif _transaction_id is not null then
+        return (('x' || left(md5(_transaction_id), 8))::bit(32)::bigint % _partitions)::text;
     end if;
     _first := floor(random() * _partitions);
     _second := (_first + 1 + floor(random() * greatest(_partitions - 1, 1))::int) % _partitions;
