@@ -178,6 +178,23 @@ async def test_operation_whose_queue_is_full_is_tried_again_and_holds_up_its_par
     assert numbers(await pop_all(store, "full")) == [3]
 
 
+async def test_one_operation_is_tried_again_and_those_behind_it_follow_at_once_when_it_is_applied(
+    store: Store, clock: SetClock
+) -> None:
+    await configure(store, "full", max_size=1)
+    await push_n(store, "full")
+    for number in range(2, 6):
+        await queue(store, batch("full", start=number), batch("other", start=number))
+    assert await apply(store) == 4, "what is for the other queue"
+    clock.advance(seconds=2)
+    again = await store.apply_operations("push", by="test", limits=LIMITS)
+    assert (again.operations, again.postponed) == (0, 1)
+    await configure(store, "full", max_size=0)
+    clock.advance(seconds=4)
+    assert [await apply(store), await apply(store)] == [1, 3]
+    assert numbers(await pop_all(store, "full")) == [1, 2, 3, 4, 5]
+
+
 async def test_operation_fails_when_its_retries_are_used_up_and_blocks_nobody(store: Store, clock: SetClock) -> None:
     await configure(store, "full", max_size=2)
     await push_n(store, "full")

@@ -145,6 +145,38 @@ async def test_claim_reads_what_it_takes_and_not_what_has_ended(actor: Actor, cl
     assert read["operation_lane"] < 30
 
 
+async def test_claim_of_one_lane_costs_the_same_for_each_bundle(actor: Actor) -> None:
+    store = actor.store
+    await push_n(store, "q")
+    for number in range(STAYING):
+        await store.queue_operations([NewOperation([batch("q", start=number)])])
+    read = await rows_read(actor, store.apply_operations("push", by="test", limits=ApplyLimits()))
+    assert (await store.operation_counts()).depth("push").operations == 0
+    assert read["operation_lane"] < 10 * STAYING
+    assert read["operation"] < 10 * STAYING
+
+
+async def test_one_bundle_is_tried_again_however_many_wait_for_it(actor: Actor, clock: SetClock) -> None:
+    store = actor.store
+    await configure(store, "full", max_size=1)
+    await push_n(store, "full")
+    for number in range(STAYING):
+        await store.queue_operations([NewOperation([batch("full", start=number)])])
+    limits = ApplyLimits(retry_seconds_min=1, retry_seconds_max=1)
+    assert (await store.apply_operations("push", by="test", limits=limits)).postponed == STAYING
+    clock.advance(20)
+    # Those behind it are put to sleep by the first retry, for half as long as they have waited; the second skips them.
+    await store.apply_operations("push", by="test", limits=limits)
+    clock.advance(1)
+    again = store.apply_operations("push", by="test", limits=limits)
+    assert (await rows_read(actor, again))["operation_lane"] < 60
+    await configure(store, "full", max_size=0)
+    clock.advance(1)
+    assert (await store.apply_operations("push", by="test", limits=limits)).operations == 1
+    applied = await store.apply_operations("push", by="test", limits=limits)
+    assert applied.operations == STAYING - 1, "they are woken"
+
+
 async def test_bundles_that_wait_for_a_full_queue_are_passed_quickly(actor: Actor, clock: SetClock) -> None:
     store = actor.store
     await configure(store, "full", max_size=1)

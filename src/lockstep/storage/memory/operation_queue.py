@@ -107,6 +107,7 @@ def apply_operations(
     state: State, operations: Operations, kind: OperationKind, *, by: str, limits: ApplyLimits, now: datetime
 ) -> Applied:
     taken = _claim(state, operations, kind, limits, now)
+    lanes = {lane for stored in taken for lane in stored.bundle.lanes}
     for stored in taken:
         _leave(state, stored)
     applied = applied_to([one.bundle for one in taken], lambda attempt: _attempt(state, attempt, now), limits)
@@ -118,26 +119,37 @@ def apply_operations(
             _enter(state, stored)
         else:
             stored.completed_at = now
+    kept = {lane for stored in taken if stored.pending for lane in stored.bundle.lanes}
+    _wake(operations, kind, lanes - kept, now)
     return applied
+
+
+def _wake(operations: Operations, kind: OperationKind, lanes: set[int], now: datetime) -> None:
+    """What waited for others in lanes that they have left need not wait any longer."""
+    for stored in operations.pending(kind):
+        if not lanes.isdisjoint(stored.bundle.lanes):
+            stored.due_at, stored.bundle.error = min(stored.due_at, now), None
 
 
 def _claim(
     state: State, operations: Operations, kind: OperationKind, limits: ApplyLimits, now: datetime
 ) -> list[_Stored]:
-    """Bundles that may be applied now: before each, in its lanes, is nothing but what is taken, too."""
+    """Bundles that may be applied now: before each, in its lanes, is nothing but what is taken, too. One that is tried
+    again is the only one of its lanes: what is behind it would most likely fail with it."""
     taken: list[_Stored] = []
-    serials: set[int] = set()
+    followed: set[int] = set()
     messages = size = 0
     for stored in operations.pending(kind):
         before = {s for lane in stored.bundle.lanes for s in state.lanes[lane] if s < stored.serial}
-        if stored.due_at > now or before - serials:
+        if stored.due_at > now or before - followed:
             continue
         messages += sum(operation.messages() for operation in stored.bundle.operations)
         size += sum(operation.bytes() for operation in stored.bundle.operations)
         if taken and (messages > limits.messages_max or size > limits.bytes_max):
             break
         taken.append(stored)
-        serials.add(stored.serial)
+        if stored.bundle.error is None:
+            followed.add(stored.serial)
     return taken
 
 

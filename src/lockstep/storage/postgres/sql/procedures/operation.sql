@@ -33,9 +33,12 @@ begin
 end $$;
 
 -- Takes bundles of a kind that may be applied now, oldest first: up to so many messages and bytes, and at least one. They are
--- locked, and out of their lanes. One may be applied if all that is before it in its lanes is taken here, too; what is not
--- older than another in all its lanes stays so, hence it is looked at before it is locked.
--- What waits behind a bundle that is not due is not looked at again before that is.
+-- locked, and out of their lanes. One may be applied if what is just before it in each of its lanes is taken here, too: then all
+-- that is before it is. What is not older than another in all its lanes stays so, hence it is looked at before it is locked.
+-- One that is tried again is the only one that is taken of its lanes: what is behind it would most likely fail with it.
+-- What waits behind one that is not due, or is tried again, sleeps: for half as long as it has waited, up to 10 s, and until
+-- finish_operations wakes it. So a partition that is held costs one bundle a try, however much waits for it.
+-- At most 5,000 bundles are passed in a claim. Those that sleep are only read, and not looked into.
 -- The transaction ends by itself if its process hangs for _timeout_ms, and with it the claim.
 create or replace function lockstep.claim_operations(
     _kind text, _messages_max int, _bytes_max bigint, _timeout_ms int, _at timestamptz
@@ -47,35 +50,41 @@ returns table (
 declare
     _now timestamptz := coalesce(_at, clock_timestamp());
     _taken bigint[] := '{}';
+    _followed bigint[] := '{}';  -- those of them that others may follow
+    _passed int := 0;
     _messages bigint := 0;
     _bytes bigint := 0;
     _one record;
     _before bigint;
-    _until timestamptz;
 begin
     perform set_config('idle_in_transaction_session_timeout', _timeout_ms::text, true);
     for _one in
-        select o.serial, o.message_count, o.bytes, o.partition_ids from lockstep.operation o
+        select o.serial, o.message_count, o.bytes, o.partition_ids, o.error is not null as again from lockstep.operation o
         where o.pending and o.kind = _kind and o.due_at <= _now order by o.priority, o.serial
     loop
         exit when _taken <> '{}' and (_messages + _one.message_count > _messages_max or _bytes + _one.bytes > _bytes_max);
+        exit when _passed >= 5000;
         select l.serial into _before from unnest(_one.partition_ids) t (id)
         cross join lateral (
             select l.serial from lockstep.operation_lane l
-            where l.partition_id = t.id and l.serial < _one.serial and l.serial <> all (_taken) order by l.serial limit 1
-        ) l limit 1;
+            where l.partition_id = t.id and l.serial < _one.serial order by l.serial desc limit 1
+        ) l where l.serial <> all (_followed) limit 1;
         if found then
-            select o.due_at into _until from lockstep.operation o where o.serial = _before and o.due_at > _now;
-            if found then
-                update lockstep.operation o set due_at = _until where o.serial = (
-                    select s.serial from lockstep.operation s where s.serial = _one.serial and s.pending for update skip locked
-                );
-            end if;
+            _passed := _passed + 1;
+            update lockstep.operation o
+            set due_at = greatest(b.due_at, _now + least((_now - o.created_at) / 2, interval '10 s'))
+            from lockstep.operation b
+            where b.serial = _before and (b.due_at > _now or b.error is not null) and o.serial = (
+                select s.serial from lockstep.operation s where s.serial = _one.serial and s.pending for update skip locked
+            );
             continue;
         end if;
         perform 1 from lockstep.operation o where o.serial = _one.serial and o.pending for update skip locked;
         continue when not found;
         _taken := _taken || _one.serial;
+        if not _one.again then
+            _followed := _followed || _one.serial;
+        end if;
         _messages := _messages + _one.message_count;
         _bytes := _bytes + _one.bytes;
     end loop;
@@ -89,8 +98,34 @@ begin
     order by t.o;
 end $$;
 
+-- Wakes what sleeps in lanes that the claimed bundles leave, some of each lane: the rest is woken when those have ended. What
+-- another processor has in hand is not waited for; it wakes by itself, at most 10 s later.
+create or replace function lockstep.wake_operations(_serials bigint[], _lanes_left bigint[], _now timestamptz) returns void language sql as $$
+    update lockstep.operation o set due_at = least(o.due_at, _now), error = null where o.serial = any (array(
+        select w.serial from (
+            select distinct b.serial from (
+                select unnest(o.partition_ids) as id from lockstep.operation o where o.serial = any (_serials)
+                except select unnest(_lanes_left)
+            ) t
+            cross join lateral (
+                select l.serial from lockstep.operation_lane l where l.partition_id = t.id order by l.serial limit 1
+            ) first
+            cross join lateral (
+                select 1 from lockstep.operation f where f.serial = first.serial and (f.due_at > _now or f.error is not null) limit 1
+            ) sleeps
+            cross join lateral (
+                select l.serial from lockstep.operation_lane l where l.partition_id = t.id order by l.serial limit 1000
+            ) b
+        ) t
+        cross join lateral (
+            select o.serial from lockstep.operation o
+            where o.serial = t.serial and o.pending and (o.due_at > _now or o.error is not null) for update skip locked
+        ) w
+    ));
+$$;
+
 -- Writes down what became of claimed bundles. One that has requests left (_wait_seconds is not null) waits for that long, in
--- the lanes _lanes[_first_lanes[i]:_last_lanes[i]], which those requests are for.
+-- the lanes _lanes[_first_lanes[i]:_last_lanes[i]], which those requests are for; what sleeps in the others is woken.
 create or replace function lockstep.finish_operations(
     _serials bigint[], _results bytea[], _failed int[], _retries int[], _errors text[], _wait_seconds double precision[],
     _lanes bigint[], _first_lanes int[], _last_lanes int[], _worker text, _at timestamptz
@@ -98,6 +133,7 @@ create or replace function lockstep.finish_operations(
 declare
     _now timestamptz := coalesce(_at, clock_timestamp());
 begin
+    perform lockstep.wake_operations(_serials, _lanes, _now);
     update lockstep.operation o set
         results = t.results, failed_count = t.failed, retries = t.retries, error = t.error, worker = _worker,
         pending = t.wait_seconds is not null,
