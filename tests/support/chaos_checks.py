@@ -22,7 +22,7 @@ from support.chaos_load import (
     relayed_partition,
     transaction_id,
 )
-from support.history import AnyEvent, Lane, Push, check, load
+from support.history import AnyEvent, Lane, Push, check, load, without_lost
 
 PAGE = 1000
 
@@ -30,13 +30,21 @@ _content = msgspec.json.Decoder(Content).decode
 Lanes = dict[Lane, list[Message]]
 
 
-async def problems(engine: Engine, logs: Iterable[Path], producers: Sequence[ProducerPlan]) -> list[str]:
-    """All that is wrong; empty if nothing is."""
-    events = load(logs)
-    relays = [event for event in events if _is_relayed(event)]
-    inputs = [event for event in events if not _is_relayed(event)]
+async def problems(
+    engine: Engine,
+    logs: Iterable[Path],
+    producers: Sequence[ProducerPlan],
+    *,
+    doubtful: Sequence[tuple[float, float]] = (),
+) -> list[str]:
+    """All that is wrong; empty if nothing is. What happened in the `doubtful` times may be lost."""
     stored = [view.message for queue in QUEUES for view in await listed(engine, queue, limit=PAGE)]
     relayed = [view.message for view in await listed(engine, RELAYED, limit=PAGE)]
+    events = load(logs)
+    for since, until in doubtful:
+        events = without_lost(events, {one.id for one in (*stored, *relayed)}, since=since, until=until)
+    relays = [event for event in events if _is_relayed(event)]
+    inputs = [event for event in events if not _is_relayed(event)]
     lanes = _by_lane(stored)
     dead = await engine.dead_letters(DeadLetterFilter(), limit=1)
     return [

@@ -39,6 +39,7 @@ from support.embedded_tools import (
     query,
     wait_until,
 )
+from support.replication import Pair
 
 # The machine may be busy with other tests.
 PATIENCE_SECONDS = 90.0
@@ -209,8 +210,10 @@ def _environment() -> dict[str, str]:
 class Fleet:
     """Clients of one server, and their end."""
 
-    def __init__(self, server: Server, folder: Path, scale: Scale) -> None:
+    def __init__(self, server: Server | Pair, folder: Path, scale: Scale) -> None:
         self.server = server
+        self.doubtful: list[tuple[float, float]] = []
+        """Times in which what happened may be lost."""
         self.folder = folder
         self.urls: tuple[str, ...] = ()
         """Servers on the database, if the clients are to go through those."""
@@ -317,7 +320,7 @@ class Fleet:
     async def _problems(self) -> list[str]:
         plans: Sequence[ProducerPlan] = [client.plan for client in self.producers]  # type: ignore[misc]
         async with open_engine(self.server.dsn) as engine:
-            return await chaos_checks.problems(engine, self.logs(), plans)
+            return await chaos_checks.problems(engine, self.logs(), plans, doubtful=self.doubtful)
 
 
 def _end(clients: Iterable[Client]) -> None:

@@ -192,6 +192,24 @@ def load(paths: Iterable[Path]) -> list[AnyEvent]:
     return events
 
 
+def without_lost(events: Iterable[AnyEvent], stored: Collection[str], *, since: float, until: float) -> list[AnyEvent]:
+    """A history of which a failover has taken away what happened between two times, or some of it; `stored` are the ids
+    of the messages that are there. Messages that were pushed meanwhile may be lost, leases that began then may have
+    ended, and what was acknowledged meanwhile may not be done. Everything else is as it was."""
+    kept: list[AnyEvent] = []
+    for event in events:
+        if event.at <= since or event.sent_at >= until:
+            kept.append(event)
+        elif isinstance(event, Delivery):
+            seqs = [seq for seq, one in zip(event.seqs, event.message_ids, strict=True) if one in stored]
+            ids = [one for one in event.message_ids if one in stored]
+            if seqs:
+                kept.append(msgspec.structs.replace(event, seqs=seqs, message_ids=ids, lease_seconds=0.0))
+        elif isinstance(event, Settling) or (isinstance(event, Push) and event.message_id in stored):
+            kept.append(event)
+    return kept
+
+
 # --- The checker
 
 ViolationKind = Literal[

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -78,8 +79,7 @@ class Pair:
         self._nodes = [self.primary, self.standby]
         if synchronous:
             self.wait_for_standby()
-            self.primary.query("alter system set synchronous_standby_names = '*'")
-            self.primary.query("select pg_reload_conf()")
+            self.be_synchronous()
 
     @property
     def dsn(self) -> str:
@@ -101,6 +101,18 @@ class Pair:
         self.standby.query("alter system reset synchronous_standby_names")
         self.standby.query("select pg_reload_conf()")
         self.primary, self.standby = self.standby, self.primary
+
+    def add_standby(self) -> None:
+        """A new standby in the place of the server that is lost."""
+        shutil.rmtree(self.standby.data)
+        self.primary.copy(self.standby, "-R")
+        self.standby.start()
+        self.wait_for_standby()
+
+    def be_synchronous(self) -> None:
+        """From now on nothing is acknowledged that the standby has not."""
+        self.primary.query("alter system set synchronous_standby_names = '*'")
+        self.primary.query("select pg_reload_conf()")
 
     def back_up(self) -> Node:
         """A copy of the primary as it is now."""

@@ -151,14 +151,14 @@ class SnapshotStream:
             self._desk.ask(positions.check_known, start, found.snapshot)
         except CheckpointAhead as error:
             place, is_accepted = self._desk.ask(positions.published, start.stream)
-            if not is_accepted and self._options.on_failover != "continue":
-                raise
             if place is None:
                 raise CheckpointAhead(
                     "the database has lost all that it knew of the stream: it needs a new checkpoint, and the option "
                     "startingPosition where that does not begin with the first message",
                     stream=start.stream,
                 ) from error
+            if not is_accepted and self._options.on_failover != "continue":
+                raise
             _log.warning("stream %s reads again what came since it last published its position", start.stream)
             return place
         return start.place
