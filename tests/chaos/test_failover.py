@@ -2,7 +2,8 @@
 and a Spark stream live through it.
 
 With a synchronous standby nothing is lost. With an asynchronous one, or a backup, what it never had is lost, and
-nothing else: no message is in a wrong partition or has a wrong payload, none is skipped.
+nothing else: no message is in a wrong partition or has a wrong payload, none is skipped. One test of the library and
+one of servers run every time; the others run in `make soak`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from support.chaos_load import AUDIT, QUEUES, RELAY
 from support.chaos_servers import http_servers
 from support.embedded_tools import query, wait_until
 from support.replication import Pair
+from support.soak import soak_only
 from support.spark_reads import Query
 
 MessageId = str
@@ -106,6 +108,7 @@ def stored_ids(pair: Pair) -> dict[MessageId, tuple[str, str, int]]:
     return {row["message_id"]: (row["queue"], row["partition"], row["seq"]) for row in rows}
 
 
+@soak_only
 def test_synchronous_standby_takes_over_and_nothing_is_lost(pair: Pair, fleet: Fleet, scale: Scale) -> None:
     pair.be_synchronous()
     launch(fleet, transaction_ids=True)
@@ -150,6 +153,7 @@ def test_asynchronous_replica_takes_over_and_only_what_it_never_had_is_lost(
     go_on(stream, pair, fleet)
 
 
+@soak_only
 def test_backup_is_restored_and_only_what_came_after_it_is_lost(pair: Pair, fleet: Fleet) -> None:
     launch(fleet, transaction_ids=False)
     stream = Stream(pair.dsn)
@@ -193,6 +197,7 @@ def test_servers_live_through_a_failover_to_a_synchronous_standby(pair: Pair, fl
         fleet.close()
 
 
+@soak_only
 def test_servers_live_through_a_failover_to_an_asynchronous_replica(pair: Pair, fleet: Fleet, folder: Path) -> None:
     fleet.prepare()
     with http_servers(pair.dsn, folder) as fronts:
