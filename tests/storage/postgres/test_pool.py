@@ -6,11 +6,10 @@ import asyncio
 import logging
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlencode, urlsplit, urlunsplit
+from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 import psycopg
@@ -25,6 +24,7 @@ from lockstep.storage.postgres.pool import PoolSettings
 from lockstep.storage.postgres.store import PostgresStore
 from support.builders import numbers, pop, push_n
 from support.databases import Databases, scratch_directory, with_database
+from support.relay import Carrier, relay, through
 
 PID = "select pg_backend_pid()"
 SESSIONS = """
@@ -173,70 +173,6 @@ async def test_pool_that_stays_exhausted_is_unavailable(dsn: str) -> None:
 def socket_directory() -> Iterator[Path]:
     with scratch_directory() as path:
         yield path
-
-
-def through(dsn: str, directory: Path) -> str:
-    """The DSN of the same database behind another socket."""
-    parts = urlsplit(dsn)
-    query = {name: values[0] for name, values in parse_qs(parts.query).items()}
-    query |= {"host": str(directory), "port": "5432"}
-    user = f"{parts.username}@" if parts.username else ""
-    return urlunsplit(parts._replace(netloc=user, query=urlencode(query)))
-
-
-class Carrier:
-    """Carries what comes over a connection to the server of a DSN, and back; nothing while it is not `awake`."""
-
-    def __init__(self, dsn: str, *, awake: asyncio.Event | None = None) -> None:
-        parts = urlsplit(dsn)
-        query = parse_qs(parts.query)
-        self._host = query.get("host", [parts.hostname])[0] or "localhost"
-        self._port = query.get("port", [parts.port or 5432])[0]
-        self._awake = awake
-        self._tasks: set[asyncio.Task[Any]] = set()
-
-    def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """For asyncio.start_server and its like. Tasks of our own, because a server does not wait for its tasks."""
-        self._tasks.add(asyncio.create_task(self._serve(reader, writer)))
-
-    async def close(self, server: asyncio.Server) -> None:
-        """Take no more connections, and wait for the ends of those that there are."""
-        server.close()
-        while self._tasks:
-            await asyncio.gather(*self._tasks, return_exceptions=True)
-            self._tasks = {task for task in self._tasks if not task.done()}
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        ends = [writer]
-        try:
-            if self._host.startswith("/"):
-                there, back = await asyncio.open_unix_connection(f"{self._host}/.s.PGSQL.{self._port}")
-            else:
-                there, back = await asyncio.open_connection(self._host, int(self._port))
-            ends.append(back)
-            await asyncio.gather(self._carry(reader, back), self._carry(there, writer))
-        finally:
-            for end in ends:
-                end.close()
-            await asyncio.gather(*[end.wait_closed() for end in ends], return_exceptions=True)
-
-    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while data := await reader.read(65536):
-            if self._awake is not None:
-                await self._awake.wait()
-            writer.write(data)
-        writer.close()
-
-
-@asynccontextmanager
-async def relay(dsn: str, directory: Path, *, awake: asyncio.Event | None = None) -> AsyncIterator[None]:
-    """A socket in the directory that leads to the server of the DSN, which says nothing while it is not `awake`."""
-    carrier = Carrier(dsn, awake=awake)
-    server = await asyncio.start_unix_server(carrier, directory / ".s.PGSQL.5432")
-    try:
-        yield
-    finally:
-        await carrier.close(server)
 
 
 class Retries(logging.Handler):
@@ -820,6 +756,54 @@ async def test_calls_to_a_server_that_hangs_fail_without_a_breaker_too(dsn: str,
         awake.set()
         assert await ask(database) > 0
         assert told == []
+        await database.close()
+
+
+@pytest.mark.parametrize("failures_max", [0, 2])
+async def test_those_who_wait_for_a_connection_do_not_ask_a_server_that_hangs_one_after_the_other(
+    dsn: str, socket_directory: Path, monkeypatch: pytest.MonkeyPatch, failures_max: int
+) -> None:
+    awake = asyncio.Event()
+    awake.set()
+    attempts: list[float] = []
+    connect = pool.connect
+
+    async def counted(given: str, settings: PoolSettings, **how: Any) -> Any:
+        attempts.append(settings.connect_timeout_seconds)
+        return await connect(given, settings, **how)
+
+    settings = replace(SILENT, breaker_failures_max=failures_max, connections_max=1, breaker_open_seconds=3600)
+    settings = replace(settings, breaker_silent_seconds=0.4, connect_timeout_seconds=3600)
+    database = Database(through(dsn, socket_directory), settings)
+    async with relay(dsn, socket_directory, awake=awake), asyncio.timeout(30):
+        await ask(database)
+        awake.clear()
+        monkeypatch.setattr(pool, "connect", counted)
+        lost, *waited = await asyncio.gather(*[ask(database) for _ in range(9)], return_exceptions=True)
+        assert [getattr(error, "details", error) for error in waited] == [{"unreachable": True}] * 8
+        assert isinstance(lost, Unavailable)
+        assert len(attempts) == 1, "only the question whether it is there"
+        assert database.counts.waiters == 0
+        awake.set()
+        await database.close()
+
+
+async def test_server_that_takes_no_connection_is_found_to_hang_after_its_own_time(
+    dsn: str, socket_directory: Path
+) -> None:
+    """An attempt at a connection may have less time than an answer."""
+    awake = asyncio.Event()
+    awake.set()
+    settings = replace(SILENT, breaker_failures_max=0, breaker_silent_seconds=0.2)
+    database = Database(through(dsn, socket_directory), settings)
+    async with relay(dsn, socket_directory, awake=awake), asyncio.timeout(30):
+        await ask(database)
+        database._join()._settings = replace(settings, connect_timeout_seconds=0.01)
+        awake.clear()
+        with pytest.raises(Unavailable) as caught:
+            await ask(database)
+        assert caught.value.details["unreachable"]
+        awake.set()
         await database.close()
 
 

@@ -5,7 +5,8 @@ then on calls fail at once instead of waiting for attempts of their own. One pro
 
 A PostgreSQL that hangs fails no attempt by itself. So when a call waits, and nothing was heard of PostgreSQL for half
 of `breaker_silent_seconds`, it is asked something. If it does not answer in the other half it is taken for away, and
-the calls that waited for so long fail. A pool without a breaker only lets them fail.
+the calls that waited for so long fail, those that wait for a connection too. A pool without a breaker only lets them
+fail.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import time
 from asyncio import FIRST_COMPLETED
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -48,6 +49,14 @@ _EPOCHS = itertools.count(1)
 """A pool that is made anew is no older one's continuation."""
 _LOOKS = 8
 """In how many parts the time of silence is looked at."""
+
+
+class Waiting(asyncio.Future["Link | None"]):
+    """A call that waits for a connection, or for the right to make one, and since when."""
+
+    def __init__(self, since: float) -> None:
+        super().__init__(loop=asyncio.get_running_loop())
+        self.since = since
 
 
 class Silent(TimeoutError):
@@ -108,7 +117,8 @@ class Pool:
         self._heard_at = 0.0
         """When PostgreSQL last answered something."""
         self._open = 0
-        self._waiting: deque[asyncio.Future[Link | None]] = deque()
+        self._waiting: deque[Waiting] = deque()
+        """Calls that wait for a connection; the first has waited longest."""
         self.watchers: set[Watcher] = set()
         self._failures = 0
         """Connection attempts that failed since something worked."""
@@ -214,11 +224,13 @@ class Pool:
         return False
 
     async def _wait(self) -> Link | None:
-        waiting: asyncio.Future[Link | None] = asyncio.get_running_loop().create_future()
+        waiting = Waiting(self._time())
         self._waiting.append(waiting)
         try:
             async with asyncio.timeout(self._settings.connect_timeout_seconds):
                 return await waiting
+        except Silent as error:
+            raise caused_by(unreachable(error), error)  # noqa: B904
         except TimeoutError:
             self._give_back(waiting)
             if await self._is_found_away():
@@ -235,9 +247,9 @@ class Pool:
             error = Unavailable(f"{error.message}: calls wait because {holder.text()}", **holder.details())
         return error
 
-    def _give_back(self, waiting: asyncio.Future[Link | None]) -> None:
+    def _give_back(self, waiting: Waiting) -> None:
         """What was given to somebody who stopped waiting in the same moment goes to the next."""
-        if not waiting.done() or waiting.cancelled():
+        if not waiting.done() or waiting.cancelled() or waiting.exception() is not None:
             return
         given = waiting.result()
         if given is None:
@@ -414,7 +426,8 @@ class Pool:
         start a process. Raises Silent if it does not in time, and what an attempt at a connection raises. The time is
         counted in turns of the event loop: a process that is late itself must not take PostgreSQL for silent."""
         asked_at = self._heard_at
-        attempt = asyncio.ensure_future(connect(self._dsn, self._settings))
+        patient = max(self._settings.connect_timeout_seconds, self._settings.breaker_silent_seconds)
+        attempt = asyncio.ensure_future(connect(self._dsn, replace(self._settings, connect_timeout_seconds=patient)))
         idle = self._idle.pop() if self._idle else None
         answer = None if idle is None else asyncio.ensure_future(self._answer_on(idle))
         waited_for = {one for one in (attempt, answer) if one is not None}
@@ -450,6 +463,9 @@ class Pool:
         for attempt in self._attempts:
             attempt.cancel()
         before = self._time() - self._settings.breaker_silent_seconds * (1 - 1 / _LOOKS)
+        for waiting in self._waiting:
+            if waiting.since <= before and not waiting.done():
+                waiting.set_exception(Silent())
         for connection in [connection for connection, since in self._used.items() if since <= before]:
             connection.terminate()
 
