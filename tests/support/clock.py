@@ -22,6 +22,11 @@ class SetClock:
         self.now += timedelta(seconds=seconds)
         return self.now
 
+    def set_back(self, seconds: float) -> datetime:
+        """As when a database moves to a machine whose clock is behind; returns the new time."""
+        self.now -= timedelta(seconds=seconds)
+        return self.now
+
     def ago(self, seconds: float) -> datetime:
         return self.now - timedelta(seconds=seconds)
 

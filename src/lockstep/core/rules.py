@@ -75,23 +75,26 @@ class Death:
     """False when the policy says `drop`."""
 
 
-def visible_at(ahead: Ahead, options: QueueOptions) -> datetime:
-    """When the next message may be delivered: old enough itself, in a partition that is quiet for long enough."""
-    return max(ahead.next_created_at + options.delay, ahead.newest_created_at + options.window)
-
-
 def due_after_release(ahead: Ahead | None, options: QueueOptions, *, not_before: datetime) -> datetime | None:
-    """due_at of a cursor without a lease. `not_before` is now, or the time of a retry."""
+    """due_at of a cursor without a lease. `not_before` is now, or the time of a retry.
+
+    Where the queue has neither a delay nor a window, the time of a message does not matter: it may be ahead of a clock
+    that was set back.
+    """
     if ahead is None:
         return None
-    return max(not_before, visible_at(ahead, options))
+    due_at = not_before
+    if options.delay:
+        due_at = max(due_at, ahead.next_created_at + options.delay)
+    if options.window:
+        due_at = max(due_at, ahead.newest_created_at + options.window)
+    return due_at
 
 
 def due_after_push(cursor: Cursor, created_at: datetime, options: QueueOptions) -> datetime | None:
     """due_at after a push: set where the partition was drained, pushed back where a window is open."""
-    visible = visible_at(Ahead(created_at, created_at), options)
     if cursor.due_at is None:
-        return visible
+        return created_at + max(options.delay, options.window)
     if options.window_seconds and cursor.lease_id is None:
         return max(cursor.due_at, created_at + options.window)
     return cursor.due_at

@@ -106,7 +106,7 @@ class _Claims:
 
     def _read(self, queue: Queue, partition: Partition, cursor: Cursor) -> Iterator[Run]:
         for run in partition.log.read(cursor.acked, self._messages_left):
-            if run.created_at + queue.options.delay > self._now:
+            if queue.options.delay and run.created_at + queue.options.delay > self._now:
                 return
             alive = deliverable(run, queue.options, self._now)
             if len(alive):

@@ -103,7 +103,11 @@ begin
     select s.created_at into _newest_at
     from lockstep.run r join lockstep.segment s on s.id = r.segment_id
     where r.partition_id = _partition_id order by r.first_seq desc limit 1;
-    return greatest(_not_before, _next_at + make_interval(secs => _delay_seconds), _newest_at + make_interval(secs => _window_seconds));
+    -- Without a delay, or a window, times do not matter: they may be ahead of a clock that was set back.
+    return greatest(
+        _not_before,
+        case when _delay_seconds > 0 then _next_at + make_interval(secs => _delay_seconds) end,
+        case when _window_seconds > 0 then _newest_at + make_interval(secs => _window_seconds) end);
 end $$;
 
 -- The id of a message: its segment's UUID with the ordinal in the low 16 bits.
