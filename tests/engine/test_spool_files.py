@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 
 from lockstep.engine.spool.frames import HEADER_BYTES, MARKER, Content, Frame
 from lockstep.engine.spool.spool import Spool
+from lockstep.engine.spool.state import State
 from lockstep.errors import SpoolFull, SpoolUnusable
+from support.disks import files_of_at_most
 
 BYTES_MAX = 1_000_000
 
@@ -181,6 +183,39 @@ def test_disk_that_fails_leaves_the_log_as_it_was(tmp_path: Path) -> None:
     spool.close()
 
 
+@pytest.mark.parametrize("room", [0, 1, HEADER_BYTES, HEADER_BYTES + 24, 2 * (HEADER_BYTES + 24) - 1])
+def test_full_disk_leaves_nothing_of_what_was_refused(tmp_path: Path, room: int) -> None:
+    spool = Spool(tmp_path, bytes_max=BYTES_MAX)
+    append(spool, content(1))
+    before = logs(spool)[0].read_bytes()
+    with files_of_at_most(len(before) + room), pytest.raises(SpoolUnusable, match="cannot be written") as refused:
+        append(spool, content(2), content(3))
+    assert (refused.value.code, refused.value.status) == ("spool_unusable", 503)
+    assert logs(spool)[0].read_bytes() == before
+    append(spool, content(4))
+    assert read_all(spool) == ([content(1), content(4)], 0)
+    spool.close()
+
+
+def test_page_has_its_place_on_the_disk_before_it_is_mapped(tmp_path: Path) -> None:
+    """A write to a mapped page that the disk has no room for is no error: it ends the process."""
+    state = State(tmp_path / "state")
+    assert (tmp_path / "state").stat().st_blocks > 0
+    state.close()
+
+
+def test_directory_that_cannot_be_used_costs_no_descriptors(tmp_path: Path) -> None:
+    def next_descriptor() -> int:
+        descriptor = os.open(os.devnull, os.O_RDONLY)
+        os.close(descriptor)
+        return descriptor
+
+    before = next_descriptor()
+    with files_of_at_most(0), pytest.raises(SpoolUnusable, match="cannot be used"):
+        Spool(tmp_path, bytes_max=BYTES_MAX)
+    assert next_descriptor() == before
+
+
 def test_directory_that_cannot_be_made_is_said_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(SpoolUnusable, match="cannot be used"):
@@ -310,6 +345,36 @@ def built(directory: Path, count: int) -> tuple[list[Content], list[tuple[Path, 
         lies.append((path, size - HEADER_BYTES - len(one.body), size))
     spool.close()
     return written, lies
+
+
+@pytest.mark.parametrize("keep_page", [True, False])
+def test_last_record_that_is_cut_off_at_any_byte_is_not_read(tmp_path: Path, keep_page: bool) -> None:
+    written, lies = built(tmp_path / "built", 8)
+    path, start, end = lies[-1]
+    for size in range(start, end):
+        directory = tmp_path / str(size)
+        shutil.copytree(tmp_path / "built", directory)
+        os.truncate(directory / path.name, size)
+        found, _ = survived(directory, keep_page=keep_page)
+        assert found == written[:-1], f"cut at {size - start}"
+
+
+@pytest.mark.parametrize("keep_page", [True, False])
+@pytest.mark.parametrize("record", [0, 3, -1])
+def test_any_wrong_byte_of_a_header_costs_its_record_only(tmp_path: Path, record: int, keep_page: bool) -> None:
+    written, lies = built(tmp_path / "built", 8)
+    path, start, _ = lies[record]
+    spared = [one for one in written if one is not written[record]]
+    for offset in range(start, start + HEADER_BYTES):
+        directory = tmp_path / str(offset)
+        shutil.copytree(tmp_path / "built", directory)
+        with (directory / path.name).open("r+b") as file:
+            file.seek(offset)
+            wrong = file.read(1)[0] ^ 0xFF
+            file.seek(offset)
+            file.write(bytes([wrong]))
+        found, kept = survived(directory, keep_page=keep_page)
+        assert (found, kept) == (spared, 1), f"byte {offset - start}"
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))

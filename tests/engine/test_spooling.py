@@ -19,6 +19,7 @@ from lockstep.core.outage import BufferStats
 from lockstep.core.policy import QueueOptions
 from lockstep.core.records import Ack
 from lockstep.core.schedules import ScheduleFilter
+from lockstep.engine import spooling
 from lockstep.errors import (
     Buffering,
     CorruptSegment,
@@ -30,6 +31,7 @@ from lockstep.errors import (
     Unavailable,
 )
 from support.away import AwayStore
+from support.disks import files_of_at_most
 from support.until import until
 
 QUEUE = "orders"
@@ -309,6 +311,35 @@ async def test_directory_that_cannot_be_used_leaves_a_server_without_a_buffer(
         await engine.set_maintenance_mode(push=True)
         with pytest.raises(SpoolUnusable):
             await push(engine, "3")
+
+
+async def test_full_disk_refuses_pushes_until_there_is_room(engine: Engine, away: AwayStore, tmp_path: Path) -> None:
+    away.leave()
+    await push(engine, "1")
+    [log] = files(tmp_path, "*.log")
+    with files_of_at_most(log.stat().st_size + 10), pytest.raises(SpoolUnusable, match="cannot be written"):
+        await push(engine, "2")
+    assert await push(engine, "3") == ["buffered"]
+    away.come_back()
+    await drained(engine)
+    assert await stored(engine) == ["1", "3"]
+
+
+async def test_directory_that_could_not_be_used_is_used_when_it_can_be(
+    away: AwayStore, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spooling, "_LOOK_SECONDS", 0.001)
+    async with Engine(away, Config(), spool_dir=tmp_path) as engine:
+        with files_of_at_most(0):
+            await engine.start_buffering()
+        assert [record.action for record in caplog.records] == ["spool_unusable"]
+        await until(lambda: engine.counts.buffer is not None)
+        assert [record.action for record in caplog.records] == ["spool_unusable", "spool_usable"]
+        away.leave()
+        assert await push(engine, "1") == ["buffered"]
+        away.come_back()
+        await drained(engine)
+        assert await stored(engine) == ["1"]
 
 
 # --- What is buffered ---------------------------------------------------------------------------------------

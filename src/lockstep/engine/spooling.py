@@ -71,7 +71,10 @@ class Spooling:
         self._paused = paused
         """Is told when pops are to find nothing from now on, and when no longer."""
         self._key = config.encryption_key_bytes
+        self._root: Path | None = None
         self._directory: Path | None = None
+        self._unusable: str | None = None
+        """Why the spool could not be opened, if so."""
         self._system: System | None = None
         """None until the store has said it."""
         self._learned_at = _NEVER
@@ -87,22 +90,33 @@ class Spooling:
 
     async def start(self, directory: Path | None) -> None:
         """Buffer from now on, in a directory of the store's own below this one; without one, in one that is gone with
-        the process. If it cannot be used, pushes fail as they would without it, and it is said so. The store may be
+        the process. While it cannot be used, pushes fail as they would without it, which the log says. The store may be
         away."""
         if self._tending is not None:
             return
         self._store.watch(there=self._told_there, changed=self._told_changed)
         self._system = await self._system_if_there()
-        try:
-            self._spool = await in_thread(self._opened, directory)
-        except SpoolUnusable as error:
-            logger.error("spool_unusable", extra={"action": "spool_unusable", "error": error.message})
-        else:
-            self._draining = Draining(self._spool, self._store, self._config, place=self._place, tell=self._tell)
-            if self._system is not None:
-                await self._draining.agree()
+        self._root = directory
+        await self._open()
         self._tending = asyncio.create_task(self._tend(), name="lockstep-spool")
         self._adjust()
+
+    async def _open(self) -> None:
+        """Open the spool. If its directory cannot be used, say so once, and let `_look` try again."""
+        try:
+            spool = await in_thread(self._opened, self._root)
+        except SpoolUnusable as error:
+            if error.message != self._unusable:
+                logger.error("spool_unusable", extra={"action": "spool_unusable", "error": error.message})
+            self._unusable = error.message
+            return
+        self._spool = spool
+        self._draining = Draining(spool, self._store, self._config, place=self._place, tell=self._tell)
+        if self._unusable is not None:
+            self._unusable = None
+            logger.warning("spool_usable", extra={"action": "spool_usable", "directory": str(spool.directory)})
+        if self._system is not None and self._is_there:
+            await self._draining.agree()
 
     async def _system_if_there(self) -> System | None:
         try:
@@ -116,10 +130,9 @@ class Spooling:
         # Imported here, because it needs locks on files, which not every machine has that runs a client.
         from lockstep.engine.spool.spool import Spool
 
-        if directory is None:
+        if directory is None and self._scratch is None:
             self._scratch = tempfile.TemporaryDirectory(prefix="lockstep-spool-")
-            directory = Path(self._scratch.name)
-        self._directory = directory
+        self._directory = directory or Path(self._scratch.name)  # type: ignore[union-attr]
         opened = Spool(self._spool_directory(self._system), bytes_max=self._config.spool_bytes_max)
         self._tell_unclaimed(opened.directory)
         return opened
@@ -351,6 +364,8 @@ class Spooling:
         """One pass; returns in how many seconds to look again. Never raises: a store that is away does not end it."""
         try:
             await self._learn()
+            if self._spool is None:
+                await self._open()
             self._adjust()
             if self._draining is None or not self._is_there or self._pushes_paused or not self._buffers():
                 return _LOOK_SECONDS

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from uuid import UUID, uuid4, uuid5
@@ -75,15 +75,19 @@ class Spool:
         """The file that is written, and its descriptor."""
         self._held = False
         self._draining = False
-        try:
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._drain_lock = Lock(directory / "drain.lock")
-            self._state = State(directory / "state")
-            with self._state.lock.held():
-                self._write(self._recovered())
-            self._files.sync()
-        except OSError as error:
-            raise SpoolUnusable(f"the spool in {directory} cannot be used: {error}") from error
+        with ExitStack() as opened:
+            try:
+                directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+                self._drain_lock = Lock(directory / "drain.lock")
+                opened.callback(self._drain_lock.close)
+                self._state = State(directory / "state")
+                opened.callback(self._state.close)
+                with self._state.lock.held():
+                    self._write(self._recovered())
+                self._files.sync()
+            except OSError as error:
+                raise SpoolUnusable(f"the spool in {directory} cannot be used: {error}") from error
+            opened.pop_all()
 
     def close(self) -> None:
         self.end_draining()

@@ -108,10 +108,20 @@ class State:
 
     def __init__(self, path: Path) -> None:
         self.lock = Lock(path)
+        try:
+            self._allocate()
+            self.page = mmap.mmap(self.lock.descriptor, _PAGE_BYTES)
+        except BaseException:
+            self.lock.close()
+            raise
+
+    def _allocate(self) -> None:
+        """Write a new page, instead of only extending the file: on a full disk that is an error. A write to a mapped
+        page for which the disk has no room ends the process."""
         with self.lock.held():
-            if os.fstat(self.lock.descriptor).st_size < _PAGE_BYTES:
-                os.ftruncate(self.lock.descriptor, _PAGE_BYTES)
-        self.page = mmap.mmap(self.lock.descriptor, _PAGE_BYTES)
+            size = os.fstat(self.lock.descriptor).st_size
+            while size < _PAGE_BYTES:
+                size += os.pwrite(self.lock.descriptor, bytes(_PAGE_BYTES - size), size)
 
     def read(self) -> Places | None:
         """None if it was never written, or by a process that died over it."""
