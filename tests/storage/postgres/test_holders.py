@@ -85,9 +85,11 @@ async def test_session_behind_others_is_told_who_is_at_the_front(
     await holder.execute("select lockstep.push('q', 'p', '1')")
     patient = PostgresStore(dsn, config=Config(lock_timeout_seconds=60))
     waiting = asyncio.ensure_future(push_n(patient, "q", partition="p"))
+    # Not on the holder's session: what a transaction has seen of pg_stat_activity it sees until it ends.
     blocked = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
-    while not await holder.fetchval(blocked):
-        pass
+    async with asyncio.timeout(30):
+        while (await store.database.fetch("blocked", blocked))[0][0] == 0:
+            pass
     errors = await asyncio.gather(timed_out(store), timed_out(store))
     assert [error.details["holder_pid"] for error in errors] == [holder.get_server_pid()] * 2
     assert [error.details["held"] for error in errors] == ["partition 'p' of queue 'q'"] * 2
