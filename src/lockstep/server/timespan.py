@@ -38,7 +38,7 @@ class Span:
     def of(cls, query: SpanQuery) -> Span:
         """Raises InvalidRequest."""
         to_at = parse_time_or_none(query.to, what="to") or datetime.now(UTC)
-        from_at = parse_time_or_none(query.from_, what="from") or _before(to_at, _SPANS[query.interval])
+        from_at = parse_time_or_none(query.from_, what="from") or before(to_at, _SPANS[query.interval])
         if from_at > to_at:
             raise InvalidRequest("from must not be after to")
         return cls(from_at, to_at)
@@ -47,7 +47,7 @@ class Span:
         return time_range(self.from_at, self.to_at)
 
 
-def _before(at: datetime, span: timedelta) -> datetime:
+def before(at: datetime, span: timedelta) -> datetime:
     try:
         return at - span
     except OverflowError:

@@ -205,7 +205,7 @@ async def test_operation_for_a_queue_that_was_deleted_elsewhere_creates_it_anew(
 
 async def test_operation_may_have_more_partitions_than_are_remembered(stage: Stage) -> None:
     actor = await stage.actor()
-    actor.store.names._partitions_max = 1
+    actor.store.names.partitions_max = 1
     pushed = [batch(queue, partition=partition) for queue in "ab" for partition in "xy"]
     [operation_id] = await actor.store.queue_operations([NewOperation(pushed)])
     await apply(actor)

@@ -255,9 +255,8 @@ async def test_cycles_that_push_to_each_others_partitions_do_not_deadlock(dsn: s
 
     async def work(index: int) -> None:
         for number in range(15):
-            popped = await pop(stores[index], "in", group=f"g{index}", partition=f"p{index}", batch=1)
-            if not popped:
-                continue
+            while not (popped := await pop(stores[index], "in", group=f"g{index}", partition=f"p{index}", batch=1)):
+                pass  # another cycle holds the partition
             [message] = popped.messages()
             step = StreamCycle(
                 query_id=query_id,

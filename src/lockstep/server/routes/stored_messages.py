@@ -20,6 +20,7 @@ from lockstep.errors import QueueNotFound
 from lockstep.server.exchange import Request, Response, answer
 from lockstep.server.node import Node
 from lockstep.server.routing import Route
+from lockstep.server.timespan import before
 
 _LIST_AGE = timedelta(hours=1)
 OFFSET_MAX = 10_000
@@ -36,9 +37,9 @@ class StoredMessagesQuery(Struct, rename="camel", frozen=True):
     task: str | None = None
     status: MessageStatus | None = None
     from_: Time | None = field(default=None, name="from")
-    """Created at or after; an hour ago if nothing is said."""
+    """Created at or after; an hour before `to` if nothing is said."""
     to: Time | None = None
-    """Created before."""
+    """Created before; now if nothing is said."""
     newest_first: bool = False
     """The message that was stored last comes first; without, they come by partition and place."""
     limit: Limit = 200
@@ -50,7 +51,8 @@ class StoredMessagesQuery(Struct, rename="camel", frozen=True):
 
 async def stored_messages(node: Node, request: Request) -> Response:
     query = request.query(StoredMessagesQuery)
-    from_at = parse_time_or_none(query.from_, what="from") or datetime.now(UTC) - _LIST_AGE
+    to_at = parse_time_or_none(query.to, what="to")
+    from_at = parse_time_or_none(query.from_, what="from") or before(to_at or datetime.now(UTC), _LIST_AGE)
     where = MessageFilter(
         queue=query.queue or None,
         partition=query.partition or None,
@@ -58,7 +60,7 @@ async def stored_messages(node: Node, request: Request) -> Response:
         task=query.task,
         status=query.status,
         from_at=from_at,
-        to_at=parse_time_or_none(query.to, what="to"),
+        to_at=to_at,
     )
     return await list_messages(
         node,

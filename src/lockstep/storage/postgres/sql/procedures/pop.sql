@@ -365,7 +365,7 @@ begin
             case when not exists (select 1 from lockstep.consumer_group g where g.id = t.group_id)
                    or (t.partition_id is not null and not exists (select 1 from lockstep.partition p where p.id = t.partition_id))
                  then _now
-                 when t.partition_id is null then lockstep.next_due(t.group_id, _until)
+                 when t.partition_id is null then lockstep.group_due(t.group_id, _until)
                  else least(
                      (select c.due_at from lockstep.cursor c
                       where c.partition_id = t.partition_id and c.group_id = t.group_id and c.due_at <= _until),
@@ -386,7 +386,7 @@ create or replace function lockstep.seconds_until(_due_at timestamptz, _now time
 $$;
 
 -- When a group has something next, new or again, if that is not after a time. A cursor that is still to be made may have something.
-create or replace function lockstep.next_due(_group_id int, _until timestamptz) returns timestamptz language plpgsql stable as $$
+create or replace function lockstep.group_due(_group_id int, _until timestamptz) returns timestamptz language plpgsql stable as $$
 begin
     return least(
         (select c.due_at from lockstep.cursor c where c.group_id = _group_id and c.due_at <= _until order by c.due_at limit 1),
@@ -404,7 +404,7 @@ declare
 begin
     return (
         select array_agg(lockstep.seconds_until((
-            select min(case when g.id is null then _now else lockstep.next_due(g.id, _until) end)
+            select min(case when g.id is null then _now else lockstep.group_due(g.id, _until) end)
             from (
                 select q.id from lockstep.queue q
                 where (t.namespace is null or q.namespace = t.namespace) and (t.task is null or q.task = t.task)

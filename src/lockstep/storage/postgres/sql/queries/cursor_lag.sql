@@ -8,9 +8,9 @@ select p.name, p.id, g.name, lockstep.done_upto(c.partition_id, c.group_id, c.ac
            select 1 from lockstep.delivery d where d.partition_id = p.id and d.group_id = g.id and d.due_at = 'infinity'),
        lockstep.held(c, t.now), lockstep.in_flight(p.id, g.id, false, t.now) - lockstep.in_flight(p.id, g.id, true, t.now)
 from (
-    select p.id, p.name from lockstep.partition p
-    where p.queue_id between $1 and $1 and p.id > $4 and p.id >= coalesce($3::bigint, 0) and p.id <= coalesce($3, 9223372036854775807)
-    order by p.queue_id, p.id limit $5
+    select p.id, p.name
+    from unnest(case when $3::bigint is null then lockstep.next_partitions($1, $4, $5) else array[$3] end) t (id)
+    cross join lateral (select p.id, p.name from lockstep.partition p where p.id = t.id and p.queue_id = $1 and p.id > $4 limit 1) p
 ) p
 join lockstep.consumer_group g on g.queue_id = $1 and ($2::int is null or g.id = $2)
 cross join lateral lockstep.cursor_at(g, p.id) c
