@@ -788,6 +788,35 @@ async def test_those_who_wait_for_a_connection_do_not_ask_a_server_that_hangs_on
         await database.close()
 
 
+async def test_call_that_comes_while_a_server_is_found_to_hang_has_its_own_time(
+    dsn: str, socket_directory: Path
+) -> None:
+    """It did not wait for long enough when the others failed, and asks once more."""
+    awake = asyncio.Event()
+    awake.set()
+    settings = replace(SILENT, breaker_failures_max=0, connections_max=1, connect_timeout_seconds=3600)
+    database = Database(through(dsn, socket_directory), replace(settings, breaker_silent_seconds=1))
+    async with relay(dsn, socket_directory, awake=awake), asyncio.timeout(30):
+        await ask(database)
+        awake.clear()
+        found = database._join()
+        first = asyncio.ensure_future(ask(database))
+
+        async def asks() -> bool:
+            await asyncio.sleep(0.001)
+            return found._asking is not None
+
+        await until(asks)
+        asked = found._asking
+        second = asyncio.ensure_future(ask(database))
+        outcomes = await asyncio.gather(first, second, return_exceptions=True)
+        details = [getattr(error, "details", error) for error in outcomes]
+        assert details == [{"unreachable": True, "maybe_applied": True}, {"unreachable": True}]
+        assert found._asking is not asked
+        awake.set()
+        await database.close()
+
+
 async def test_server_that_takes_no_connection_is_found_to_hang_after_its_own_time(
     dsn: str, socket_directory: Path
 ) -> None:
