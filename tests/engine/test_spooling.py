@@ -14,7 +14,9 @@ import pytest_asyncio
 
 from lockstep import Batch, Engine, NewMessage, PopRequest
 from lockstep.config import Config
-from lockstep.core.messages import NewSchedule
+from lockstep.core.applying import ApplyLimits
+from lockstep.core.messages import Columns, NewSchedule
+from lockstep.core.operations import NewOperation
 from lockstep.core.outage import BufferStats
 from lockstep.core.policy import QueueOptions
 from lockstep.core.records import Ack
@@ -181,6 +183,31 @@ async def test_other_failures_are_not_buffered(engine: Engine, away: AwayStore) 
         with pytest.raises(type(error)):
             await push(engine, "1", ids=True)
     assert buffered(engine) == 0
+
+
+async def waiting_operation(away: AwayStore, payload: str) -> None:
+    """An earlier push to the partition, which another server has queued."""
+    await away.queue_operations([NewOperation([Batch(QUEUE, "p", Columns([payload.encode()]))])])
+
+
+async def test_push_behind_an_operation_is_buffered_when_the_store_is_lost(engine: Engine, away: AwayStore) -> None:
+    await waiting_operation(away, "1")
+    away.fail_next = ["pass", "lost", "lost"]
+    assert await push(engine, "2", ids=True) == ["buffered"]
+    assert buffered(engine) == 1
+    await away.apply_operations("push", by="another", limits=ApplyLimits())
+    await drained(engine)
+    assert await stored(engine) == ["1", "2"]
+
+
+@pytest.mark.parametrize(("fate", "status"), [("lost", "queued"), ("unanswered", "duplicate")])
+async def test_push_behind_an_operation_is_queued_again_if_only_its_connection_was_lost(
+    engine: Engine, away: AwayStore, fate: str, status: str
+) -> None:
+    await waiting_operation(away, "1")
+    away.fail_next = ["pass", fate]
+    assert await push(engine, "2", ids=True) == [status]
+    assert await stored(engine) == ["1", "2"]
 
 
 async def test_transactions_with_pushes_wait_for_what_is_buffered(engine: Engine, away: AwayStore) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from lockstep.core.messages import Batch, PushResult
+from lockstep.core.operations import NewOperation
 from lockstep.core.outage import Drained, System
 from lockstep.errors import Unavailable
 from lockstep.storage.memory import MemoryStore
@@ -19,8 +20,8 @@ class AwayStore(MemoryStore):
         super().__init__(**arguments)
         self.is_away = False
         self.fail_next: list[str] = []
-        """What happens to the next calls of push and drain: `lost` before the store has the call, `unanswered` after
-        it was applied, `refused` as what is wrong with its content."""
+        """What happens to the next calls of push, queue_operations and drain: `lost` before the store has the
+        call, `unanswered` after it was applied, `refused` as what is wrong with its content."""
         self.error: Exception = Unavailable("refused")
         self.drains: list[int] = []
         """How many batches each call of drain had."""
@@ -75,6 +76,14 @@ class AwayStore(MemoryStore):
             self.fail_next = kept
         _fail_after(fate)
         return drained
+
+    async def queue_operations(self, operations: Sequence[NewOperation]) -> list[str]:
+        self._check()
+        fate = self.fail_next.pop(0) if self.fail_next else "pass"
+        self._fail_before(fate)
+        queued = await super().queue_operations(operations)
+        _fail_after(fate)
+        return queued
 
     def _check(self) -> None:
         if self.is_away:

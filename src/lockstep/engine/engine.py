@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -81,7 +82,7 @@ from lockstep.engine.operations import Operations, Tell
 from lockstep.engine.spooling import Spooling
 from lockstep.engine.telling import telling
 from lockstep.engine.waiting import Waiting, WaitingCounts
-from lockstep.errors import InvalidRequest, OperationPending, StillQueued, TooLarge, Unavailable
+from lockstep.errors import InvalidRequest, OperationPending, TooLarge, Unavailable
 from lockstep.storage.base import Store
 
 
@@ -317,31 +318,29 @@ class Engine:
             if buffered is not None:
                 return buffered.in_order(order)
         batches: Sequence[Batch] = checked
+        accept = partial(self._accept_push, told_in=order or told_in)
         try:
             batches = await self._balancing.place(checked)
-            if self._load.push is not Answer.EXECUTE and not self._load.executes_push():
-                waiting = await self._operations.queue_push(batches, order or told_in, "system_busy")
-                return await self._queued(waiting, order, queued)
-            pushed = await self._batching.push(batches)
-        except OperationPending:
-            waiting = await self._operations.queue_push(batches, order or told_in, "maintaining_order")
-            return await self._queued(waiting, order, queued)
-        except StillQueued:
-            raise
+            pushed = await accept(batches)
         except Unavailable as error:
-            pushed = await self._spooling.rescue(batches, error, self._batching.push)
+            pushed = await self._spooling.rescue(batches, error, accept)
+        if pushed.operation is not None and queued == "wait":
+            pushed = await self._operations.push_applied(pushed)
         return pushed.in_order(order)
+
+    async def _accept_push(self, batches: Sequence[Batch], *, told_in: Order | None) -> PushResult:
+        """Push batches, or queue them as an operation: its processor tells of them."""
+        if self._load.push is not Answer.EXECUTE and not self._load.executes_push():
+            return await self._operations.queue_push(batches, told_in, "system_busy")
+        try:
+            return await self._batching.push(batches)
+        except OperationPending:
+            return await self._operations.queue_push(batches, told_in, "maintaining_order")
 
     async def push_applied(self, pushed: PushResult) -> PushResult:
         """The receipts of a push that was queued, once it is applied. Raises what it failed with; StillQueued after the
         setting operation_wait_seconds_max."""
         return await self._operations.push_applied(pushed)
-
-    async def _queued(self, pushed: PushResult, order: Order | None, queued: QueuedAs) -> PushResult:
-        """The receipts of a push that waits to be applied: who applies it tells of it."""
-        if queued == "wait":
-            pushed = await self._operations.push_applied(pushed)
-        return pushed.in_order(order)
 
     def _tell_crowded(self, kind: LoadKind) -> None:
         self._load.note_crowd(kind)
