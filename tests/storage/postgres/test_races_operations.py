@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ import pytest_asyncio
 from lockstep.core.applying import ApplyLimits
 from lockstep.core.messages import Batch, NewSchedule
 from lockstep.core.operations import NewOperation
-from lockstep.errors import EncryptionUnavailable, OperationPending, Overloaded
+from lockstep.errors import EncryptionUnavailable, LockstepError, OperationPending, Overloaded
 from lockstep.storage.postgres.pushing import Encryption
 from lockstep.storage.postgres.store import PostgresStore
 from support.builders import batch, configure, numbers, pop_all, push_n
@@ -126,6 +127,40 @@ async def test_killed_processor_has_applied_nothing_and_another_applies_it_once(
     while not await apply(other):  # noqa: ASYNC110 - its locks end a moment later
         await asyncio.sleep(0.001)
     assert numbers(await pop_all(other.store, "q")) == [1, 2]
+
+
+async def test_processor_that_fails_between_any_two_calls_has_applied_nothing(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where it has just made a partition, whose id it must forget, and where one bundle is tried alone."""
+    a, b = await stage.actors(2)
+    await configure(a.store, "full", max_size=1)
+    await push_n(a.store, "full")
+    on, left, failed = a.store.database.on, 0, 0
+
+    async def failing(*call: Any) -> Any:
+        nonlocal left, failed
+        left -= 1
+        if left < 0:
+            failed += 1
+            raise ConnectionResetError("lost")
+        return await on(*call)
+
+    for calls in range(40):
+        await a.store.queue_operations([NewOperation([batch("q", partition=f"p{calls}", start=1), batch("full")])])
+        await queue(a, 2, partition=f"p{calls}")
+        await b.store.delete_queue("q")
+        left, before = calls, failed
+        monkeypatch.setattr(a.store.database, "on", failing)
+        with suppress(LockstepError, ConnectionResetError):
+            await apply(a, retries_max=0)
+        monkeypatch.undo()
+        await apply(b, retries_max=0)
+        assert (await b.store.operation_counts()).depth("push").operations == 0
+        assert numbers(await pop_all(b.store, "q", partition=f"p{calls}")) == [2], f"after {calls} calls"
+        if failed == before:
+            break
+    assert failed > 5
 
 
 async def test_processor_that_hangs_loses_what_it_has_claimed(stage: Stage) -> None:
