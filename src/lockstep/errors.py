@@ -35,6 +35,7 @@
     ├── Unavailable 503            the database cannot be reached, or not in time
     │   ├── LockTimeout            others held what the call needs for too long
     │   ├── Buffering              pushes are buffered, and what was asked cannot be
+    │   │   └── SpoolAhead         the database has lost what had been buffered and pushed
     │   ├── SpoolFull              pushes are buffered, and there is no room for more
     │   ├── SpoolUnusable          pushes cannot be buffered on this machine
     │   ├── StillQueued            the request was accepted, and is not applied yet
@@ -316,6 +317,12 @@ class Buffering(Unavailable):
     """Pushes are buffered at the moment, and this one must be applied at once."""
 
     code = "buffering"
+
+
+class SpoolAhead(Buffering):
+    """The database has lost what this server had buffered and pushed: pushes are buffered until that is accepted."""
+
+    code = "spool_ahead"
 
 
 class SpoolFull(Unavailable):

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 from command_lines import CommandLine
 
+from support.embedded_tools import query
 from support.server import running_server
 
 
@@ -34,6 +37,43 @@ def test_pushes_are_buffered_from_on_to_off(url: str, queue: str) -> None:
         assert time.monotonic() < deadline
     assert [one["payload"] for one in lockstep.ndjson("pop", queue, "--batch", "10")] == ["one", "two"]
     assert lockstep("maintenance", "retry").stdout == "0 messages pushed again\n"
+
+
+def test_server_stops_draining_after_a_failover_that_lost_what_it_had_drained(
+    url: str, database_dsn: str, queue: str
+) -> None:
+    lockstep = CommandLine(("--url", url))
+    buffer_and_drain(lockstep, queue, '"lost"')
+    wait_for_buffer(lockstep, "messages", 0)
+    query(database_dsn, "update lockstep.spool set drained_to = 0")
+    buffer_and_drain(lockstep, queue, '"two"')
+    wait_for_buffer(lockstep, "messages", 1)
+    deadline = time.monotonic() + 30
+    while not (buffer := lockstep.json("maintenance", "status")["buffer"])["bytes_lost"]:
+        assert time.monotonic() < deadline
+    assert lockstep.json("push", queue, '"three"')["status"] == "buffered"
+    with urlopen(f"{url}/api/v1/status") as answer:
+        status = json.load(answer)
+    assert status["bufferBytesLost"] == buffer["bytes_lost"]
+    findings = lockstep.json("doctor", code=1)
+    [found] = [finding for finding in findings if finding["subject"] == "buffer"]
+    assert found["text"] == f"spool_ahead: {buffer['waiting_for']}"
+    assert lockstep("maintenance", "accept").stdout == f"{buffer['bytes_lost']} lost bytes accepted\n"
+    wait_for_buffer(lockstep, "messages", 0)
+    assert lockstep.json("maintenance", "status")["buffer"]["bytes_lost"] == 0
+    assert lockstep("maintenance", "accept").stdout == "0 lost bytes accepted\n"
+
+
+def buffer_and_drain(lockstep: CommandLine, queue: str, payload: str) -> None:
+    lockstep("maintenance", "on")
+    assert lockstep.json("push", queue, payload)["status"] == "buffered"
+    lockstep("maintenance", "off")
+
+
+def wait_for_buffer(lockstep: CommandLine, field: str, value: int) -> None:
+    deadline = time.monotonic() + 30
+    while lockstep.json("maintenance", "status")["buffer"][field] != value:
+        assert time.monotonic() < deadline
 
 
 def test_a_mode_that_is_set_on_the_database_holds_for_its_servers(url: str, database_dsn: str, queue: str) -> None:

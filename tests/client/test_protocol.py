@@ -247,6 +247,7 @@ def test_verbs_that_must_not_be_applied_twice() -> None:
         "retry_message",
         "retry_operation",
         "retry_rejected",
+        "accept_buffer_loss",
     }
 
 

@@ -8,6 +8,7 @@ import os
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 import pytest_asyncio
@@ -28,6 +29,7 @@ from lockstep.errors import (
     EncryptionUnavailable,
     OperationPending,
     QueueFull,
+    SpoolAhead,
     SpoolFull,
     SpoolUnusable,
     Unavailable,
@@ -731,3 +733,174 @@ async def test_drained_messages_wake_polls(engine: Engine, away: AwayStore) -> N
     await push(engine, "1")
     away.come_back()
     assert (await poll).payloads() == [b"1"]
+
+
+# --- A store that has lost what it had last --------------------------------------------------------------------
+
+
+def restored(away: AwayStore, copy: dict[UUID, tuple[int, int | None]]) -> AwayStore:
+    """The store as a backup of it has it, that knows the spools up to these places. It is away."""
+    store = AwayStore()
+    store._system = away._system
+    store._spools = dict(copy)
+    store.is_away = True
+    return store
+
+
+def spools(away: AwayStore) -> dict[UUID, tuple[int, int | None]]:
+    return dict(away._spools)
+
+
+def told(caplog: pytest.LogCaptureFixture, action: str) -> list[int]:
+    return [record.bytes for record in caplog.records if record.message == action]  # type: ignore[attr-defined]
+
+
+async def test_what_the_store_has_lost_and_the_spool_still_has_is_pushed_again(
+    away: AwayStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = Config(call_messages_max=1, spool_refusal_seconds_max=0)
+    async with Engine(away, config, spool_dir=tmp_path) as engine:
+        await engine.start_buffering()
+        away.leave()
+        for payload in ("1", "2", "3"):
+            await push(engine, payload)
+        copy = spools(away)
+        away.error, away.fail_next = Unavailable("away again", unreachable=True), ["pass", "refused"]
+        away.come_back()
+        await until(lambda: away.fail_next == [])
+        away.leave()
+        assert buffered(engine) == 2
+    store = restored(away, copy)
+    async with Engine(store, config, spool_dir=tmp_path) as engine:
+        await engine.start_buffering()
+        assert await push(engine, "4") == ["buffered"]
+        store.come_back()
+        await drained(engine)
+        assert await stored(engine) == ["1", "2", "3", "4"]
+        assert await push(engine, "5") == ["queued"]
+        stats = stats_of(engine)
+        assert (stats.bytes, stats.bytes_lost, stats.messages_drained) == (0, 0, 4)
+    assert len(told(caplog, "spool_again")) == 1
+    assert told(caplog, "spool_ahead") == []
+
+
+async def test_record_that_was_set_aside_and_comes_again_is_pushed_once(away: AwayStore, tmp_path: Path) -> None:
+    config = Config(spool_refusal_seconds_max=0)
+    async with Engine(away, config, spool_dir=tmp_path) as engine:
+        await engine.start_buffering()
+        away.leave()
+        await push(engine, "1")
+        await push(engine, "2")
+        copy = spools(away)
+        # Together, the first alone, which is set aside, and the second.
+        away.error, away.fail_next = QueueFull("full"), ["refused", "refused", "pass", "lost", "lost"]
+        away.come_back()
+        await until(lambda: len(files(tmp_path, "*.rejected")) == 1)
+        away.leave()
+        await until(lambda: not stats_of(engine).draining)
+        assert buffered(engine) == 1
+    store = restored(away, copy)
+    async with Engine(store, config, spool_dir=tmp_path) as engine:
+        await engine.start_buffering()
+        store.come_back()
+        await drained(engine)
+        assert files(tmp_path, "*.rejected") == []
+        assert await stored(engine) == ["1", "2"]
+
+
+async def lost_all(away: AwayStore, directory: Path) -> AwayStore:
+    """A store that has lost what was drained, of which nothing is left here. It is away."""
+    async with Engine(away, Config(), spool_dir=directory) as engine:
+        await engine.start_buffering()
+        away.leave()
+        await push(engine, "lost")
+        copy = spools(away)
+        away.come_back()
+        await drained(engine)
+    return restored(away, copy)
+
+
+async def test_spool_stops_if_what_the_store_has_lost_is_gone_until_that_is_accepted(
+    away: AwayStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = await lost_all(away, tmp_path)
+    async with Engine(store, Config(), spool_dir=tmp_path) as engine:
+        await engine.start_buffering()
+        await push(engine, "1")
+        store.come_back()
+        await until(lambda: stats_of(engine).bytes_lost > 0)
+        assert await push(engine, "2") == ["buffered"], "it goes behind, although the store is there"
+        stats = stats_of(engine)
+        assert stats.messages == 2
+        assert stats.waiting_for is not None
+        assert f"lost {stats.bytes_lost} bytes" in stats.waiting_for
+        assert "lockstep maintenance accept" in stats.waiting_for
+        with pytest.raises(SpoolAhead):
+            await engine.transaction([], [message("3")])
+        assert await engine.accept_buffer_loss() == stats.bytes_lost
+        await drained(engine)
+        assert await stored(engine) == ["1", "2"]
+        assert await push(engine, "4") == ["queued"]
+        after = stats_of(engine)
+        assert (after.bytes, after.bytes_lost, after.waiting_for) == (0, 0, None)
+        assert await engine.accept_buffer_loss() == 0
+    assert told(caplog, "spool_ahead") == told(caplog, "spool_loss_accepted") == [stats.bytes_lost]
+
+
+async def test_empty_spool_stops_too_and_all_processes_of_the_machine_with_it(away: AwayStore, tmp_path: Path) -> None:
+    store = await lost_all(away, tmp_path)
+    store.come_back()
+    async with (
+        Engine(store, Config(), spool_dir=tmp_path) as one,
+        Engine(store, Config(), spool_dir=tmp_path) as other,
+    ):
+        await one.start_buffering()
+        await other.start_buffering()
+        assert await push(one, "1") == ["buffered"]
+        assert await push(other, "2") == ["buffered"]
+        assert stats_of(one).bytes_lost == stats_of(other).bytes_lost > 0
+        assert stats_of(one).bytes > 0, "what is lost does not count as buffered"
+        await other.accept_buffer_loss()
+        await drained(one)
+        assert await stored(one) == ["1", "2"]
+        assert (stats_of(one).waiting_for, stats_of(other).waiting_for) == (None, None)
+
+
+async def test_loss_that_was_not_accepted_is_known_to_the_next_process(away: AwayStore, tmp_path: Path) -> None:
+    store = await lost_all(away, tmp_path)
+    store.come_back()
+    for payload in ("1", "2"):
+        async with Engine(store, Config(), spool_dir=tmp_path) as engine:
+            await engine.start_buffering()
+            assert await push(engine, payload) == ["buffered"]
+    async with Engine(store, Config(), spool_dir=tmp_path) as engine:
+        await engine.start_buffering()
+        assert await engine.accept_buffer_loss() > 0
+        await drained(engine)
+        assert await stored(engine) == ["1", "2"]
+
+
+async def test_spool_goes_on_by_itself_if_the_store_has_all_after_all(away: AwayStore, tmp_path: Path) -> None:
+    """The old primary came back."""
+    store = await lost_all(away, tmp_path)
+    store.come_back()
+    async with Engine(store, Config(), spool_dir=tmp_path) as engine:
+        await engine.start_buffering()
+        assert await push(engine, "1") == ["buffered"]
+        store._spools = spools(away)
+        await drained(engine)
+        assert stats_of(engine).bytes_lost == 0
+        assert await stored(engine) == ["1"]
+
+
+async def test_another_store_at_the_same_address_has_lost_nothing(away: AwayStore, tmp_path: Path) -> None:
+    await lost_all(away, tmp_path)
+    other = AwayStore()
+    other.is_away = True
+    async with Engine(other, Config(), spool_dir=tmp_path) as engine:
+        await engine.start_buffering()
+        await push(engine, "1")
+        other.come_back()
+        await drained(engine)
+        assert stats_of(engine).bytes_lost == 0
+        assert await stored(engine) == ["1"]

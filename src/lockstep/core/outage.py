@@ -50,8 +50,10 @@ class BufferStats(msgspec.Struct, frozen=True, kw_only=True):
     bytes_damaged: int
     draining: bool
     """By the process that answered."""
+    bytes_lost: int = 0
+    """Drained once, lost by the database, and not here any more: nothing is drained until that is accepted."""
     waiting_for: str | None = None
-    """What the database said to the push that is next, if it refuses it."""
+    """What the database said to the push that is next, if it refuses it; or that something is lost."""
 
     @property
     def has_room(self) -> bool:

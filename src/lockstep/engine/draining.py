@@ -8,6 +8,9 @@ nobody can append: then the spool is empty, its gate is opened, and those who wa
 
 What the database refuses for what it is must not hold up the rest for ever. It is tried for a while, because a full
 queue gets empty and a missing key may be configured, and then set aside in a file.
+
+A store that was restored, or whose primary was lost, may be behind the spool. What the files still have is pushed
+again. If they lack a part, draining stops until somebody accepts that it is lost.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -30,6 +34,7 @@ from lockstep.errors import (
     InvalidRequest,
     LockstepError,
     Overloaded,
+    SpoolAhead,
     TooLarge,
     Unavailable,
 )
@@ -104,6 +109,9 @@ class Draining:
         self._attempts = 0
         self._settled = False
         """No record is in doubt that was to be set aside."""
+        self.elsewhere = False
+        """The spool was drained into another store before: that this one lacks something means nothing."""
+        self._told_lost = 0
         self.active = False
         self.stopping = False
         self.refusal: str | None = None
@@ -125,20 +133,77 @@ class Draining:
             self._spool.end_draining()
         return None
 
-    async def agree(self) -> int:
+    async def begin(self) -> None:
+        """See how far the store is. If another process drains, that process sees it. Raises Unavailable."""
+        if not self._spool.begin_draining():
+            return
+        try:
+            with suppress(_Later):
+                await self._agree()
+        finally:
+            self._spool.end_draining()
+
+    async def _agree(self) -> int:
         """From where on to drain, as the store knows it, and this machine then, too."""
         local = self._spool.place()
-        drained = await self._store.drain(self._spool.id, [], start=local, end=local)
+        drained = await self._stored()
+        if self.elsewhere and drained.place < local:
+            drained = await self._store.drain(self._spool.id, [], start=drained.place, end=local)
+        self.elsewhere = False
         await self._settle(drained)
-        await in_thread(self._spool.advance, drained.place)
+        if drained.place < local:
+            await self._go_back(drained.place, local)
+        else:
+            self._told_lost = 0
+            await in_thread(self._spool.advance, drained.place)
         return drained.place
+
+    async def _stored(self) -> Drained:
+        """How far the store is. A part that is empty moves nothing."""
+        return await self._store.drain(self._spool.id, [], start=0, end=0)
+
+    async def _go_back(self, place: int, local: int) -> None:
+        """Push again what the store has lost; stop if a part of that is not here any more."""
+        lost = await in_thread(self._spool.go_back, place)
+        extra = {"action": "spool_again", "directory": str(self._spool.directory), "bytes": local - place - lost}
+        if lost == 0:
+            logger.warning("spool_again", extra=extra)
+            return
+        if lost != self._told_lost:
+            self._told_lost = lost
+            logger.error("spool_ahead", extra={**extra, "action": "spool_ahead", "bytes": lost})
+        raise _Later
+
+    def ahead(self) -> SpoolAhead | None:
+        """Why nothing is drained, if something is lost."""
+        lost = self._spool.counts().bytes_lost
+        if not lost:
+            return None
+        return SpoolAhead(
+            f"the database has lost {lost} bytes that this machine had buffered and pushed, and they are not here any "
+            "more; pushes are buffered until somebody runs lockstep maintenance accept",
+            bytes_lost=lost,
+        )
+
+    async def accept_loss(self) -> int:
+        """Go on behind what is lost; returns how many bytes. 0 if nothing is, or if more was lost meanwhile."""
+        lost, local = self._spool.counts().bytes_lost, self._spool.place()
+        place = (await self._stored()).place
+        if not lost or place + lost != local:
+            return 0
+        drained = await self._store.drain(self._spool.id, [], start=place, end=local)
+        if drained.place != local:
+            return 0
+        extra = {"action": "spool_loss_accepted", "directory": str(self._spool.directory), "bytes": lost}
+        logger.warning("spool_loss_accepted", extra=extra)
+        return lost
 
     async def _settle(self, drained: Drained) -> None:
         """See what became of a record that was to be set aside, and may not have been."""
         self._settled = await in_thread(self._spool.settle, drained.place, drained.set_aside_from)
 
     async def _drain(self) -> None:
-        place = await self.agree()
+        place = await self._agree()
         began, messages = self._clock(), 0
         while not self.stopping and (left := self._spool.left(place)) > 0:
             done = await (self._last_step(place) if left <= _LAST_BYTES else self._step(place))
@@ -171,6 +236,8 @@ class Draining:
                 damaged=done.damaged,
             )
             self._attempts = 0
+        elif done.place < place:
+            raise _Later  # the store has lost something in between: see how far it is
         return done
 
     async def _pass_damage(self, stretch: Stretch) -> _Done:

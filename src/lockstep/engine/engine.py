@@ -827,6 +827,11 @@ class Engine:
         the database says to what it refuses again, after the rest was pushed."""
         return await self._spooling.retry_rejected()
 
+    async def accept_buffer_loss(self) -> int:
+        """Push what is buffered on this machine although the database has lost what was pushed from here before, and
+        this machine does not have it any more; returns how many bytes are lost."""
+        return await self._spooling.accept_loss()
+
     # Maintenance: what the duties in `engine/maintenance` have done
 
     async def sample(self) -> int:

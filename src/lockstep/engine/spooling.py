@@ -116,7 +116,7 @@ class Spooling:
             self._unusable = None
             logger.warning("spool_usable", extra={"action": "spool_usable", "directory": str(spool.directory)})
         if self._system is not None and self._is_there:
-            await self._draining.agree()
+            await self._draining.begin()
 
     async def _system_if_there(self) -> System | None:
         try:
@@ -214,6 +214,8 @@ class Spooling:
     def refuse_while_shut(self) -> None:
         """For pushes that are part of a transaction: they cannot be buffered, and must not overtake."""
         if self.gate[0] and (self._spool is not None or self._pushes_paused):
+            if self._draining is not None and (ahead := self._draining.ahead()) is not None:
+                raise ahead
             raise Buffering(f"{self._why_shut()}; a transaction with a push, or a stream cycle, has to wait")
 
     def _why_shut(self) -> str:
@@ -297,6 +299,14 @@ class Spooling:
             raise Buffering("pushes are buffered, because maintenance mode is on; what was set aside has to wait, too")
         return await self._draining.retry_rejected()
 
+    async def accept_loss(self) -> int:
+        """Let draining go on behind what the store has lost and is not here any more; returns how many bytes."""
+        if self._draining is None:
+            return 0
+        lost = await self._draining.accept_loss()
+        self._stirred.set()
+        return lost
+
     def _modes(self, system: System | None) -> tuple[bool, bool]:
         """What was decided here while the store was away counts until the store knows it."""
         push, pop = (None, None) if self._spool is None else self._spool.modes()
@@ -325,6 +335,7 @@ class Spooling:
         if self._spool is None or self._draining is None:
             return None
         counts = self._spool.counts()
+        ahead = self._draining.ahead()
         return BufferStats(
             directory=str(self._spool.directory),
             bytes=counts.bytes,
@@ -336,7 +347,8 @@ class Spooling:
             messages_rejected=counts.messages_rejected,
             bytes_damaged=counts.bytes_damaged,
             draining=self._draining.active,
-            waiting_for=self._draining.refusal,
+            bytes_lost=counts.bytes_lost,
+            waiting_for=self._draining.refusal if ahead is None else ahead.message,
         )
 
     def _told_there(self, there: bool) -> None:
@@ -404,6 +416,8 @@ class Spooling:
         if directory != spool.directory:
             extra = {"action": "spool_of_other_store", "directory": str(spool.directory), "store": str(system.id)}
             logger.warning("spool_of_other_store", extra=extra)
+            if self._draining is not None:
+                self._draining.elsewhere = True
 
 
 def _is_repeatable(batch: Batch) -> bool:

@@ -104,6 +104,7 @@ def _buffer(metrics: MetricsAnswer) -> Iterator[Family]:
         ("buffer_messages", "Messages that wait on disk for the database.", buffer.messages),
         ("buffer_bytes", "Bytes on disk that wait for the database.", buffer.bytes),
         ("buffer_bytes_max", "Most bytes that are buffered.", buffer.bytes_max),
+        ("buffer_bytes_lost", "Bytes that the database lost and nobody has accepted yet.", buffer.bytes_lost),
         ("breaker_open", "Whether the database is taken for away.", int(buffer.breaker_open)),
     ):
         yield from _family(name, "gauge", text, worker, [({}, value)])

@@ -147,9 +147,10 @@ class Store(Protocol):
         in the store from then on is remembered in the same transaction, so that a call may be repeated whatever became
         of it.
 
-        If the spool was drained beyond `start` before, nothing is pushed, and the answer says up to where. Without
-        batches the part has nothing to push, and is passed; with `set_aside`, because it is a record that the store
-        refuses, and that is remembered, too. A spool that was never drained is drained up to 0."""
+        If the spool was drained beyond `start` before, or not up to there, nothing is pushed or remembered, and the
+        answer says up to where it is drained. Without batches the part has nothing to push, and is passed; with
+        `set_aside`, because it is a record that the store refuses, and that is remembered, too. A spool that was never
+        drained is drained up to 0."""
 
     # Queues and partitions
 

@@ -17,6 +17,7 @@ async def test_modes_are_set_one_by_one(client: AsyncClient) -> None:
     mode = await client.set_maintenance_mode(push=False, pop=False)
     assert (mode.push, mode.pop) == (False, False)
     assert await client.retry_rejected() == 0
+    assert await client.accept_buffer_loss() == 0
 
 
 async def test_anything_but_a_boolean_is_refused(client: AsyncClient) -> None:

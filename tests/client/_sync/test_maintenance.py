@@ -18,6 +18,7 @@ def test_modes_are_set_one_by_one(client: Client) -> None:
     mode = client.set_maintenance_mode(push=False, pop=False)
     assert (mode.push, mode.pop) == (False, False)
     assert client.retry_rejected() == 0
+    assert client.accept_buffer_loss() == 0
 
 
 def test_anything_but_a_boolean_is_refused(client: Client) -> None:

@@ -62,6 +62,19 @@ async def test_part_that_was_pushed_is_not_pushed_again(store: Store) -> None:
     assert await stored(store) == [b"1", b"2"]
 
 
+async def test_part_behind_what_the_store_does_not_have_is_not_pushed(store: Store) -> None:
+    """The store has lost what lies between: whoever drains has to see that, and not to go on."""
+    spool = uuid4()
+    await store.drain(spool, [batch(b"1")], start=0, end=50)
+    for batches, aside in (([batch(b"late")], False), ([], False), ([], True)):
+        drained = await store.drain(spool, batches, start=70, end=90, set_aside=aside)
+        assert (drained.place, drained.pushed, drained.set_aside_from) == (50, None, None)
+    assert (await store.drain(spool, [], start=0, end=0)).place == 50, "to ask for an empty part moves nothing"
+    assert (await store.drain(spool, [], start=50, end=70)).place == 70
+    await store.drain(spool, [batch(b"2")], start=70, end=90)
+    assert await stored(store) == [b"1", b"2"]
+
+
 async def test_spools_are_drained_apart(store: Store) -> None:
     one, other = uuid4(), uuid4()
     await store.drain(one, [batch(b"1")], start=0, end=50)
@@ -77,12 +90,6 @@ async def test_part_without_batches_is_passed(store: Store) -> None:
     assert (await store.drain(spool, [batch(b"late")], start=0, end=70)).pushed is None
     assert (await store.drain(spool, [batch(b"next")], start=70, end=90)).place == 90
     assert await stored(store) == [b"next"]
-
-
-async def test_spool_may_begin_behind_what_the_store_knows(store: Store) -> None:
-    """A store that was restored from a backup remembers less than the machine has drained."""
-    spool = uuid4()
-    assert (await store.drain(spool, [batch(b"1")], start=500, end=600)).place == 600
 
 
 async def test_part_that_is_refused_is_not_remembered(store: Store) -> None:

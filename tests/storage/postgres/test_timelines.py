@@ -8,12 +8,12 @@ import os
 import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
 
-from lockstep import Ack, Batch, Engine, PopRequest, open_engine
+from lockstep import Ack, Batch, Engine, NewMessage, PopRequest, open_engine
 from lockstep.errors import Unavailable
 from lockstep.storage.postgres.failures import NotPrimary
 from lockstep.storage.postgres.hosts import first_primary, hosts_of
@@ -22,6 +22,7 @@ from lockstep.storage.postgres.spans import verbs
 from lockstep.storage.postgres.store import PostgresStore
 from support.databases import scratch_directory
 from support.replication import Pair
+from support.until import until
 
 PARTITIONS = 40
 
@@ -253,20 +254,29 @@ async def test_host_that_says_nothing_does_not_keep_the_primary_waiting() -> Non
         await first_primary(hosts[1:2], attempt, abandon=abandoned.append)
 
 
-async def test_spool_of_which_a_part_went_with_the_old_primary_says_so_and_goes_on(
-    pair: Pair, caplog: pytest.LogCaptureFixture
+async def test_spool_of_which_a_part_went_with_the_old_primary_stops_until_that_is_accepted(
+    pair: Pair, tmp_path: Path
 ) -> None:
-    store = PostgresStore(pair.dsn)
-    await store.open()
-    spool = uuid4()
-    await store.drain(spool, [Batch.of("q", [b"1"])], start=0, end=10)
-    pair.cut()
-    await store.drain(spool, [Batch.of("q", [b"lost"])], start=10, end=30)
-    pair.fail_over()
-    assert (await persistent(lambda: store.drain(spool, [], start=30, end=30))).place == 30
-    await store.drain(spool, [Batch.of("q", [b"2"])], start=30, end=40)
-    told = [record for record in caplog.records if record.message == "spool_ahead"]
-    assert [record.bytes for record in told] == [20]  # type: ignore[attr-defined]
-    [popped] = await store.pop([PopRequest(queue="q", batch=10)])
-    assert [bytes(one) for run in popped.runs for one in run.columns.payloads] == [b"1", b"2"]
-    await store.close()
+    async with open_engine(pair.dsn, spool_dir=str(tmp_path)) as engine:
+        await engine.start_buffering()
+        await buffer_and_drain(engine, "1")
+        pair.cut()
+        await buffer_and_drain(engine, "lost")
+        pair.fail_over()
+        await persistent(engine.ping)
+        await persistent(lambda: engine.set_maintenance_mode(push=True))
+        await engine.push([NewMessage(queue="q", payload=b"2")])
+        await engine.set_maintenance_mode(push=False)
+        await until(lambda: engine.counts.buffer is not None and engine.counts.buffer.bytes_lost > 0)
+        [receipt] = await engine.push([NewMessage(queue="q", payload=b"3")])
+        assert receipt.status == "buffered"
+        assert await engine.accept_buffer_loss() > 0
+        await until(lambda: engine.counts.buffer is not None and engine.counts.buffer.messages == 0)
+        assert [payload for _, payload in await drained(engine)] == ["1", "2", "3"]
+
+
+async def buffer_and_drain(engine: Engine, payload: str) -> None:
+    await engine.set_maintenance_mode(push=True)
+    await engine.push([NewMessage(queue="q", payload=payload.encode())])
+    await engine.set_maintenance_mode(push=False)
+    await until(lambda: engine.counts.buffer is not None and engine.counts.buffer.messages == 0)

@@ -12,8 +12,9 @@ from lockstep.cli.checks.findings import Finding, Level, fail, ok
 from lockstep.cli.checks.machine import check_data_dir, check_java, check_python, check_spool_dir
 from lockstep.cli.connection import Session, on_session
 from lockstep.cli.exits import FAILED
+from lockstep.client import Client
 from lockstep.config import Config
-from lockstep.errors import LockstepError
+from lockstep.errors import Forbidden, LockstepError, SpoolAhead, Unauthorized
 from lockstep.opening import spool_directory
 from lockstep.storage.postgres.embedded import running_dsn
 
@@ -57,16 +58,27 @@ def _findings(session: Session, config: Config) -> Iterator[Finding]:
     else:
         yield from check_database(dsn, config)
     if session.named_url is not None:
-        yield _check_server(session.named_url)
+        yield from _check_server(session.named_url)
 
 
-def _check_server(url: str) -> Finding:
+def _check_server(url: str) -> Iterator[Finding]:
     try:
         with Session(url=url).client() as client:
             client.ping()
+            yield ok("server", f"answers at {url}")
+            yield from _check_buffer(client)
     except LockstepError as error:
-        return fail("server", error.message, f"Is it running? Start it with lockstep serve, or look at {url}.")
-    return ok("server", f"answers at {url}")
+        yield fail("server", error.message, f"Is it running? Start it with lockstep serve, or look at {url}.")
+
+
+def _check_buffer(client: Client) -> Iterator[Finding]:
+    try:
+        buffer = client.maintenance_mode().buffer
+    except (Forbidden, Unauthorized):
+        return  # whoever asks may not know it
+    if buffer is not None and buffer.bytes_lost:
+        advice = "Look at docs/guides/failover.md; then lockstep maintenance accept, and the server goes on."
+        yield fail("buffer", f"{SpoolAhead.code}: {buffer.waiting_for}", advice)
 
 
 def _show(finding: Finding) -> None:

@@ -52,6 +52,17 @@ def retry(session: Session) -> None:
 
 @maintenance.command()
 @on_session()
+def accept(session: Session) -> None:
+    """Go on draining after a failover that lost what the server had buffered and pushed (spool_ahead).
+
+    The lost messages stay lost. Ask each server whose status says bytesLost."""
+    with session.client() as client:
+        lost = client.accept_buffer_loss()
+    session.output.done(f"{counted(lost, 'lost byte')} accepted", bytes=lost)
+
+
+@maintenance.command()
+@on_session()
 def duties(session: Session) -> None:
     """List what servers do in the background: when it was done last, by which of them, and what came of it."""
     with session.client() as client:

@@ -108,6 +108,11 @@ class AsyncOperations:
         """Push again what the database had refused when a server drained it; returns how many messages."""
         return int(await self._call("retry_rejected"))
 
+    async def accept_buffer_loss(self) -> int:
+        """Let the server push what it has buffered although the database has lost what was pushed before; returns how
+        many bytes are lost."""
+        return int(await self._call("accept_buffer_loss"))
+
     async def duties(self) -> list[DutyInfo]:
         """What servers do beside their requests: when each duty ran last, and what it did."""
         result: list[DutyInfo] = await self._call("duties")

@@ -103,6 +103,7 @@ VERBS: Mapping[str, Verb] = {
     "maintenance_mode": Verb(MaintenanceMode),
     "set_maintenance_mode": Verb(MaintenanceMode),
     "retry_rejected": Verb(int, repeatable=False),
+    "accept_buffer_loss": Verb(int, repeatable=False),
     "overview": Verb(Overview),
     "database_stats": Verb(DatabaseStats),
     "verify": Verb(list[Problem]),

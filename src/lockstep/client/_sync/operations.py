@@ -109,6 +109,11 @@ class Operations:
         """Push again what the database had refused when a server drained it; returns how many messages."""
         return int(self._call("retry_rejected"))
 
+    def accept_buffer_loss(self) -> int:
+        """Let the server push what it has buffered although the database has lost what was pushed before; returns how
+        many bytes are lost."""
+        return int(self._call("accept_buffer_loss"))
+
     def duties(self) -> list[DutyInfo]:
         """What servers do beside their requests: when each duty ran last, and what it did."""
         result: list[DutyInfo] = self._call("duties")

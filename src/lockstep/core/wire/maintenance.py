@@ -23,8 +23,10 @@ class BufferStatsRow(Struct, rename="camel", kw_only=True):
     messages_rejected: int
     bytes_damaged: int
     draining: bool
+    bytes_lost: int
+    """Drained once, lost by the database, and not here any more: nothing is drained until that is accepted."""
     waiting_for: str | None
-    """What the database said to the push that is next, if it refuses it."""
+    """What the database said to the push that is next, if it refuses it; or that something is lost."""
 
 
 class MaintenanceAnswer(Struct, rename="camel", kw_only=True):

@@ -54,6 +54,7 @@ class Buffer(Struct, rename="camel"):
     messages_drained: int = 0
     messages_rejected: int = 0
     bytes_damaged: int = 0
+    bytes_lost: int = 0
     breaker_open: bool = False
     """This process takes the database for away."""
 

@@ -63,6 +63,9 @@ class StatusAnswer(Struct, rename="camel", kw_only=True):
     workers: list[WorkerRow]
     """The process that answered, and the others behind the same port; other machines have their own."""
     errors: Failures
+    buffer_bytes_lost: int
+    """The machine had buffered and pushed them, and the database has lost them. Nothing is drained until that is
+    accepted."""
 
 
 class StatusQueuesAnswer(Struct):

@@ -42,6 +42,8 @@ class SpoolCounts:
     messages_drained: int
     messages_rejected: int
     bytes_damaged: int
+    bytes_lost: int
+    """Before what is in it: the store had them, has lost them, and they are not here any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +124,7 @@ class Spool:
             messages_drained=places.messages_out - places.messages_rejected,
             messages_rejected=places.messages_rejected,
             bytes_damaged=places.bytes_damaged,
+            bytes_lost=self._state.lost,
         )
 
     # Appending
@@ -134,7 +137,7 @@ class Spool:
         """
         with self._locked():
             places = self._current()
-            if only_behind and places.end == places.drained:
+            if only_behind and places.end == places.drained and not self._state.lost:
                 return None
             try:
                 return self._append(self._with_whole_tail(places), contents)
@@ -260,9 +263,28 @@ class Spool:
             )
             if places.drained == places.end:
                 places = replace(places, base=places.end, messages_out=places.messages_in)
+            self._state.set_lost(0)
             self._write(places)
             self._remove_drained(places)
             return places.drained == places.end
+
+    def go_back(self, place: int) -> int:
+        """The store is at a place before ours: it has lost what it had last. What is still in the files is in the spool
+        again. Returns how many bytes are not: while there are any, the gate is shut."""
+        with self._locked(drains=True):
+            places = self._current()
+            _, bases = self._files.logs()
+            again = min(max(place, min(bases, default=places.base)), places.drained)
+            # What was set aside comes again with the rest, and must not be there twice.
+            for identity, start in self._files.all("rejected"):
+                if identity == places.id and again <= start < places.drained:
+                    self._files.path(identity, start, "rejected").unlink(missing_ok=True)
+            before = replace(places, drained=again)
+            messages = self._messages(before) - self._messages(places)
+            lost = max(again - place, 0)
+            self._state.set_lost(lost)
+            self._write(replace(before, messages_out=max(places.messages_out - messages, 0)))
+            return lost
 
     def _remove_drained(self, places: Places) -> None:
         _, bases = self._files.logs()

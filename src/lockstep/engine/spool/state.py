@@ -2,7 +2,8 @@
 
 The page says where the log begins and ends. It is changed under the lock only, and after what it speaks of is on disk;
 all of it can be found out from the log itself, so that it may be lost. Its first byte, the *gate*, is read by every
-push and without the lock: is anything in the spool, so that a push has to go behind it?
+push and without the lock: is anything in the spool, so that a push has to go behind it? Or is something lost, so that
+pushes wait until somebody has accepted that?
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from uuid import UUID
 _PAGE_BYTES = 4096
 _GATE, _MODES = 0, 1
 _MODES_COUNT = 2
+_LOST_AT = 8
+_LOST = struct.Struct("<Q")
 _PLACES_AT = 64
 _MAGIC = b"LSspool1"
 _PLACES = struct.Struct("<8s16sQQQQQQQ")
@@ -130,7 +133,16 @@ class State:
     def write(self, places: Places) -> None:
         packed = places.pack()
         self.page[_PLACES_AT : _PLACES_AT + len(packed)] = packed
-        self.page[_GATE] = places.end > places.drained
+        self.page[_GATE] = places.end > places.drained or self.lost > 0
+
+    @property
+    def lost(self) -> int:
+        """How many bytes the store had, has lost, and cannot get from here any more."""
+        return int(_LOST.unpack_from(self.page, _LOST_AT)[0])
+
+    def set_lost(self, size: int) -> None:
+        """Counts for the gate with the next `write`."""
+        _LOST.pack_into(self.page, _LOST_AT, size)
 
     def modes(self) -> list[bool | None]:
         """What was decided on this machine while the database was away; None where nothing was."""

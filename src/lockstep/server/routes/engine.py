@@ -76,6 +76,7 @@ _LEVELS: dict[str, Level] = {
     "maintenance_mode": "admin",
     "set_maintenance_mode": "admin",
     "retry_rejected": "admin",
+    "accept_buffer_loss": "admin",
     "leases": "ro",
     "utilisation": "ro",
     "verify": "admin",

@@ -58,6 +58,7 @@ async def status(node: Node, request: Request) -> Response:
     points = analytics.points(await spans_of(node, query, span, seconds=minutes * 60))
     infos = await _queues(node, query)
     workers = [one.worker for one in await all_figures(node)]
+    buffer = node.engine.counts.buffer
     return answer(
         wire.StatusAnswer(
             time_range=span.shown(),
@@ -70,6 +71,7 @@ async def status(node: Node, request: Request) -> Response:
             dead_letter_queue=wire.dead_letter_sums(infos),
             workers=workers,
             errors=wire.Failures(sum(one.client_errors for one in workers), sum(one.server_errors for one in workers)),
+            buffer_bytes_lost=0 if buffer is None else buffer.bytes_lost,
         )
     )
 

@@ -187,7 +187,7 @@ class MemoryStore:
         self, spool: UUID, batches: Sequence[Batch], *, start: int, end: int, set_aside: bool = False
     ) -> Drained:
         before, set_aside_from = self._spools.get(spool, (0, None))
-        if before > start:
+        if before != start:
             return Drained(before, set_aside_from=set_aside_from)
         pushed = await self.push(batches) if batches else None
         if before < end:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
@@ -13,8 +12,6 @@ from lockstep.core.messages import Batch
 from lockstep.core.outage import Drained, System
 from lockstep.storage.postgres import pushing
 from lockstep.storage.postgres.delivery import Delivery
-
-logger = logging.getLogger("lockstep.storage")
 
 _SYSTEM = "select s.id, s.push_maintenance, s.pop_maintenance from lockstep.system($1::timestamptz) s"
 _SET_MAINTENANCE = (
@@ -37,12 +34,8 @@ class Spools(Delivery):
         async def work(connection: asyncpg.Connection[Any]) -> tuple[int, int | None, pushing.Pushed | None]:
             call = (_DRAIN, spool, start, end, set_aside, self.now())
             before, set_aside_from = (await self.database.on(connection, "drain_spool", *call))[0]
-            if before > start:
+            if before != start:
                 return before, set_aside_from, None
-            if before < start:
-                # What lies between was pushed to a server that is lost. This call moves the place, so it is said once.
-                extra = {"action": "spool_ahead", "spool": str(spool), "bytes": start - before}
-                logger.error("spool_ahead", extra=extra)
             pushed = await self._converse(self._push_conversation(batches), connection) if batches else None
             return end, set_aside_from, pushed
 

@@ -28,7 +28,8 @@ begin
 end $$;
 
 -- Begins to drain a part of a spool: returns up to where it was drained before. If that is beyond _start, the part was
--- drained already, wholly or to there, and the caller must not push it; else it counts as drained when this commits.
+-- drained already, wholly or to there, and the caller must not push it. If that is before _start, the database has lost what
+-- lies between, and the caller must not push the part either. Else the part counts as drained when this commits.
 -- With _aside it is a record that is set aside, because it is refused. The answer says where the last such record begins:
 -- one who lost the answer to that learns from it whether the record was set aside or pushed after all.
 -- Locks the row of the spool, before anything else, so that two who drain the same part come one after the other.
@@ -40,7 +41,7 @@ declare
 begin
     insert into lockstep.spool (id, drained_to, changed_at) values (_id, 0, _now) on conflict (id) do nothing;
     select s.drained_to, s.set_aside_from into _place, _set_aside_from from lockstep.spool s where s.id = _id for no key update;
-    if _place <= _start and _place < _end then
+    if _place = _start and _place < _end then
         _set_aside_from := case when _aside then _start else _set_aside_from end;
         update lockstep.spool s set drained_to = _end, set_aside_from = _set_aside_from, changed_at = _now where s.id = _id;
     end if;
