@@ -106,10 +106,26 @@ async def test_queue_that_has_grown_since_the_walk_is_large(store: PostgresStore
     assert (found.partitions, found.figures_at) == (1, clock.now)
 
 
-async def test_queue_that_was_never_walked_over_is_counted(store: PostgresStore) -> None:
+async def test_large_queue_that_was_never_walked_over_is_not_counted(store: PostgresStore, clock: SetClock) -> None:
+    created_at = clock.now
     await fill(store)
+    clock.advance(10)
     found = await store.queue("large")
-    assert (found.partitions, found.figures_at) == (PARTITIONS, None)
+    assert (found.partitions, found.messages, found.figures_at) == (0, 0, created_at)
+    group = await store.subscribe("large", "late", Subscription())
+    assert (group.partitions, group.lag, group.figures_at) == (0, 0, created_at)
+    assert (await store.depth("large", "g")).figures_at == created_at
+    assert (await store.queue("large", exact=True)).messages == 2 * PARTITIONS
+
+
+async def test_first_walk_shows_what_it_has_found_so_far(store: PostgresStore, clock: SetClock) -> None:
+    await fill(store)
+    clock.advance(MINUTE)
+    await store.sample(seconds_max=0)
+    found = await store.queue("large")
+    assert (found.partitions, found.messages, found.figures_at) == (2, 4, clock.now)
+    [group] = await store.groups(queue="large", group="shared")
+    assert (group.partitions, group.lag, group.figures_at) == (2, 4, clock.now)
 
 
 async def test_walk_that_has_not_ended_leaves_the_figures_before(store: PostgresStore, clock: SetClock) -> None:

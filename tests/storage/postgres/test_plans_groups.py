@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
 from lockstep.core.names import QUEUE_MODE
+from lockstep.core.policy import QueueOptions
 from lockstep.core.records import MessageFilter, Position, Subscription, SubscriptionMode
+from lockstep.storage.postgres.store import PostgresStore
 from support.builders import batch, numbers, pop, pop_all, push_n
 from support.clock import SetClock
 from support.sessions import Actor, Stage
@@ -101,6 +103,45 @@ async def test_seek_and_delete_read_a_slice(actor: Actor) -> None:
     assert await rows_read(actor, store.delete_group("g", queue="q")) < PARTITIONS + READ_MAX
     for _ in range(5):
         assert await rows_read(actor, store.prune_groups()) < READ_MAX
+
+
+WALKS: dict[str, Callable[[PostgresStore], Awaitable[Any]]] = {
+    "expiry": lambda store: store.prune("expiry", limit=SLICE),
+    "sample": lambda store: store.sample(seconds_max=0),
+    "verify": lambda store: store.verify_slice(partitions=SLICE),
+    "lag": lambda store: store.lag("q", after_partition_id=4_000, limit=SLICE),
+    "partitions": lambda store: store.partitions("q", after="p4", limit=20),
+}
+
+
+@pytest.mark.parametrize("walk", WALKS)
+async def test_walks_read_a_slice(actor: Actor, walk: str) -> None:
+    store = actor.store
+    await store.configure("q", QueueOptions(max_wait_seconds=3600, ttl_seconds=3600))
+    await store.subscribe("q", "g", Subscription())
+    store.samples_partitions_max = SLICE
+    assert await rows_read(actor, WALKS[walk](store)) < 2 * READ_MAX
+
+
+async def test_lists_over_a_queue_that_was_never_walked_over_read_a_slice(actor: Actor) -> None:
+    store = actor.store
+    store.figures_units_max = SLICE
+    assert await rows_read(actor, store.configure("q", QueueOptions(lease_seconds=9))) < READ_MAX
+    assert await rows_read(actor, store.subscribe("q", "g", Subscription())) < READ_MAX
+    assert await rows_read(actor, store.groups(queue="q")) < READ_MAX
+    assert await rows_read(actor, store.queues()) < READ_MAX
+
+
+async def test_clear_and_deletion_of_a_queue_read_slices(actor: Actor) -> None:
+    """A call that goes over all partitions reads each of them in one slice, and not all of them in every slice."""
+    store = actor.store
+    database = store.database
+    queue_id = await store._queue_id("q")
+    clear = database.fetch("places", "select lockstep.clear_places($1, null, 4000, $2)", queue_id, SLICE)
+    assert await rows_read(actor, clear) < READ_MAX
+    await database.fetch("delete", "select * from lockstep.delete_queue('q', null)")
+    remove = database.fetch("remove", "select * from lockstep.remove_deleted_partitions($1, $2, 10000)", queue_id, SLICE)
+    assert await rows_read(actor, remove) < READ_MAX
 
 
 async def test_status_of_messages_reads_their_partitions(actor: Actor) -> None:

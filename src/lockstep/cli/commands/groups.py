@@ -34,7 +34,8 @@ def groups(session: Session, queue: str | None, group: str | None, exact: bool) 
     """List the consumer groups.
 
     The lag is what a group has not done: what is unread, and what is in flight under a lease. The figures of a large
-    queue are counted from time to time; then figures_at says when.
+    queue are counted from time to time; then figures_at says when. Before the first count they are empty, and
+    figures_at says when the queue was created.
     """
     with session.client() as client:
         session.output.rows(client.groups(queue=queue, group=group, exact=exact), _COLUMNS)

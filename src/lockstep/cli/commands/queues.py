@@ -36,7 +36,8 @@ def queues(
 ) -> None:
     """List the queues by name.
 
-    The figures of a large queue are counted from time to time; then figures_at says when.
+    The figures of a large queue are counted from time to time; then figures_at says when. Before the first count they
+    are empty, and figures_at says when the queue was created.
     """
     with session.client() as client:
 

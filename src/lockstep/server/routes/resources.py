@@ -91,12 +91,16 @@ async def partitions(node: Node, request: Request) -> Response:
 
 
 async def _partitions(node: Node, queues: list[QueueInfo], offset: int, limit: int) -> list[PartitionInfo]:
-    """So many partitions from a place in all of them on; queues that lie before it are not looked into."""
+    """So many partitions from a place in all of them on."""
     found: list[PartitionInfo] = []
     for info in queues:
-        if offset < info.partitions:
-            found += (await some_partitions(node, info.name, offset + limit - len(found)))[offset:]
-        offset = max(offset - info.partitions, 0)
+        # What was counted now is right: a queue that lies before the place is not looked into.
+        if info.figures_at is None and offset >= info.partitions:
+            offset -= info.partitions
+            continue
+        page = await some_partitions(node, info.name, offset + limit - len(found))
+        found += page[offset:]
+        offset = max(offset - len(page), 0)
         if len(found) >= limit:
             break
     return found[:limit]

@@ -40,10 +40,8 @@ declare
 begin
     _removed := 0;
     perform 1 from lockstep.deleted_queue d where d.id = _queue_id for update;
-    _ids := array(
-        select p.id from lockstep.partition p
-        where p.queue_id between _queue_id and _queue_id and p.id > 0 order by p.queue_id, p.id limit _partitions for update
-    );
+    _ids := lockstep.next_partitions(_queue_id, 0, _partitions);
+    _ids := array(select p.id from lockstep.partition p where p.id = any (_ids) order by p.id for update);
     -- Runs before trace events: who records one holds the run.
     foreach _table in array array['cursor', 'delivery', 'dedup_uuid', 'dedup_text', 'run', 'dead_letter', 'trace_name', 'trace_event', 'stream_state'] loop
         execute format(

@@ -229,12 +229,7 @@ begin
         return;
     end if;
     _queue := _one.name;
-    -- By a range, and not by one value: so that the index on both is used, and not the whole of the one by id.
-    _ids := array(
-        select p.id from lockstep.partition p
-        where p.queue_id between _one.id and _one.id and p.id > case when _one.name = _after_queue then _after_partition else 0 end
-        order by p.queue_id, p.id limit _partitions
-    );
+    _ids := lockstep.next_partitions(_one.id, case when _one.name = _after_queue then _after_partition else 0 end, _partitions);
     _next := case when cardinality(_ids) = _partitions then _ids[_partitions] end;
     _ids := array(
         select distinct c.partition_id from unnest(_ids) t (id)

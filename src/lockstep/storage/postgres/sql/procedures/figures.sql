@@ -18,10 +18,7 @@ create or replace function lockstep.look(_queue_id int, _after bigint, _upto big
         select p.id, coalesce(l.last_seq, 0) as last_seq, x.removed,
                case when x.removed then lockstep.start_of(p.id) else coalesce(f.first_seq - 1, 0) end as start_seq,
                case when x.removed then lockstep.lag(p.id, lockstep.start_of(p.id)) else coalesce(l.last_seq - f.first_seq + 1, 0) end as stored
-        from (
-            select p.id from lockstep.partition p
-            where p.queue_id between _queue_id and _queue_id and p.id > _after and p.id <= _upto order by p.queue_id, p.id
-        ) p
+        from lockstep.partitions_between(_queue_id, _after, _upto) p (id)
         left join lateral (select r.last_seq from lockstep.run r where r.partition_id = p.id order by r.first_seq desc limit 1) l on true
         left join lateral (select r.first_seq from lockstep.run r where r.partition_id = p.id order by r.first_seq limit 1) f on true
         cross join lateral (
@@ -84,18 +81,14 @@ create or replace function lockstep.look(_queue_id int, _after bigint, _upto big
 $$;
 
 -- Which of the queues to look into: the smallest first, as long as all of them together have at most _units cursors and
--- partitions; and those that no walk has seen yet. How large a queue is, is known from the last walk, and from the
--- partitions that were created since.
+-- partitions. How large a queue is, is known from the last walk, and from the partitions that were created since.
 create or replace function lockstep.to_look_into(_queue_ids int[], _units bigint) returns int[] language sql stable as $$
     select coalesce(array_agg(t.id), '{}') from (
-        select s.id, s.known, sum(s.units) over (order by s.units, s.id) as total
+        select s.id, sum(s.units) over (order by s.units, s.id) as total
         from (
-            select q.id, f.partitions is not null as known,
-                   case when f.partitions * g.factor > _units then f.partitions * g.factor else (coalesce(f.partitions, 0) + (
-                       select count(*) from (
-                           select 1 from lockstep.partition p
-                           where p.queue_id between q.id and q.id and p.id > coalesce(f.upto, 0) order by p.queue_id, p.id limit _units + 1
-                       ) p)) * g.factor end as units
+            select q.id,
+                   case when f.partitions * g.factor > _units then f.partitions * g.factor else (coalesce(f.partitions, 0) +
+                       cardinality(lockstep.next_partitions(q.id, coalesce(f.upto, 0), _units::int + 1))) * g.factor end as units
             from unnest(_queue_ids) q (id)
             left join lateral (
                 select f.* from lockstep.figure f where f.queue_id = q.id and f.group_id = 0 and not f.walking limit 1
@@ -103,11 +96,12 @@ create or replace function lockstep.to_look_into(_queue_ids int[], _units bigint
             cross join lateral (select 1 + count(*) as factor from lockstep.consumer_group g where g.queue_id = q.id) g
         ) s
     ) t
-    where t.total <= _units or not t.known
+    where t.total <= _units
 $$;
 
 -- The figures of queues and their groups, as lockstep.look counts them; figures_at says when, and is null where they are
--- counted now. With _exact all of them are. Where a median was kept, it stands for weights[i] cursors.
+-- counted now. With _exact all of them are. Where a median was kept, it stands for weights[i] cursors. Until the first walk over
+-- a queue ends, its figures are what that walk has found so far; until it begins, those of the empty queue that was created.
 create or replace function lockstep.figures(_queue_ids int[], _exact boolean, _units bigint, _at timestamptz) returns table (
     queue_id int, group_id int, figures_at timestamptz, partitions bigint, stored bigint, lag bigint, with_lag bigint, in_flight bigint,
     leased bigint, busy bigint, ready bigint, waiting bigint, stopped bigint, dead_letters bigint, oldest_at timestamptz, newest_at timestamptz,
@@ -131,29 +125,31 @@ begin
         return;
     end if;
     return query
-    select w.queue_id, 0, w.at, w.partitions, w.stored, w.lag, w.with_lag, 0::bigint, 0::bigint, 0::bigint, 0::bigint, 0::bigint, 0::bigint, w.dead_letters,
-           w.oldest_at, null::timestamptz, null::double precision, null::double precision, null::double precision,
+    select q.id, 0, coalesce(w.at, k.created_at), coalesce(w.partitions, 0), coalesce(w.stored, 0), coalesce(w.lag, 0), coalesce(w.with_lag, 0),
+           0::bigint, 0::bigint, 0::bigint, 0::bigint, 0::bigint, 0::bigint, coalesce(w.dead_letters, 0), w.oldest_at, null::timestamptz, null::double precision, null::double precision, null::double precision,
            null::double precision[], null::double precision[], null::bigint[]
     from unnest(_queue_ids) q (id)
-    cross join lateral (
-        select f.* from lockstep.figure f where f.queue_id = q.id and f.group_id = 0 and not f.walking limit 1
-    ) w
+    cross join lateral (select k.created_at from lockstep.queue k where k.id = q.id limit 1) k
+    left join lateral (
+        select f.* from lockstep.figure f where f.queue_id = q.id and f.group_id = 0 order by f.walking limit 1
+    ) w on true
     where q.id <> all (_looked)
     union all
     -- A group that began, or was moved, after the walk counts as behind with all that was stored then, unless it began at the end.
-    select w.queue_id, g.id, w.at, coalesce(f.partitions, 0), 0::bigint, coalesce(f.lag, n.lag), coalesce(f.with_lag, 0), coalesce(f.in_flight, 0),
+    select q.id, g.id, coalesce(w.at, k.created_at), coalesce(f.partitions, 0), 0::bigint, coalesce(f.lag, n.lag), coalesce(f.with_lag, 0), coalesce(f.in_flight, 0),
            coalesce(f.leased, 0), coalesce(f.busy, 0), coalesce(f.ready, 0), coalesce(f.waiting, 0), coalesce(f.stopped, 0), 0::bigint,
            case when f.group_id is not null then f.oldest_at when n.lag > 0 then w.oldest_at end, f.newest_at, f.created_sum,
            f.lag_min::double precision, f.lag_max::double precision, f.created_medians, f.lag_medians, f.weights
     from unnest(_queue_ids) q (id)
-    cross join lateral (
-        select f.* from lockstep.figure f where f.queue_id = q.id and f.group_id = 0 and not f.walking limit 1
-    ) w
+    cross join lateral (select k.created_at from lockstep.queue k where k.id = q.id limit 1) k
+    left join lateral (
+        select f.* from lockstep.figure f where f.queue_id = q.id and f.group_id = 0 order by f.walking limit 1
+    ) w on true
     join lockstep.consumer_group g on g.queue_id = q.id
     left join lateral (
-        select f.* from lockstep.figure f where f.queue_id = q.id and f.group_id = g.id and not f.walking limit 1
+        select f.* from lockstep.figure f where f.queue_id = q.id and f.group_id = g.id and f.walking = w.walking limit 1
     ) f on true
-    cross join lateral (select case when g.begins = 'end' then 0 else w.stored end as lag) n
+    cross join lateral (select case when g.begins = 'end' then 0 else coalesce(w.stored, 0) end as lag) n
     where q.id <> all (_looked);
 end $$;
 

@@ -221,6 +221,15 @@ begin
         order by p.queue_id, p.id limit _partitions);
 end $$;
 
+-- The same, up to a partition.
+create or replace function lockstep.partitions_between(_queue_id int, _after bigint, _upto bigint) returns setof bigint
+language plpgsql stable set enable_sort = off set enable_incremental_sort = off as $$
+begin
+    return query
+    select p.id from lockstep.partition p where p.queue_id between _queue_id and _queue_id and p.id > _after and p.id <= _upto
+    order by p.queue_id, p.id;
+end $$;
+
 -- Makes some of the cursors that a group lacks: at most _partitions, first where there is something, while nothing is due for
 -- it; with _partition_id that one first. What somebody holds is left for later. _due: there is something for a pop. _more: the next
 -- slice goes on at once; without it, and without _placed, somebody's transaction is in the way.

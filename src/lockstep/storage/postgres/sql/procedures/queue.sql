@@ -74,11 +74,9 @@ begin
     if not found then
         raise exception 'the queue is gone' using errcode = 'LS001';
     end if;
-    _ids := array(
-        select p.id from lockstep.partition p
-        where p.queue_id between _queue_id and _queue_id and p.id > _after and p.id = coalesce(_partition_id, p.id)
-        order by p.queue_id, p.id limit _partitions for no key update
-    );
+    _ids := case when _partition_id is null then lockstep.next_partitions(_queue_id, _after, _partitions)
+                 when _partition_id > _after then array[_partition_id] else '{}' end;
+    _ids := array(select p.id from lockstep.partition p where p.id = any (_ids) order by p.id for no key update);
     if _limited then
         perform lockstep.place(_queue_id, null, _ids);  -- so that it can be counted
     end if;

@@ -40,10 +40,7 @@ begin
         select _queue_id, g.id, true, _now
         from (select 0 as id union all select g.id from lockstep.consumer_group g where g.queue_id = _queue_id) g;
     end if;
-    select max(p.id), count(*) into _upto, _found from (
-        select p.id from lockstep.partition p
-        where p.queue_id between _queue_id and _queue_id and p.id > _after order by p.queue_id, p.id limit _partitions
-    ) p;
+    select max(t.id), count(*) into _upto, _found from unnest(lockstep.next_partitions(_queue_id, _after, _partitions)) t (id);
     perform lockstep.add_to_walk(_queue_id, _after, coalesce(_upto, _after), _now);
     _more := _found = _partitions;
     if not _more then

@@ -13,11 +13,8 @@ language sql stable as $$
     with lane as (
         select p.id, p.name, q.name as queue, q.id as queue_id
         from lockstep.queue q
-        -- By a range, and in order: so that the index on both is used, and not the whole of the one by id.
-        cross join lateral (
-            select p.* from lockstep.partition p
-            where p.queue_id between q.id and q.id and p.id > _after and p.id <= coalesce(_upto, 9223372036854775807) order by p.queue_id, p.id
-        ) p
+        cross join lateral lockstep.partitions_between(q.id, _after, coalesce(_upto, 9223372036854775807)) t (id)
+        cross join lateral (select p.* from lockstep.partition p where p.id = t.id limit 1) p
         where q.id = coalesce(_queue_id, q.id)
     ), reach as (
         select l.*, lockstep.start_of(l.id) as start_seq, lockstep.last_seq(l.id) as last_seq, lockstep.last_stored(l.id) as last_stored from lane l
