@@ -140,7 +140,9 @@ async def test_clear_and_deletion_of_a_queue_read_slices(actor: Actor) -> None:
     clear = database.fetch("places", "select lockstep.clear_places($1, null, 4000, $2)", queue_id, SLICE)
     assert await rows_read(actor, clear) < READ_MAX
     await database.fetch("delete", "select * from lockstep.delete_queue('q', null)")
-    remove = database.fetch("remove", "select * from lockstep.remove_deleted_partitions($1, $2, 10000)", queue_id, SLICE)
+    remove = database.fetch(
+        "remove", "select * from lockstep.remove_deleted_partitions($1, $2, 10000)", queue_id, SLICE
+    )
     assert await rows_read(actor, remove) < READ_MAX
 
 
