@@ -13,6 +13,8 @@ import pytest_asyncio
 
 from lockstep.config import load
 from lockstep.core.messages import Batch, Columns
+from lockstep.core.policy import GroupMode
+from lockstep.core.records import Subscription
 from lockstep.storage.postgres.pushing import PLAIN_BYTES_MAX
 from lockstep.storage.postgres.store import PostgresStore
 from support.builders import batch, binary_payload, configure, pop, push_n
@@ -184,3 +186,20 @@ async def test_view_shows_what_is_committed(dsn: str, store: PostgresStore, sess
         other = await asyncpg.connect(dsn)
         assert len(await rows(other)) == 1
         await other.close()
+
+
+@pytest.mark.parametrize("mode", ["ordered", "shared"])
+async def test_views_show_a_group_before_its_cursors_are_made(
+    store: PostgresStore, session: asyncpg.Connection[Any], mode: GroupMode
+) -> None:
+    await store.push([batch("q", 2, partition=f"p{number}") for number in range(4)])
+    store.slice_partitions_max = 1
+    store.slices_seconds_max = 0
+    await store.subscribe("q", "g", Subscription(), mode=mode)
+    assert await session.fetchval("select count(*) from lockstep.cursor c where c.group_id > 0") < 4
+    lags = await session.fetch(
+        "select partition, acked, lag from lockstep.lag where group_name = 'g' order by partition"
+    )
+    assert [tuple(row) for row in lags] == [(f"p{number}", 0, 2) for number in range(4)]
+    groups = await session.fetch("select lag, in_flight from lockstep.groups where group_name = 'g'")
+    assert [tuple(row) for row in groups] == [(8, 0)]

@@ -46,7 +46,7 @@ select q.name as queue, p.name as partition, p.id as partition_id, p.created_at,
 from lockstep.queue q
 cross join lateral (select p.* from lockstep.partition p where p.queue_id = q.id order by p.name) p;
 
--- What each group has before it in each partition. `lag` counts what is in flight, too, which `in_flight` tells.
+-- What each group has before it in each partition, also in those where its cursor is not made yet. `lag` counts what is in flight, too, which `in_flight` tells.
 create or replace view lockstep.lag as
 select q.name as queue, p.name as partition, g.name as group_name, g.mode,
        lockstep.done_upto(c.partition_id, c.group_id, c.acked) as acked, lockstep.last_seq(p.id) as last_seq,
@@ -55,7 +55,7 @@ select q.name as queue, p.name as partition, g.name as group_name, g.mode,
        lockstep.due_again(c) as due_at, c.consumed_at
 from lockstep.queue q
 cross join lateral (select p.* from lockstep.partition p where p.queue_id = q.id order by p.name) p
-cross join lateral (select c.* from lockstep.cursor c where c.partition_id = p.id order by c.group_id offset 0) c
+cross join lateral (select c.* from lockstep.cursors_at(q.id, p.id) c order by c.group_id offset 0) c
 join lockstep.consumer_group g on g.id = c.group_id;
 
 create or replace view lockstep.groups as
@@ -63,10 +63,10 @@ select q.name as queue, g.name as group_name, g.mode, g.created_at,
        coalesce(s.mode, 'all') as subscription, s.from_at as subscription_from_at,
        (select coalesce(sum(lockstep.behind(c)), 0)::bigint
         from (select p.id from lockstep.partition p where p.queue_id = g.queue_id order by p.name) p
-        cross join lateral (select c.* from lockstep.cursor c where c.partition_id = p.id and c.group_id = g.id order by c.group_id offset 0) c) as lag,
+        cross join lateral (select c.* from lockstep.cursor_at(g, p.id) c offset 0) c) as lag,
        (select coalesce(sum(lockstep.held(c, clock_timestamp())), 0)::bigint
         from (select p.id from lockstep.partition p where p.queue_id = g.queue_id order by p.name) p
-        cross join lateral (select c.* from lockstep.cursor c where c.partition_id = p.id and c.group_id = g.id order by c.group_id offset 0) c) as in_flight
+        cross join lateral (select c.* from lockstep.cursor_at(g, p.id) c offset 0) c) as in_flight
 from lockstep.consumer_group g
 join lockstep.queue q on q.id = g.queue_id
 left join lockstep.subscription s on s.queue_id = g.queue_id and s.group_name = g.name;
