@@ -12,6 +12,8 @@ import psycopg
 import pytest
 from command_lines import PROGRAM, CommandLine
 
+from lockstep import connect
+from lockstep.cli.commands import lag
 from support.databases import Databases
 
 
@@ -54,6 +56,26 @@ def test_listings_go_on_over_pages(direct: CommandLine, queue: str) -> None:
         direct("pop", queue, "-g", group)
     cursors = direct.ndjson("lag", queue, "--limit", "5000")
     assert len({(cursor["partition"], cursor["group"]) for cursor in cursors}) == len(cursors) == 2200
+    half = cursors[1099]["partition_id"]
+    later = direct.ndjson("lag", queue, "--limit", "5000", "--after", str(half))
+    assert [cursor["partition_id"] for cursor in later] == [
+        cursor["partition_id"] for cursor in cursors if cursor["partition_id"] > half
+    ]
+
+
+def test_lag_stops_after_some_places_and_says_where_it_goes_on(
+    queue: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(lag, "_PLACES_MAX", 2)
+    monkeypatch.setattr(lag, "PAGE", 3)
+    with connect("memory://") as client:
+        for number in range(9):
+            client.push(queue, {"n": number}, partition=f"p{number}")
+        client.subscribe(queue, "g")
+        first = list(lag._cursors(client, queue, "g", None, 0))
+        assert f"--after {first[-1].partition_id}" in capsys.readouterr().err
+        second = list(lag._cursors(client, queue, "g", None, first[-1].partition_id))
+        assert [one.partition_id for one in first] < [one.partition_id for one in second]
 
 
 def test_partitions_and_queues_as_tables(lockstep: CommandLine, queue: str) -> None:
@@ -126,10 +148,17 @@ def test_groups_lag_and_seek(lockstep: CommandLine, queue: str) -> None:
     assert (group["name"], group["lag"], group["partitions_with_lag"]) == ("g", 1, 1)
     assert [(row["partition"], row["lag"]) for row in lockstep.json("lag", queue)] == [("b", 1)]
     assert len(lockstep.json("lag", queue, "--all", "-g", "g")) == 2
-    for place, lag in (("start", 4), ("end", 0), ("2020-01-01T00:00:00Z", 4), ("0s", 0), ("seq:2", 2), ("current", 2)):
+    for place, behind in (
+        ("start", 4),
+        ("end", 0),
+        ("2020-01-01T00:00:00Z", 4),
+        ("0s", 0),
+        ("seq:2", 2),
+        ("current", 2),
+    ):
         said = lockstep.json("seek", queue, "g", "--to", place)
         assert said["partitions"] == 2
-        assert lockstep.json("groups", "--queue", queue)[0]["lag"] == lag, place
+        assert lockstep.json("groups", "--queue", queue)[0]["lag"] == behind, place
     assert lockstep.json("seek", queue, "g", "--to", "start", "-p", "a")["partitions"] == 1
     lockstep("pop", queue, "-g", "jobs", "--mode", "shared")
     head, *lines = lockstep("groups", "--queue", queue).stdout.splitlines()

@@ -16,7 +16,8 @@ COUNT = 1001  # one more than the shortest page that can be configured
 def full_http(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Http]:
     """A server with many queues, one of them with many partitions."""
     directory = tmp_path_factory.mktemp("full-server")
-    with running_server("memory://", directory, page_items_max=1000, analytics_rows_max=1000) as server:
+    limits = {"page_items_max": 1000, "analytics_rows_max": 1000, "figures_exact_max": 1000}
+    with running_server("memory://", directory, **limits) as server:
         http = Http(server.url)
         queues = [{"queue": f"many{i:04}.task{i:04}", "payload": i} for i in range(COUNT)]
         partitions = [{"queue": "wide", "partition": f"p{i:04}", "payload": i} for i in range(COUNT)]
@@ -67,3 +68,12 @@ def test_samples_that_are_too_many_are_refused(full_http: Http) -> None:
     assert answer.status == 400
     assert "analytics_rows_max" in answer.json()["error"]
     assert full_http.get("/api/v1/analytics/queue-ops", queue="wide").status == 200
+
+
+def test_lists_that_would_walk_through_a_large_queue_are_refused(full_http: Http) -> None:
+    far = full_http.get("/api/v1/resources/partitions", queue="wide", offset=COUNT)
+    assert (far.status, far.code) == (400, "invalid_request")
+    full_http.pop("wide", consumerGroup="a", partitions=10, batch=10, autoAck="true")
+    lagging = full_http.get("/api/v1/consumer-groups/lagging", minLagSeconds=0, limit=1000)
+    assert (lagging.status, lagging.code) == (400, "invalid_request")
+    assert len(full_http.get("/api/v1/consumer-groups/lagging", minLagSeconds=0, limit=5).json()) == 5

@@ -10,10 +10,11 @@ import click
 
 from lockstep.cli.arguments import PAGE, limit_option, seconds_old
 from lockstep.cli.connection import Session, on_session
-from lockstep.cli.output import Column
+from lockstep.cli.output import Column, note
 from lockstep.client import Client
 from lockstep.core.records import PartitionLag, SparkStreamInfo
 
+_PLACES_MAX = 10 * PAGE
 _ONLY_OF_GROUPS = ("acked", "last_seq", "due_at", "leased", "attempts", "stopped")
 _COLUMNS: tuple[Column, ...] = (
     ("partition", lambda row: getattr(row, "partition", "all")),
@@ -34,24 +35,30 @@ _COLUMNS: tuple[Column, ...] = (
 @click.option("--group", "-g", help="Only this group.")
 @click.option("--partition", "-p", help="Only this partition.")
 @click.option("--all", "everything", is_flag=True, help="Also those without a lag.")
+@click.option("--after", metavar="ID", type=int, default=0, help="Only partitions with a larger id.")
 @limit_option
-def lag(session: Session, queue: str, group: str | None, partition: str | None, everything: bool, limit: int) -> None:
+def lag(
+    session: Session, queue: str, group: str | None, partition: str | None, everything: bool, after: int, limit: int
+) -> None:
     """Show how far behind the groups are.
 
     That is how many messages of QUEUE each group has not done in each partition: what is unread, and what is in flight
-    under a lease. Spark's streams, which have one place
-    for all partitions, come last.
+    under a lease. Spark's streams, which have one place for all partitions, come last.
+
+    One command looks at some 10,000 places of groups in partitions, and then says where the next one goes on.
     """
     with session.client() as client:
-        rows: Iterator[PartitionLag | SparkStreamInfo] = _cursors(client, queue, group, partition)
+        rows: Iterator[PartitionLag | SparkStreamInfo] = _cursors(client, queue, group, partition, after)
         if group is None and partition is None:
             rows = chain(rows, client.spark_streams(queue=queue))
         behind = (row for row in rows if everything or row.lag)
         session.output.rows(islice(behind, limit), _COLUMNS, empty="no group is behind")
 
 
-def _cursors(client: Client, queue: str, group: str | None, partition: str | None) -> Iterator[PartitionLag]:
-    after = 0
+def _cursors(
+    client: Client, queue: str, group: str | None, partition: str | None, after: int
+) -> Iterator[PartitionLag]:
+    looked = 0
     while True:
         page = client.lag(queue, group=group, partition=partition, after_partition_id=after, limit=PAGE)
         if len(page) == PAGE:
@@ -59,6 +66,10 @@ def _cursors(client: Client, queue: str, group: str | None, partition: str | Non
             page = [cursor for cursor in page if cursor.partition_id != page[-1].partition_id] or page
             yield from page
             after = page[-1].partition_id
+            looked += len(page)
+            if looked >= _PLACES_MAX:
+                note(f"that was only the first {looked} places; --after {after} goes on")
+                return
         else:
             yield from page
             return

@@ -15,6 +15,7 @@ from lockstep.core.wire import groups as wire
 from lockstep.core.wire.pages import Limit
 from lockstep.core.wire.times import parse_time, seconds_since, timestamp
 from lockstep.engine.checks import check_limit
+from lockstep.errors import InvalidRequest
 from lockstep.server.exchange import Request, Response, answer
 from lockstep.server.listing import each_lag
 from lockstep.server.node import Node
@@ -68,14 +69,25 @@ async def group(node: Node, request: Request) -> Response:
 
 
 async def lagging(node: Node, request: Request) -> Response:
-    """Only groups whose oldest message is old enough are looked at closely, until the answer is full."""
+    """Only groups whose oldest message is old enough are looked at closely, until the answer is full.
+
+    It looks at as many places as a list may count. If the answer is not full then, the caller asks group by group.
+    """
     query, now = request.query(LaggingQuery), datetime.now(UTC)
     check_limit(query.limit, node.config)
     rows: list[wire.LaggingRow] = []
+    places_max = max(node.config.figures_exact_max, node.config.page_items_max)
+    places = 0
     for info in await node.engine.groups():
         if info.oldest_at is None or seconds_since(info.oldest_at, now) < query.min_lag_seconds:
             continue
         async for lag in each_lag(node, info.queue, info.name):
+            places += 1
+            if places > places_max:
+                raise InvalidRequest(
+                    f"more than {places_max} places of groups would have to be looked at: ask with a smaller limit, or "
+                    "group by group and page by page, with /api/v1/consumer-groups/GROUP?after=PARTITION_ID"
+                )
             row = wire.lagging_row(lag, now)
             if lag.lag and row.time_lag_seconds >= query.min_lag_seconds:
                 rows.append(row)

@@ -12,7 +12,7 @@ from lockstep.core.records import PartitionInfo, QueueInfo
 from lockstep.core.wire import resources as wire
 from lockstep.core.wire.pages import Limit, Offset, Pagination
 from lockstep.engine.checks import check_limit
-from lockstep.errors import GroupNotFound
+from lockstep.errors import GroupNotFound, InvalidRequest
 from lockstep.server.exchange import Request, Response, answer
 from lockstep.server.listing import (
     every_namespace,
@@ -51,6 +51,7 @@ class PartitionsQuery(Struct, frozen=True):
     """With a queue: only partitions whose names begin with this."""
     limit: Limit = 100
     offset: Offset = 0
+    """At most `page_items_max`. Beyond that, ask for those after the last one, queue by queue."""
 
 
 class DepthQuery(ExactQuery, frozen=True):
@@ -75,6 +76,10 @@ async def queue(node: Node, request: Request) -> Response:
 async def partitions(node: Node, request: Request) -> Response:
     query = request.query(PartitionsQuery)
     check_limit(query.limit, node.config)
+    if query.offset > node.config.page_items_max:
+        raise InvalidRequest(
+            f"an offset is at most {node.config.page_items_max}: name a queue, and the last partition as `after`"
+        )
     queues = [await node.engine.queue(query.queue)] if query.queue else await every_queue(node)
     if query.queue and (query.after or query.prefix):
         limit = query.offset + query.limit
