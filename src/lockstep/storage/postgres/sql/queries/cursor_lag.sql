@@ -10,7 +10,7 @@ select p.name, p.id, g.name, lockstep.done_upto(c.partition_id, c.group_id, c.ac
 from (
     select p.id, p.name
     from unnest(case when $3::bigint is null then lockstep.next_partitions($1, $4, $5) else array[$3] end) t (id)
-    cross join lateral (select p.id, p.name from lockstep.partition p where p.id = t.id and p.queue_id = $1 and p.id > $4 limit 1) p
+    cross join lateral (select p.id, p.name from lockstep.partition p where p.id = t.id and p.id > $4 limit 1) p
 ) p
 join lockstep.consumer_group g on g.queue_id = $1 and ($2::int is null or g.id = $2)
 cross join lateral lockstep.cursor_at(g, p.id) c
