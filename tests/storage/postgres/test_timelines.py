@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 from lockstep import Ack, Batch, Engine, NewMessage, PopRequest, open_engine
+from lockstep.cli.checks.database import check_database
+from lockstep.config import Config
 from lockstep.errors import Unavailable
 from lockstep.storage.postgres.failures import NotPrimary
 from lockstep.storage.postgres.hosts import first_primary, hosts_of
@@ -273,6 +275,17 @@ async def test_spool_of_which_a_part_went_with_the_old_primary_stops_until_that_
         assert await engine.accept_buffer_loss() > 0
         await until(lambda: engine.counts.buffer is not None and engine.counts.buffer.messages == 0)
         assert [payload for _, payload in await drained(engine)] == ["1", "2", "3"]
+
+
+def test_doctor_looks_at_the_primary_of_several_servers(pair: Pair) -> None:
+    address = "postgresql://lockstep@/lockstep?host="
+    both = f"{address}{pair.standby.sockets},{pair.primary.sockets}"
+    assert writable(both) == [("ok", "yes")]
+    assert writable(f"{address}{pair.standby.sockets}") == [("fail", "read-only")]
+
+
+def writable(dsn: str) -> list[tuple[str, str]]:
+    return [(found.level, found.text) for found in check_database(dsn, Config()) if found.subject == "writable"]
 
 
 async def buffer_and_drain(engine: Engine, payload: str) -> None:

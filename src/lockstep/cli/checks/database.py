@@ -40,6 +40,7 @@ def check_database(dsn: str, config: Config) -> Iterator[Finding]:
             dsn,
             autocommit=True,
             connect_timeout=max(int(config.connect_timeout_seconds), 1),
+            target_session_attrs=_wanted(dsn),
             client_encoding="UTF8",  # psycopg gives bytes for the texts of a database without an encoding
         ) as connection:
             yield ok("database", f"{shown} answers")
@@ -58,6 +59,14 @@ def _understood(dsn: str) -> bool:
     ports = str(parts.get("port") or "").split(",")
     # One with an @ first is a socket without a file.
     return "@" not in str(parts.get("host") or "")[1:] and all(port.isdigit() or not port for port in ports)
+
+
+def _wanted(dsn: str) -> str:
+    """The doctor looks at the primary, as Lockstep does, whichever server the address names first. It looks at a
+    standby that is alone, too, and says what is wrong with it."""
+    parts = conninfo_to_dict(dsn)
+    several = any("," in str(parts.get(name) or "") for name in ("host", "hostaddr"))
+    return str(parts.get("target_session_attrs") or ("read-write" if several else "any"))
 
 
 def _check(connection: _Connection, config: Config) -> Iterator[Finding]:
