@@ -114,7 +114,8 @@ async def removal_of_idle_partitions(actor: Actor) -> Call:
 
 
 async def queueing_of_a_push(actor: Actor) -> Call:
-    lanes = [batch("q", partition=f"p{1 + 9 * number}") for number in range(10)]
+    # Of partitions to which no other call pushes: what waits would hold those up.
+    lanes = [batch("q", partition=f"p{7 + 9 * number}") for number in range(10)]
     await actor.store.apply_operations("push", by="test", limits=ApplyLimits())
     return lambda: actor.store.queue_operations([NewOperation(lanes)])
 
