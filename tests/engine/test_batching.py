@@ -448,6 +448,25 @@ async def test_a_partition_that_somebody_holds_holds_up_no_other(database_dsn: s
         assert engine.counts.calls["push"].retried_alone > 0
 
 
+async def test_many_who_need_a_held_partition_hold_up_no_other(database_dsn: str) -> None:
+    """However many they are, and in however many calls they came."""
+    config = load({"call_lock_seconds": 0.05, "pool_connections_max": 4, "load_refuse_seconds": 3600}, environ={})
+    async with Engine(PostgresStore(database_dsn, config=config), config) as engine:
+        for name in ("held", "free"):
+            await engine.push([batch(name, b"0")])
+        async with held_partition(database_dsn, "held"):
+            waiting = []
+            for number in range(12):
+                waiting.append(asyncio.create_task(engine.push([batch("held", b"1")])))
+                result = await engine.push([batch("free", b"1")])
+                assert result[0].seq == number + 2
+            lane = engine._batching._push
+            await until(lambda: len(lane._late) + len(lane._alone_next) == 12 and not lane._in_flight)
+            assert lane.crowd().oldest_seconds == 0.0
+            assert not any([task.done() for task in waiting])
+        assert sorted([result[0].seq for result in await asyncio.gather(*waiting)]) == list(range(2, 14))
+
+
 async def test_while_somebody_holds_a_partition_a_lone_push_to_another_goes_at_once(database_dsn: str) -> None:
     """It does not wait for patience with the call before it, which has ended."""
     config = one_call_at_a_time()
@@ -504,7 +523,7 @@ class Stalled:
         )
         self.asked: list[asyncio.Task[list[int]]] = []
 
-    async def call(self, items: list[int], /, *, joined: bool) -> list[int]:  # noqa: ARG002
+    async def call(self, items: list[int], /, *, brief: bool) -> list[int]:  # noqa: ARG002
         future = asyncio.get_running_loop().create_future()
         self.calls.append(future)
         await future

@@ -8,9 +8,10 @@ therefore adds no wait, and the busier it is the larger its calls become.
 A second call is begun beside the first in two cases: enough has gathered to make it worth while, so that the database
 works on one while the other is packed; or the first takes long. A push waits for the partition, which somebody may
 hold: an open transaction of a user, say. That must not hold up everybody else. So calls that take long no longer count,
-and a joined push waits for a lock only a little; after that each of its requests goes its own way. How long that is
-depends on how long calls take of late: while all of them are slow, more of them side by side would just wait for each
-other's locks, and requests that go their own way would be slower still.
+and a push waits for a lock only a little. After that each request of the call is tried alone, as briefly. Those that
+still need the lock wait for it as long as it takes, a few at a time, and are no call in flight any more: others go on.
+How long "a little" is depends on how long calls take of late: while all of them are slow, more of them side by side
+would just wait for each other's locks, and requests that go their own way would be slower still.
 
 What is joined must not be noticed by those who asked:
 * Each request gets its own answer: its receipts, its lease, its outcomes. Pops never share a lease.
@@ -177,27 +178,27 @@ class Batching:
             size=_operation_bytes,
         )
 
-    async def _call_push(self, batches: list[Batch], *, joined: bool) -> PushResult:
-        result = await self._store.push(batches, lock_seconds=self._patience(self._push, joined))
+    async def _call_push(self, batches: list[Batch], *, brief: bool) -> PushResult:
+        result = await self._store.push(batches, lock_seconds=self._patience(self._push, brief))
         self._pushed(batches, result)
         return result
 
-    async def _call_ack(self, acks: list[Ack], *, joined: bool) -> list[AckOutcome]:
-        outcomes = await self._store.ack(acks, lock_seconds=self._patience(self._ack, joined))
+    async def _call_ack(self, acks: list[Ack], *, brief: bool) -> list[AckOutcome]:
+        outcomes = await self._store.ack(acks, lock_seconds=self._patience(self._ack, brief))
         self._released(outcomes)
         return outcomes
 
-    async def _call_ack_leases(self, acks: list[Ack], *, joined: bool) -> list[AckOutcome]:
-        outcomes = await self._store.ack(acks, lock_seconds=self._patience(self._ack_leases, joined))
+    async def _call_ack_leases(self, acks: list[Ack], *, brief: bool) -> list[AckOutcome]:
+        outcomes = await self._store.ack(acks, lock_seconds=self._patience(self._ack_leases, brief))
         self._released(outcomes)
         return outcomes
 
     def _only_pushes(self) -> bool:
         return time.monotonic() - self._delivering_at > _DELIVERING_SECONDS
 
-    def _patience(self, lane: Lane[Any, Any], joined: bool) -> float | None:
-        """How long a call waits for a lock: requests that were joined are not to wait for what one of them needs."""
-        return min(max(self._lock_seconds, lane.long_seconds), self._lock_seconds_max) if joined else None
+    def _patience(self, lane: Lane[Any, Any], brief: bool) -> float | None:
+        """How long a call waits for a lock: a brief one leaves the others their turn."""
+        return min(max(self._lock_seconds, lane.long_seconds), self._lock_seconds_max) if brief else None
 
     @property
     def counts(self) -> dict[str, CallCounts]:
@@ -290,7 +291,7 @@ class Batching:
 def _plainly(verb: Callable[[list[Any]], Awaitable[Any]]) -> Call:
     """A verb for which it makes no difference whether its items are of one request."""
 
-    def call(items: list[Any], /, *, joined: bool) -> Awaitable[Any]:  # noqa: ARG001
+    def call(items: list[Any], /, *, brief: bool) -> Awaitable[Any]:  # noqa: ARG001
         return verb(items)
 
     return call

@@ -18,6 +18,8 @@ Answer = TypeVar("Answer")
 
 _UNWANTED_SECONDS_MAX = 1.0
 _LOOK_SECONDS_MIN = 0.5
+_GOES_ON_SECONDS = 1.0
+"""Calls of a kind go on if one has ended well within this time."""
 _CROWD_PART = 8
 """Of the time that a crowd takes, which its first has waited: one that is served at once is no crowd."""
 _LONG = 3
@@ -132,7 +134,7 @@ class Limits:
 class Call(Protocol):
     """A verb of the store, for the items of one request or of several."""
 
-    def __call__(self, items: list[Any], /, *, joined: bool) -> Awaitable[Any]: ...
+    def __call__(self, items: list[Any], /, *, brief: bool) -> Awaitable[Any]: ...
 
 
 class Lane(Generic[Item, Answer]):
@@ -187,6 +189,9 @@ class Lane(Generic[Item, Answer]):
         """Requests, by identity, whose joined call failed, and which wait for their turn to be tried alone."""
         self._in_flight: dict[object, float] = {}
         """When each call was begun, the youngest last; also those that run in the task of the one who asked."""
+        self._late: dict[int, float] = {}
+        """The same of calls that wait for a lock which somebody else holds. They hold up no other calls."""
+        self._late_turns = asyncio.Semaphore(limits.calls_late_max)
         self._patience: asyncio.TimerHandle | None = None
         self.counts = CallCounts()
 
@@ -202,8 +207,9 @@ class Lane(Generic[Item, Answer]):
         common are never in flight in two calls, but may share one."""
         self.counts.requests += 1
         large = self._is_large(messages, len(items))
-        if self._abandoned is None and not self._waiting and self._may_start(messages, large=large):
-            return await self._ask_alone(items, messages)
+        free = not self._waiting and self._busy.isdisjoint(apart)
+        if self._abandoned is None and free and self._may_start(messages, large=large):
+            return await self._ask_alone(items, messages, apart)
         # The loop's own clock stands still within a turn, and a turn in which many ask is long.
         now = time.monotonic()
         size = 0 if self._size is None else self._size(items)
@@ -247,27 +253,30 @@ class Lane(Generic[Item, Answer]):
         now = time.monotonic()
         fastest = self._take_fastest()
         waiting = [*self._alone_next.values(), *self._waiting]
+        if asyncio.get_running_loop().time() - self._ended_at < _GOES_ON_SECONDS:
+            waiting = list(self._waiting)  # while others go on, one held partition is not a load
         oldest = now - min(waiting[0].at, waiting[-1].at) if waiting else 0.0
         if now - self._looked_at >= _LOOK_SECONDS_MIN:
             self._learn_rate(now - self._looked_at)
             self._looked_at = now
-        return Crowd(len(waiting), self._waiting_bytes, oldest, fastest)
+        return Crowd(len(self._alone_next) + len(self._waiting), self._waiting_bytes, oldest, fastest)
 
     def _take_fastest(self) -> float:
         """What the fastest call took since the last look. A store that stalls ends no calls: then it is what it was
         before, or how long the youngest of the calls in flight waits already. One alone may wait for what somebody
         holds, and says nothing."""
         fastest, self._fastest_seconds = self._fastest_seconds, 0.0
-        if self._stalls and not fastest and len(self._in_flight) > 1:
+        if self._stalls and not fastest and len(self._in_flight) + len(self._late) > 1:
             fastest = max(self._fastest_before, self.stalled_seconds())
         self._fastest_before = fastest
         return fastest
 
     def stalled_seconds(self) -> float:
         """For how long no call has ended nor begun, while there are some."""
-        if not self._in_flight:
+        begun = [next(reversed(calls.values())) for calls in (self._in_flight, self._late) if calls]
+        if not begun:
             return 0.0
-        since = max(next(reversed(self._in_flight.values())), self._ended_at)
+        since = max(*begun, self._ended_at)
         return asyncio.get_running_loop().time() - since
 
     def refuse_waiting(self, seconds: float, refusal: Callable[[], Exception]) -> None:
@@ -330,18 +339,27 @@ class Lane(Generic[Item, Answer]):
         """How long a call may take before it no longer holds up the next."""
         return max(self._limits.patience_seconds, self.long_seconds)
 
-    async def _ask_alone(self, items: Sequence[Item], messages: int) -> Answer:
+    async def _ask_alone(self, items: Sequence[Item], messages: int, apart: frozenset[Hashable]) -> Answer:
         """The way of a lone request: no future, no task, no switch. Not for pops: a cancelled call would leave what
         it leased behind, unknown to anybody."""
         call = object()
         self._in_flight[call] = began = self._count(1, len(items))
         try:
-            answer = self._split(await self._call(list(items), joined=False), 0, len(items))
+            answer = self._split(await self._call(list(items), brief=True), 0, len(items))
             self._time(began, messages)
             return answer
+        except LockTimeout:
+            pass
         finally:
             del self._in_flight[call]
             self._start()
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        asked = _Asked(items, messages, 0, frozenset(), apart, future, time.monotonic())
+        self._busy |= apart
+        task = asyncio.create_task(self._run_late(asked))
+        self._calls[task] = [asked]
+        task.add_done_callback(partial(self._finished, apart))
+        return await future
 
     def _start(self) -> None:
         """Begin a call, if there is something to call for and it may be begun."""
@@ -364,7 +382,8 @@ class Lane(Generic[Item, Answer]):
         self._start()
 
     def _finished(self, apart: frozenset[Hashable], task: asyncio.Task[None]) -> None:
-        del self._calls[task], self._in_flight[task]
+        del self._calls[task]
+        self._in_flight.pop(task, None)
         self._busy -= apart
         self._start()
 
@@ -404,7 +423,7 @@ class Lane(Generic[Item, Answer]):
         items = [item for asked in gathered for item in asked.items]
         began = self._count(len(gathered), len(items))
         try:
-            answer = await self._call(items, joined=len(gathered) > 1)
+            answer = await self._call(items, brief=True)
         except OperationPending as error:
             others = _fail_those_behind(gathered, error)
             if others:
@@ -413,6 +432,9 @@ class Lane(Generic[Item, Answer]):
         except Exception as error:
             if len(gathered) > 1 and _may_be_one_of_them(error):
                 await self._run_each(gathered)
+                return
+            if isinstance(error, LockTimeout):
+                await self._run_all_late(gathered)
                 return
             for asked in gathered:
                 _fail(asked.answer, error)
@@ -429,24 +451,56 @@ class Lane(Generic[Item, Answer]):
             start = stop
 
     async def _run_each(self, gathered: list[_Asked[Item, Answer]]) -> None:
-        """Each for itself, several at a time, because some may have to wait long."""
+        """Each for itself, several at a time. Those that need what somebody holds are put off until the others are
+        done."""
         free = asyncio.Semaphore(self._limits.calls_late_max)
         self._alone_next |= {id(asked): asked for asked in gathered}
-        await asyncio.gather(*[self._run_alone(asked, free) for asked in gathered])
+        late = await asyncio.gather(*[self._run_alone(asked, free) for asked in gathered])
+        await self._run_all_late([asked for asked, is_late in zip(gathered, late, strict=True) if is_late])
 
-    async def _run_alone(self, asked: _Asked[Item, Answer], free: asyncio.Semaphore) -> None:
+    async def _run_alone(self, asked: _Asked[Item, Answer], free: asyncio.Semaphore) -> bool:
+        """Try a request. True if it needs a lock that somebody holds."""
         async with free:
             del self._alone_next[id(asked)]
             if asked.answer.done():  # nobody waits for it any more
-                return
+                return False
             self.counts.retried_alone += 1
-            self._count(1, len(asked.items))
-            try:
-                answer = await self._call(list(asked.items), joined=False)
-            except Exception as error:
-                _fail(asked.answer, error)
-            else:
-                self._deliver(asked.answer, self._split(answer, 0, len(asked.items)))
+            return not await self._try(asked, brief=True)
+
+    async def _run_all_late(self, gathered: Sequence[_Asked[Item, Answer]]) -> None:
+        """Wait for the locks that requests need. Meanwhile other calls go on as if this one had ended."""
+        self._in_flight.pop(asyncio.current_task(), None)
+        self._start()
+        await asyncio.gather(*[self._run_late(asked) for asked in gathered])
+
+    async def _run_late(self, asked: _Asked[Item, Answer]) -> None:
+        self._alone_next[id(asked)] = asked
+        try:
+            await self._late_turns.acquire()
+        finally:
+            del self._alone_next[id(asked)]
+        try:
+            if not asked.answer.done():
+                self._late[id(asked)] = asyncio.get_running_loop().time()
+                await self._try(asked, brief=False)
+        finally:
+            self._late.pop(id(asked), None)
+            self._late_turns.release()
+
+    async def _try(self, asked: _Asked[Item, Answer], *, brief: bool) -> bool:
+        """Call for one request. False, and no answer, if it is to wait briefly and needs a lock that somebody holds."""
+        self._count(1, len(asked.items))
+        try:
+            answer = await self._call(list(asked.items), brief=brief)
+        except LockTimeout as error:
+            if brief:
+                return False
+            _fail(asked.answer, error)
+        except Exception as error:
+            _fail(asked.answer, error)
+        else:
+            self._deliver(asked.answer, self._split(answer, 0, len(asked.items)))
+        return True
 
     def _deliver(self, future: asyncio.Future[Answer], answer: Answer) -> None:
         if not future.done():
