@@ -367,8 +367,9 @@ begin
                  then _now
                  when t.partition_id is null then lockstep.group_due(t.group_id, _until)
                  else least(
-                     (select c.due_at from lockstep.cursor c
-                      where c.partition_id = t.partition_id and c.group_id = t.group_id and c.due_at <= _until),
+                     -- Without a condition on the time, which would offer the index of all that is due for the group.
+                     (select case when c.due_at <= _until then c.due_at end from lockstep.cursor c
+                      where c.partition_id = t.partition_id and c.group_id = t.group_id),
                      (select d.due_at from lockstep.delivery d
                       where d.group_id = t.group_id and d.due_at <= _until and d.partition_id = t.partition_id
                       order by d.due_at limit 1),
