@@ -89,7 +89,7 @@ _HURRY = "set local lock_timeout = '100ms'"
 _PENDING = (
     "select coalesce(sum(lockstep.behind(c)), 0)::bigint from lockstep.consumer_group g "
     "join lockstep.partition p on p.queue_id = g.queue_id "
-    "join lockstep.cursor c on c.partition_id = p.id and c.group_id = g.id where g.id = any ($1::int[])"
+    "cross join lateral lockstep.cursor_at(g, p.id) c where g.id = any ($1::int[])"
 )
 
 _PATIENCE = "set local lock_timeout = '5s'"

@@ -51,7 +51,8 @@ create or replace view lockstep.lag as
 select q.name as queue, p.name as partition, g.name as group_name, g.mode,
        lockstep.done_upto(c.partition_id, c.group_id, c.acked) as acked, lockstep.last_seq(p.id) as last_seq,
        lockstep.behind(c) as lag, lockstep.held(c, clock_timestamp()) as in_flight,
-       (select s.created_at from lockstep.head_run(c) r join lockstep.segment s on s.id = r.segment_id) as oldest_at,
+       (select s.created_at from lockstep.head_run(c) r cross join lateral (
+           select s.created_at from lockstep.segment s where s.id = r.segment_id limit 1) s) as oldest_at,
        lockstep.due_again(c) as due_at, c.consumed_at
 from lockstep.queue q
 cross join lateral (select p.* from lockstep.partition p where p.queue_id = q.id order by p.name) p

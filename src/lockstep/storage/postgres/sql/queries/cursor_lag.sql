@@ -1,6 +1,7 @@
 -- A page of cursors of a queue with their exact lag, by partition id and group.
 select p.name, p.id, g.name, lockstep.done_upto(c.partition_id, c.group_id, c.acked), lockstep.last_seq(p.id), lockstep.behind(c),
-       (select s.created_at from lockstep.head_run(c) r join lockstep.segment s on s.id = r.segment_id) as oldest_at,
+       (select s.created_at from lockstep.head_run(c) r cross join lateral (
+           select s.created_at from lockstep.segment s where s.id = r.segment_id limit 1) s) as oldest_at,
        lockstep.due_again(c), coalesce((
            select d.attempts from lockstep.delivery d where d.partition_id = p.id and d.group_id = g.id order by d.from_seq limit 1), c.attempts),
        lockstep.is_leased(c, t.now), c.consumed_at,
