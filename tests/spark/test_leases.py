@@ -71,8 +71,15 @@ class Streams:
                     found.setdefault(row["partition"], []).append(row["seq"])
         return {name: sorted(seqs) for name, seqs in found.items()}
 
+    def place(self) -> None:
+        """Make the cursors that groups lack, as each pop of the engine does."""
+        query(
+            self.dsn, "select lockstep.place_slice(g.id, null, 1000, %s) from lockstep.consumer_group g", self.clock()
+        )
+
     def pop(self, count: int = 100, *, group: str = "spark", ack: bool = True) -> dict[str, list[int]]:
         """What an ordinary consumer of the group gets now; seqs by partition."""
+        self.place()
         with psycopg.connect(self.dsn, autocommit=True, row_factory=tuple_row) as connection:
             rows = connection.execute(
                 "select p.partition_name, p.first_seq, p.last_seq, p.lease_id from lockstep.consumer_group g "
@@ -377,6 +384,7 @@ def _shared(streams: Streams) -> None:
 
 
 def _pop_shared(streams: Streams, count: int) -> list[Any]:
+    streams.place()
     return query(
         streams.dsn,
         "select p.first_seq, p.last_seq from lockstep.consumer_group g cross join lateral lockstep.shared_pop("
@@ -500,6 +508,7 @@ def test_two_queries_cannot_have_one_stream(streams: Streams) -> None:
     streams.push(1, partition="p1")
     stream = streams.start()
     start = stream.initial().as_json()
+    streams.place()
     with psycopg.connect(streams.dsn) as other, ThreadPoolExecutor(1) as pool:
         other.execute(
             "select lockstep.spark_lease('s', 0, g.id, 1, 1, null, gen_random_uuid(), %s) "

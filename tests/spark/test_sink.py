@@ -172,11 +172,15 @@ def test_foreach_batch_writes_once_by_sink_id(spark: SparkSession, database_dsn:
 def _pop(dsn: str, count: int) -> dict[str, list[int]]:
     """What an ordinary consumer of the group takes and acks."""
     with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(
+            "select lockstep.subscribe(q.id, 'spark', 'all', null, null, null) from lockstep.queue q "
+            "where q.name = 'orders'"
+        )
+        connection.execute("select lockstep.place_slice(g.id, null, 1000, null) from lockstep.consumer_group g")
         rows = connection.execute(
-            "select p.partition_name, p.first_seq, p.last_seq, p.lease_id from lockstep.queue q "
-            "cross join lateral lockstep.subscribe(q.id, 'spark', 'all', null, null, null) g "
-            "cross join lateral lockstep.pop(array[0], array[g._group_id], array[null::bigint], array[1], array[%s], "
-            "array[null::bigint], array[gen_random_uuid()], array[false], null) p where q.name = 'orders'",
+            "select p.partition_name, p.first_seq, p.last_seq, p.lease_id from lockstep.consumer_group g "
+            "cross join lateral lockstep.pop(array[0], array[g.id], array[null::bigint], array[1], array[%s], "
+            "array[null::bigint], array[gen_random_uuid()], array[false], null) p where g.name = 'spark'",
             [count],
         ).fetchall()
         connection.execute("select lockstep.ack_leases(%s, null)", [[row[3] for row in rows]])
