@@ -195,6 +195,39 @@ async def test_one_operation_is_tried_again_and_those_behind_it_follow_at_once_w
     assert numbers(await pop_all(store, "full")) == [1, 2, 3, 4, 5]
 
 
+async def test_what_waits_behind_a_sleeping_operation_is_woken_link_by_link_and_at_once(
+    store: Store, clock: SetClock
+) -> None:
+    await configure(store, "full", max_size=1)
+    await push_n(store, "full")
+    await queue(store, batch("full", start=2))
+    assert await apply(store) == 0
+    await queue(store, [batch("full", start=3), batch("other", start=1)])
+    await queue(store, batch("other", start=2))
+    clock.advance(seconds=1)
+    assert await apply(store) == 0, "the first is not due, and the others sleep behind it"
+    await configure(store, "full", max_size=0)
+    clock.advance(seconds=1)
+    assert [await apply(store) for _ in range(4)] == [1, 1, 1, 0]
+    assert numbers(await pop_all(store, "full")) == [1, 2, 3]
+    assert numbers(await pop_all(store, "other")) == [1, 2]
+
+
+async def test_call_ends_at_a_bundle_that_is_too_large_for_it_and_the_next_one_passes_it(
+    store: Store, clock: SetClock
+) -> None:
+    await configure(store, "full", max_size=1)
+    await push_n(store, "full")
+    await queue(store, batch("full", start=2))
+    assert await apply(store) == 0
+    clock.advance(seconds=1)
+    await queue(store, batch("other"))
+    await queue(store, batch("full", 3, start=3))
+    await queue(store, batch("other", start=2))
+    assert [await apply(store, messages_max=2) for _ in range(3)] == [1, 1, 0]
+    assert numbers(await pop_all(store, "other")) == [1, 2]
+
+
 async def test_operation_fails_when_its_retries_are_used_up_and_blocks_nobody(store: Store, clock: SetClock) -> None:
     await configure(store, "full", max_size=2)
     await push_n(store, "full")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import count
@@ -36,6 +36,8 @@ from lockstep.storage.memory.ack import ack
 from lockstep.storage.memory.push import push
 from lockstep.storage.memory.state import State
 
+_SLEEP_MAX = timedelta(seconds=10)
+
 
 @dataclass(slots=True)
 class _Stored:
@@ -51,6 +53,10 @@ class _Stored:
     def pending(self) -> bool:
         return self.completed_at is None
 
+    def sleeps(self, now: datetime) -> bool:
+        """Whether it is not due, or tried again: what is behind it need not be looked at."""
+        return self.due_at > now or self.bundle.error is not None
+
 
 @dataclass(slots=True)
 class Operations:
@@ -61,6 +67,10 @@ class Operations:
 
     def pending(self, kind: OperationKind) -> list[_Stored]:
         return [one for one in self.bundles.values() if one.pending and one.kind == kind]
+
+    def by_serial(self, kind: OperationKind) -> dict[int, _Stored]:
+        """What is pending, oldest first."""
+        return {one.serial: one for one in self.pending(kind)}
 
     def find(self, operation_id: str) -> tuple[_Stored, int]:
         uuid, ordinal = split_operation_id(operation_id)
@@ -120,37 +130,60 @@ def apply_operations(
         else:
             stored.completed_at = now
     kept = {lane for stored in taken if stored.pending for lane in stored.bundle.lanes}
-    _wake(operations, kind, lanes - kept, now)
+    _wake(state, operations, kind, lanes - kept, now)
     return applied
 
 
-def _wake(operations: Operations, kind: OperationKind, lanes: set[int], now: datetime) -> None:
-    """What waited for others in lanes that they have left need not wait any longer."""
-    for stored in operations.pending(kind):
-        if not lanes.isdisjoint(stored.bundle.lanes):
-            stored.due_at, stored.bundle.error = min(stored.due_at, now), None
+def _wake(state: State, operations: Operations, kind: OperationKind, lanes: set[int], now: datetime) -> None:
+    """Wakes what waits in lanes that the taken bundles leave. A lane whose first bundle does not sleep stays as it is:
+    that bundle wakes the others when it leaves."""
+    pending = operations.by_serial(kind)
+    waiting = [state.lanes[lane] for lane in lanes if lane in state.lanes]
+    woken = {serial for serials in waiting if pending[min(serials)].sleeps(now) for serial in serials}
+    for serial in woken:
+        stored = pending[serial]
+        stored.due_at, stored.bundle.error = min(stored.due_at, now), None
 
 
 def _claim(
     state: State, operations: Operations, kind: OperationKind, limits: ApplyLimits, now: datetime
 ) -> list[_Stored]:
     """Bundles that may be applied now: before each, in its lanes, is nothing but what is taken, too. One that is tried
-    again is the only one of its lanes: what is behind it would most likely fail with it."""
+    again is the only one of its lanes: what is behind it would most likely fail with it, and sleeps."""
+    pending = operations.by_serial(kind)
     taken: list[_Stored] = []
     followed: set[int] = set()
     messages = size = 0
-    for stored in operations.pending(kind):
-        before = {s for lane in stored.bundle.lanes for s in state.lanes[lane] if s < stored.serial}
-        if stored.due_at > now or before - followed:
+    for stored in pending.values():
+        if stored.due_at > now:
             continue
-        messages += sum(operation.messages() for operation in stored.bundle.operations)
-        size += sum(operation.bytes() for operation in stored.bundle.operations)
-        if taken and (messages > limits.messages_max or size > limits.bytes_max):
+        messages_with = messages + sum(operation.messages() for operation in stored.bundle.operations)
+        size_with = size + sum(operation.bytes() for operation in stored.bundle.operations)
+        if taken and (messages_with > limits.messages_max or size_with > limits.bytes_max):
             break
+        before = next((serial for serial in _before(state, stored) if serial not in followed), None)
+        if before is not None:
+            _sleep(stored, pending[before], now)
+            continue
+        messages, size = messages_with, size_with
         taken.append(stored)
         if stored.bundle.error is None:
             followed.add(stored.serial)
     return taken
+
+
+def _before(state: State, stored: _Stored) -> Iterator[int]:
+    """The serials of the bundles just before this one, by lane."""
+    for lane in sorted(stored.bundle.lanes):
+        earlier = [serial for serial in state.lanes[lane] if serial < stored.serial]
+        if earlier:
+            yield max(earlier)
+
+
+def _sleep(stored: _Stored, before: _Stored, now: datetime) -> None:
+    """Puts off a bundle behind one that sleeps, for half as long as it has waited, until `_wake` wakes it."""
+    if before.sleeps(now):
+        stored.due_at = max(before.due_at, now + min((now - stored.created_at) / 2, _SLEEP_MAX))
 
 
 def _attempt(state: State, attempt: Attempt, now: datetime) -> Answer:

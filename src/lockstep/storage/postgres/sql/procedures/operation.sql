@@ -37,7 +37,8 @@ end $$;
 -- that is before it is. What is not older than another in all its lanes stays so, hence it is looked at before it is locked.
 -- One that is tried again is the only one that is taken of its lanes: what is behind it would most likely fail with it.
 -- What waits behind one that is not due, or is tried again, sleeps: for half as long as it has waited, up to 10 s, and until
--- finish_operations wakes it. So a partition that is held costs one bundle a try, however much waits for it.
+-- finish_operations wakes it. So a partition that is held costs one bundle a try, however much waits for it. Of several
+-- lanes in which a bundle waits, the first decides how long it sleeps; the others are not looked into.
 -- At most 5,000 bundles are passed in a claim. Those that sleep are only read, and not looked into.
 -- The transaction ends by itself if its process hangs for _timeout_ms, and with it the claim.
 create or replace function lockstep.claim_operations(
