@@ -23,7 +23,7 @@ from lockstep.core.policy import (
     QueueOptions,
 )
 from lockstep.core.records import ClearScope, PartitionStats, QueueInfo
-from lockstep.core.wire.spelling import camel, renamed, snake
+from lockstep.core.wire.spelling import renamed, snake
 from lockstep.core.wire.times import timestamp_or_none
 from lockstep.errors import InvalidOption, UnknownName
 
@@ -155,22 +155,20 @@ def options_of(given: Mapping[str, Any]) -> Options:
         raise InvalidOption(f"options: {error}") from None
 
 
+_OWN_NAMES = {ours: protocol for protocol, ours in PROTOCOL_NAMES.items()}
+
+
 def _named(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options by the names of the protocol, however they are spelled."""
+    """The options by the names of the protocol. They may have our own names, too, and are in either spelling. Who gives
+    a retry delay under our name means it."""
+    pairs = [(_OWN_NAMES.get(snake(name), name), value) for name, value in given.items()]
     try:
-        return renamed(given.items(), Options, what="option")
+        found = renamed(pairs, Options, what="option")
     except UnknownName as error:
-        raise _unknown_option(error) from None
-
-
-def _unknown_option(error: UnknownName) -> InvalidOption:
-    """The option may be one that Python calls so, and the protocol otherwise."""
-    name = snake(error.details["name"])
-    meant = next((protocol for protocol, ours in PROTOCOL_NAMES.items() if ours == name), None)
-    if meant is None:
-        return InvalidOption(error.message, **error.details)
-    text = f"there is no option {error.details['name']!r}; over HTTP it is {camel(meant)!r}"
-    return InvalidOption(text, name=error.details["name"], nearest=camel(meant))
+        raise InvalidOption(error.message, **error.details) from None
+    if any([snake(name) == "retry_delay_ms" for name in given]):
+        found.setdefault("enforceRetryDelay", True)
+    return found
 
 
 def queue_options(asked: Options) -> QueueOptions:

@@ -102,7 +102,7 @@ def unknown(name: str, known: Iterable[str], *, what: str, where: str = "") -> U
     nearest = nearest_of(name, names)
     if nearest is not None:
         return UnknownName(f"{text}; did you mean {nearest!r}?", name=shown, nearest=nearest)
-    return UnknownName(f"{text}; there {'are: ' + ', '.join(names) if names else 'is none'}", name=shown)
+    return UnknownName(f"{text}; {'there are: ' + ', '.join(names) if names else 'there are none here'}", name=shown)
 
 
 def belongs_elsewhere(error: UnknownName, kind: Any, place: str) -> UnknownName:
