@@ -18,13 +18,14 @@ declare
     _from bigint[];
     _to bigint[];
 begin
+    -- `is true`: else the index on due times may be read as a whole, for what the few ranges of a lease are.
     loop
-        perform 1 from lockstep.delivery d where d.lease_id = any (_lease_ids) and d.due_at > _now
+        perform 1 from lockstep.delivery d where d.lease_id = any (_lease_ids) and (d.due_at > _now) is true
         order by d.partition_id, d.group_id, d.from_seq for update;
         with ended as (
             -- What is left of a deleted group, or of one that was moved, is lost. A look-up per row, and not a join.
             delete from lockstep.delivery d
-            where d.lease_id = any (_lease_ids) and d.due_at > _now
+            where d.lease_id = any (_lease_ids) and (d.due_at > _now) is true
               and (select true from lockstep.consumer_group g where g.id = d.group_id)
             returning d.*
         )
@@ -51,7 +52,7 @@ begin
         -- Whoever cut a range of these leases meanwhile has left parts of it that the statement above could not see.
         exit when not exists (
             select 1 from lockstep.delivery d
-            where d.lease_id = any (_lease_ids) and d.due_at > _now
+            where d.lease_id = any (_lease_ids) and (d.due_at > _now) is true
               and (select true from lockstep.consumer_group g where g.id = d.group_id));
     end loop;
     return query

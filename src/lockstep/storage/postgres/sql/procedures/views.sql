@@ -122,7 +122,9 @@ select d.id, q.name as queue, p.name as partition, d.seq, d.group_name, d.attemp
        lockstep.as_text(
            s.payloads[r.ordinal + d.seq - r.first_seq + 1], s.encodings[r.ordinal + d.seq - r.first_seq + 1]) as payload
 from lockstep.queue q
-cross join lateral (select d.* from lockstep.dead_letter d where d.queue_id = q.id order by d.failed_at, d.id) d
+-- By a range, so that only the index that begins with the queue has this order.
+cross join lateral (
+    select d.* from lockstep.dead_letter d where d.queue_id between q.id and q.id order by d.queue_id, d.failed_at, d.id) d
 join lockstep.partition p on p.id = d.partition_id
 cross join lateral lockstep.runs_between(d.partition_id, d.seq - 1, d.seq) r
 join lockstep.segment s on s.id = r.segment_id;
