@@ -25,6 +25,7 @@ from lockstep.storage.postgres.failures import (
     lost,
     translate,
     unreachable,
+    was_not_sent,
 )
 from lockstep.storage.postgres.holders import Holder
 from lockstep.storage.postgres.pool import Pool, PoolCounts, PoolSettings, Prepare, Watcher, backoff_seconds
@@ -168,7 +169,9 @@ class Database:
             except Exception as error:
                 if lost(error, connection):
                     pool.discard(connection)
-                    raise caused_by(unreachable(error, maybe_applied=True), error)  # noqa: B904
+                    if was_not_sent(error) and attempt < self._settings.transaction_attempts_max:
+                        continue  # on another connection: the server has ended this one before the call
+                    raise caused_by(unreachable(error, maybe_applied=not was_not_sent(error)), error)  # noqa: B904
                 holder = pool.holders.of(connection.pid)
                 pool.release(connection)
                 self._raise_unless_retryable(error, attempt, holder)

@@ -152,6 +152,12 @@ def lost(error: BaseException, connection: asyncpg.Connection[Any]) -> bool:
     return connection.is_closed() and isinstance(error, _connection_lost())
 
 
+def was_not_sent(error: BaseException) -> bool:
+    """Whether the driver has refused to send a statement, because the server has already said its last word. What the
+    transaction did before is rolled back."""
+    return isinstance(error, _driver_lost_track()) and str(error).startswith("cannot switch to state")
+
+
 def is_full(error: BaseException) -> bool:
     """Whether the server is there and has no connection left."""
     return getattr(error, "sqlstate", None) == _TOO_MANY_CONNECTIONS
