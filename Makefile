@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test soak check bench bench-spark clean
+.PHONY: help setup run demo docs test test-fast test-secrets screenshots soak check bench bench-spark clean
 
 python := .venv/bin/python
 
@@ -21,17 +21,35 @@ run: setup ## Start the server with an embedded PostgreSQL; ARGS go to it (locks
 demo: setup ## Show a shop with a pipeline on Spark, and count in the end; ARGS go to it (lockstep demo)
 	@$(python) -m lockstep demo $(ARGS)
 
+docs: setup ## Build the documentation, which the server shows at /docs/, and fail if a page or a link is missing
+	@tools/docs --strict
+
 test: setup ## Run the tests; ARGS go to pytest
+	@tools/dashboard test
+	@tools/browser
 	$(python) -m pytest $(PYTEST_ARGS) $(ARGS)
 
-soak: setup ## Run the kill -9 tests for some 20 minutes, with kills at random times, all of Spark's, and big numbers; ARGS go to pytest
-	LOCKSTEP_SOAK=1 $(python) -m pytest tests/chaos tests/spark tests/scale $(ARGS)
+test-fast: setup ## Run what needs no database, in less than a minute; ARGS go to pytest
+	$(python) -m pytest $(PYTEST_ARGS) tests/core tests/storage/contract tests/client/test_protocol.py \
+		tests/client/test_retry.py tests/client/test_progress.py tests/client/test_generated.py -k "not postgres" $(ARGS)
+
+test-secrets: setup ## Run the tests, and search all that they print and log for secrets; ARGS go to pytest
+	PYTHONPATH=tests $(python) -m pytest -p secret_search $(PYTEST_ARGS) $(ARGS)
+
+screenshots: setup ## Write a picture of every page of the dashboard to build/screenshots, light and dark, wide and as on a phone
+	@tools/browser
+	@tools/screenshots $(ARGS)
+
+soak: setup ## Run the kill -9 tests for some 20 minutes, all of Spark's, big numbers, and many random examples; ARGS go to pytest
+	LOCKSTEP_SOAK=1 $(python) -m pytest tests/chaos tests/spark tests/scale tests/model tests/core \
+		tests/engine/test_spool_files.py tests/server/test_fuzz.py $(ARGS)
 
 check: setup ## Check format, lint, types and import contracts
 	$(python) -m ruff format --check .
 	$(python) -m ruff check .
 	$(python) -m mypy
 	.venv/bin/lint-imports --no-logo
+	@tools/dashboard check
 
 bench: setup ## Run the benchmarks; ARGS go to them
 	$(python) -m benchmarks.core $(ARGS)
@@ -42,5 +60,5 @@ bench-spark: setup ## Run the Spark benchmark, against Spark's own JDBC source a
 
 # Data that only the user can make again (.lockstep, benchmark results) stays.
 clean: ## Remove .venv, caches and build output
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .import_linter_cache build dist src/*.egg-info
+	rm -rf dashboard/node_modules src/lockstep/server/dashboard src/lockstep/server/documentation .venv .pytest_cache .mypy_cache .ruff_cache .import_linter_cache build dist src/*.egg-info
 	find . -name __pycache__ -prune -exec rm -rf {} +

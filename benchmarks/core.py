@@ -32,6 +32,7 @@ import uvloop
 from benchmarks import harness
 from benchmarks.harness import Outcome, progress
 from benchmarks.messages import Messages
+from benchmarks.scenarios.auth import http_auth_scenario
 from benchmarks.scenarios.http import (
     http_pop_scenario,
     http_push_scenario,
@@ -41,9 +42,12 @@ from benchmarks.scenarios.http import (
 from benchmarks.scenarios.latency import pop_latency
 from benchmarks.scenarios.lateness import lateness
 from benchmarks.scenarios.load import queueing, spike_scenario
+from benchmarks.scenarios.next import http_next_scenario, next_scenario
+from benchmarks.scenarios.packed import packed_scenario
 from benchmarks.scenarios.peers import peers
 from benchmarks.scenarios.pop import pop
 from benchmarks.scenarios.push import push_100, push_1000, push_more, push_small
+from benchmarks.scenarios.roles import roles_scenario
 from benchmarks.scenarios.setting import Setting
 from benchmarks.scenarios.spending import spending
 from benchmarks.scenarios.work import work
@@ -55,13 +59,18 @@ SCENARIOS: dict[str, Callable[[Setting], Awaitable[Outcome]]] = {
     "push-1000": push_1000,
     "push-more": push_more,
     "pop": pop,
+    "next": next_scenario,
     "pop-latency": pop_latency,
     "spending": spending,
     "work": work,
     "peers": peers,
     "http-push": http_push_scenario,
     "http-pop": http_pop_scenario,
+    "http-next": http_next_scenario,
     "http-lone": lone_push_scenario,
+    "http-packed": packed_scenario,
+    "http-auth": http_auth_scenario,
+    "roles": roles_scenario,
     "http-idle": idle_polls_scenario,
     "lateness": lateness,
     "queueing": queueing,

@@ -56,6 +56,18 @@ class Connection(asyncio.Protocol):
         self._transport.close()
 
 
-def request(method: str, path: str, body: bytes = b"") -> bytes:
-    head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+def request(
+    method: str,
+    path: str,
+    body: bytes = b"",
+    *,
+    token: str | None = None,
+    media: str = "application/json",
+    accept: str | None = None,
+) -> bytes:
+    head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {media}\r\n"
+    if accept is not None:
+        head += f"Accept: {accept}\r\n"
+    if token is not None:
+        head += f"Authorization: Bearer {token}\r\n"
     return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body

@@ -37,7 +37,7 @@ def running_server(dsn: str | None = None) -> Iterator[str]:
         # When we are root another user runs the server, who has to get there.
         directory.chmod(0o755)
         with EmbeddedPostgres(directory / "data", on_progress=lambda text: progress(f"PostgreSQL: {text}")) as s:
-            yield s.dsn
+            yield s.superuser_dsn  # it makes databases and checkpoints
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 

@@ -30,6 +30,10 @@ _BODIES = 200
 _RECONNECT_SECONDS = 0.05
 
 
+GRACE_SECONDS = 5.0
+"""For what should have ended by then."""
+
+
 @dataclass(slots=True)
 class Spike:
     url: str
@@ -58,7 +62,12 @@ class Spike:
         ]
         if self.rate:
             await self._tick(due, began)
-            await due.join()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self.timeout_seconds + GRACE_SECONDS):
+                    await due.join()
+            unanswered = round(self.rate * self.seconds) - sum(self.answers.values())
+            if unanswered:
+                self.answers["unanswered"] = unanswered
             for worker in workers:
                 worker.cancel()
         for ended in await asyncio.gather(*workers, return_exceptions=True):
@@ -113,7 +122,8 @@ class _Line:
 
     async def open(self) -> None:
         with suppress(OSError):
-            self._connection = await Connection.to(self._url)
+            async with asyncio.timeout(GRACE_SECONDS):
+                self._connection = await Connection.to(self._url)
 
     async def ask(self, body: bytes, seconds: float) -> str:
         """The status, or what happened in its place."""
@@ -127,7 +137,7 @@ class _Line:
                 return str(status)
         except TimeoutError:
             answer = "timeout"
-        except OSError:
+        except (OSError, RuntimeError):  # uvloop raises the latter for a connection that was closed meanwhile
             # Of a server that refuses, the next one would ask again at once.
             await asyncio.sleep(_RECONNECT_SECONDS)
         self.close()

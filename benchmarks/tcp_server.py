@@ -18,10 +18,9 @@ import psycopg
 
 from benchmarks.harness import progress
 from lockstep.storage.postgres.embedded import EmbeddedPostgres
-from lockstep.storage.postgres.embedded.accounts import server_account
-from lockstep.storage.postgres.embedded.directory import ROLE
-from lockstep.storage.postgres.embedded.installs import bundled_install, reachable_install
-from lockstep.storage.postgres.embedded.settings import DEFAULTS, memory_bytes, shared_buffers_mb
+from lockstep.storage.postgres.embedded.cluster import DEFAULTS, memory_bytes, shared_buffers_mb
+from lockstep.storage.postgres.embedded.logins import SUPERUSER
+from lockstep.storage.postgres.embedded.programs import bundled_install, reachable_install, server_account
 
 _START_SECONDS_MAX = 60
 
@@ -39,7 +38,7 @@ def running_tcp_server(dsn: str | None = None) -> Iterator[str]:
         password = secrets.token_hex(16)
         cluster = _make_cluster(directory / "data", password)
         with _started(cluster, directory) as port:
-            yield f"postgresql://{ROLE}:{password}@127.0.0.1:{port}/postgres"
+            yield f"postgresql://{SUPERUSER}:{password}@127.0.0.1:{port}/postgres"
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
@@ -47,9 +46,9 @@ def running_tcp_server(dsn: str | None = None) -> Iterator[str]:
 def _make_cluster(data: Path, password: str) -> Path:
     with (
         EmbeddedPostgres(data, on_progress=lambda text: progress(f"PostgreSQL: {text}")) as server,
-        psycopg.connect(server.dsn, autocommit=True) as connection,
+        psycopg.connect(server.superuser_dsn, autocommit=True) as connection,
     ):
-        connection.execute(f"alter role {ROLE} password '{password}'")
+        connection.execute(f"alter role {SUPERUSER} password '{password}'")
         [[cluster]] = connection.execute("show data_directory").fetchall()
     rules = Path(cluster) / "pg_hba.conf"
     rules.write_text("host all all 127.0.0.1/32 password\n" + rules.read_text())

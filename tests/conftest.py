@@ -8,6 +8,7 @@ from uuid import uuid4
 
 import pytest
 import pytest_asyncio
+from hypothesis import core
 
 pytest.register_assert_rewrite("support")
 
@@ -20,6 +21,14 @@ from support.databases import Databases, running_server  # noqa: E402
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 STORES = ("memory", "postgres")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Random examples follow the seed of the random order, so that a run can be repeated."""
+    seed = config.getoption("randomly_seed", None)
+    if core.global_force_seed is None and isinstance(seed, int):
+        core.global_force_seed = seed
 
 
 @pytest.fixture

@@ -195,7 +195,7 @@ class Consumers:
     async def prepare(self, seconds: float) -> None:
         """Enough to do for the slice; what is left over from the one before counts, too."""
         wanted = int(seconds * 200_000) + 20_000 if self.size >= 100 else int(seconds * 60_000) + 5_000
-        depth = await self.target.engine.depth(POP_QUEUE, "__QUEUE_MODE__")
+        depth = await self.target.engine.depth(POP_QUEUE, "__QUEUE_MODE__", exact=True)
         missing = max(wanted - depth.pending, 0)
         each = max(self.size // 10, 1)
         for start in range(0, missing, each * POP_PARTITIONS // 10):

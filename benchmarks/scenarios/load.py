@@ -68,7 +68,9 @@ async def _sustained(setting: Setting, seconds: float) -> float:
 
 
 async def _spike(setting: Setting, sustained: float, seconds: float, *, managed: bool) -> dict[str, Any]:
-    async with setting.server.database() as dsn, server_process(dsn, load_management=managed) as (url, pid):
+    # All of it comes from one address, and who gives up comes again before the server has noticed.
+    limits = {"connections_max": 16_000, "connections_per_address_max": 16_000}
+    async with setting.server.database() as dsn, server_process(dsn, load_management=managed, **limits) as (url, pid):
         await _generate(url, 0, 1.0, CONNECTIONS)
         before, cpu = await _stored(dsn), cpu_seconds(children(pid))
         told = await _generate(url, sustained * SPIKE, seconds, SPIKE_CONNECTIONS)

@@ -29,7 +29,7 @@ create table {TABLE} (
 )
 """
 _BATCH_ROWS = 10_000
-_BAR = 1.5
+_BAR = 1.7
 
 
 def messages(spark: SparkSession, count: int, tasks: int) -> DataFrame:

@@ -24,7 +24,7 @@ from lockstep import Batch, Engine
 from lockstep.core import codec
 from lockstep.core.messages import Columns
 from lockstep.engine import engine as engine_module
-from lockstep.storage.postgres import pushing
+from lockstep.storage.postgres.push import conversation
 
 _CREATE_BARE = (
     "create table bare (id bigserial primary key, body bytea); alter table bare alter body set storage external"
@@ -59,8 +59,8 @@ class Stopwatch:
         """Time the real functions, in the places from which a push calls them."""
         with (
             patch.object(engine_module, "check_push", self.timed("check", engine_module.check_push)),
-            patch.object(pushing, "encode", self.timed("encode", pushing.encode)),
-            patch.object(pushing, "seal", self.timed("compress", pushing.seal)),
+            patch.object(conversation, "encode", self.timed("encode", conversation.encode)),
+            patch.object(conversation, "seal", self.timed("compress", conversation.seal)),
         ):
             yield
 
@@ -147,4 +147,4 @@ async def _split(
 
 
 def _body(call: list[Batch]) -> bytes:
-    return codec.seal(codec.encode(Columns([p for batch in call for p in batch.columns.payloads])))
+    return codec.pack(codec.encode(Columns([p for batch in call for p in batch.columns.payloads])))

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         AckOutcome,
         DeadLetterFilter,
         MessageFilter,
+        NextRequest,
         PendingRequest,
         Popped,
         PopRequest,
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     )
     from lockstep.core.schedules import Scheduled, ScheduleFilter, ScheduleName
     from lockstep.engine.engine import Engine
-    from lockstep.engine.within import notify_pushed, notify_pushed_async, push_within, push_within_async
+    from lockstep.engine.push_within import notify_pushed, notify_pushed_async, push_within, push_within_async
     from lockstep.errors import LockstepError
     from lockstep.opening import open_engine
 
@@ -54,6 +55,7 @@ __all__ = [
     "NewCron",
     "NewMessage",
     "NewSchedule",
+    "NextRequest",
     "PendingRequest",
     "PopRequest",
     "Popped",
@@ -116,6 +118,7 @@ _HOMES = {
         "AckOutcome",
         "DeadLetterFilter",
         "MessageFilter",
+        "NextRequest",
         "PendingRequest",
         "Popped",
         "PopRequest",
@@ -129,7 +132,7 @@ _HOMES = {
         "ScheduleName",
     ),
     "lockstep.engine.engine": ("Engine",),
-    "lockstep.engine.within": (
+    "lockstep.engine.push_within": (
         "notify_pushed",
         "notify_pushed_async",
         "push_within",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from ssl import SSLContext, SSLError, create_default_context
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
@@ -14,6 +16,7 @@ from lockstep.client._sync.transport_engine import EngineTransport
 from lockstep.config import Config, load
 from lockstep.core.operations import QueuedAs
 from lockstep.core.statistics import QueryHook
+from lockstep.engine.engine import Engine
 from lockstep.errors import InvalidOption, InvalidRequest
 from lockstep.opening import check_address, open_engine
 from lockstep.version import VERSION
@@ -32,44 +35,47 @@ def connect(
     retry_on_429: bool | None = None,
     honor_retry_after: bool | None = None,
     token: str | None = None,
+    ca_file: str | Path | None = None,
     config_file: Path | None = None,
     on_query: QueryHook | None = None,
     **overrides: object,
 ) -> Client:
     """A client for threads.
 
-    `http://…` is a server; several, in a list or separated by commas, are servers on one store, of which the one that
-    answers is used. `postgresql://…`, `memory://` and None, which is an embedded PostgreSQL, are as for `open_engine`.
+    `http://…` is a server. Several servers on one store are given as a list or separated by commas; the client uses
+    one that answers. `postgresql://…`, `memory://` and None (an embedded PostgreSQL) mean what they mean for
+    `open_engine`.
 
-    The seven arguments after it are the settings `client_…` of the same name, but that `max_retry_delay` is
-    `client_retry_delay_seconds_max`; the overrides are any settings by name. With `exactly_once` a push over HTTP can
-    be repeated when its answer is lost, because each message gets a transaction id; without, such a push fails. A push
-    that a busy server queues waits until it is applied, or with `queued` `return` comes back with the id of the
-    operation. `token` is sent as a bearer token. `on_query` is as for `open_engine`; with a server it is refused.
+    The arguments from `timeout_seconds` to `honor_retry_after` are the settings `client_…` of the same name, except
+    that `max_retry_delay` is `client_retry_delay_seconds_max`; the overrides are any settings by name. With
+    `exactly_once` each message gets a transaction id, so a push over HTTP is repeated when its answer is lost; without
+    it such a push fails. A push that a busy server queues waits until it is applied; with `queued="return"` it returns
+    at once with the id of the operation. `token`, an API key or a JWT, tells a server who is calling; the default is
+    the setting `token` (`LOCKSTEP_TOKEN`, `LOCKSTEP_TOKEN_FILE`). `ca_file` names the authorities to trust for
+    `https://`. `on_query` is that of `open_engine`; it is refused with a server. `tracing=True` makes OpenTelemetry
+    spans and needs the extra `otel`.
     """
-    settings = {
-        **overrides,
-        "client_timeout_seconds": timeout_seconds,
-        "client_retry_attempts_max": retry_attempts_max,
-        "client_retry_delay_seconds_max": max_retry_delay,
-        "client_exactly_once": exactly_once,
-        "client_queued": queued,
-        "client_retry_on_429": retry_on_429,
-        "client_honor_retry_after": honor_retry_after,
-    }
-    config = load(settings, file=config_file)
-    bases = _bases(url)
-    _check_use(bases, settings, on_query, token)
-    if bases is None:
-        opening = open_engine(_one(url), config_file=config_file, on_query=on_query, **settings)
+    retries = (timeout_seconds, retry_attempts_max, max_retry_delay, exactly_once)
+    given = (*retries, queued, retry_on_429, honor_retry_after, token, ca_file)
+    config, bases, opening = _understood(url, overrides, given, config_file, on_query)
+    if opening is not None:
         return Client(
-            EngineTransport(opening, wait_seconds_max=config.pop_wait_seconds_max, queued=config.client_queued)
+            EngineTransport(opening, wait_seconds_max=config.pop_wait_seconds_max, queued=config.client_queued),
+            tracing=config.tracing,
         )
     from lockstep.client._sync.connection import Connection
     from lockstep.client._sync.transport_http import HttpTransport
 
-    connection = Connection(headers=_headers(token), connections_max=config.client_connections_max)
-    return Client(HttpTransport(connection, _servers(bases, config), **_manners(bases, config)))
+    kind = Connection
+    if config.tracing:
+        from lockstep.client._sync.tracing import TracedConnection
+
+        kind = TracedConnection
+    connection = kind(
+        headers=_headers(config.token), connections_max=config.client_connections_max, tls=_tls(config.ca_file)
+    )
+    transport = HttpTransport(connection, _servers(bases, config), **_manners(bases, config))
+    return Client(transport, tracing=config.tracing)
 
 
 def connect_async(
@@ -83,58 +89,96 @@ def connect_async(
     retry_on_429: bool | None = None,
     honor_retry_after: bool | None = None,
     token: str | None = None,
+    ca_file: str | Path | None = None,
     config_file: Path | None = None,
     on_query: QueryHook | None = None,
     **overrides: object,
 ) -> AsyncClient:
     """A client for asyncio, with the arguments of `connect`. It belongs to the event loop in which it is first used."""
-    settings = {
-        **overrides,
-        "client_timeout_seconds": timeout_seconds,
-        "client_retry_attempts_max": retry_attempts_max,
-        "client_retry_delay_seconds_max": max_retry_delay,
-        "client_exactly_once": exactly_once,
-        "client_queued": queued,
-        "client_retry_on_429": retry_on_429,
-        "client_honor_retry_after": honor_retry_after,
-    }
-    config = load(settings, file=config_file)
-    bases = _bases(url)
-    _check_use(bases, settings, on_query, token)
-    if bases is None:
-        opening = open_engine(_one(url), config_file=config_file, on_query=on_query, **settings)
+    retries = (timeout_seconds, retry_attempts_max, max_retry_delay, exactly_once)
+    given = (*retries, queued, retry_on_429, honor_retry_after, token, ca_file)
+    config, bases, opening = _understood(url, overrides, given, config_file, on_query)
+    if opening is not None:
         return AsyncClient(
-            AsyncEngineTransport(opening, wait_seconds_max=config.pop_wait_seconds_max, queued=config.client_queued)
+            AsyncEngineTransport(opening, wait_seconds_max=config.pop_wait_seconds_max, queued=config.client_queued),
+            tracing=config.tracing,
         )
     from lockstep.client._async.connection import AsyncConnection
     from lockstep.client._async.transport_http import AsyncHttpTransport
 
-    connection = AsyncConnection(headers=_headers(token), connections_max=config.client_connections_max)
-    return AsyncClient(AsyncHttpTransport(connection, _servers(bases, config), **_manners(bases, config)))
+    kind = AsyncConnection
+    if config.tracing:
+        from lockstep.client._async.tracing import AsyncTracedConnection
+
+        kind = AsyncTracedConnection
+    connection = kind(
+        headers=_headers(config.token), connections_max=config.client_connections_max, tls=_tls(config.ca_file)
+    )
+    transport = AsyncHttpTransport(connection, _servers(bases, config), **_manners(bases, config))
+    return AsyncClient(transport, tracing=config.tracing)
 
 
-def _check_use(
-    bases: list[str] | None, settings: Mapping[str, object], on_query: QueryHook | None, token: str | None
-) -> None:
+_SHORT = (
+    "client_timeout_seconds",
+    "client_retry_attempts_max",
+    "client_retry_delay_seconds_max",
+    "client_exactly_once",
+    "client_queued",
+    "client_retry_on_429",
+    "client_honor_retry_after",
+    "token",
+    "ca_file",
+)
+"""The settings that the arguments of `connect` give, in their order."""
+
+_OF_SERVERS = ("token", "token_file", "ca_file")
+"""Settings that apply only to a server."""
+
+
+def _understood(
+    url: Address,
+    overrides: Mapping[str, object],
+    given: Sequence[object],
+    config_file: Path | None,
+    on_query: QueryHook | None,
+) -> tuple[Config, list[str], AbstractAsyncContextManager[Engine] | None]:
+    """The settings in force, the base URLs of servers, and an engine to open if the address is not that of a server."""
+    # An argument that was not given does not hide the setting of the same name.
+    named = {name: value for name, value in zip(_SHORT, given, strict=True) if value is not None}
+    settings = {**overrides, **named}
+    config = load(settings, file=config_file)
+    bases = _bases(url)
+    _check_use(bases, settings, on_query)
+    if bases is None:
+        return config, [], open_engine(_one(url), config_file=config_file, on_query=on_query, **settings)
+    return config, bases, None
+
+
+def _check_use(bases: list[str] | None, settings: Mapping[str, object], on_query: QueryHook | None) -> None:
     """Refuse what would have no effect: on a server the engine's settings, and without one what only a server needs."""
     if bases is None:
-        if token is not None:
-            raise InvalidRequest("a token is for a server: http:// or https://")
+        for name in _OF_SERVERS:
+            if settings.get(name) is not None:
+                raise InvalidRequest(f"{name} is for a server: http:// or https://")
         return
-    useless = [name for name, value in settings.items() if value is not None and not name.startswith("client_")]
+    useless = [
+        name
+        for name, value in settings.items()
+        if value is not None and not name.startswith("client_") and name not in (*_OF_SERVERS, "tracing")
+    ]
     if useless:
         raise InvalidOption(
             f"{', '.join(useless)}: the server has these settings; a client of it takes those that begin with client_"
         )
     if on_query is not None:
         raise InvalidRequest(
-            "on_query sees the queries of this process, but a server makes them; its log tells the slow ones "
+            "on_query sees the queries of this process, but a server makes them; its log shows the slow ones "
             "(slow_query_seconds), and its metrics count all"
         )
 
 
 def _bases(url: Address) -> list[str] | None:
-    """The base URLs of servers; None if the address means something else."""
+    """The base URLs of servers; None if the address is not that of a server."""
     urls = _split(url)
     if not any(_is_http(one) for one in urls):
         return None
@@ -148,7 +192,7 @@ def _split(url: Address) -> list[str]:
         if isinstance(url, bytes) or not isinstance(url, Sequence) or not all([isinstance(one, str) for one in url]):
             raise InvalidRequest("an address is text, or a list of texts")
         return [one.strip() for one in url]
-    # A comma in another kind of address is its own business.
+    # Only addresses of servers are separated by commas: elsewhere a comma is part of the address.
     return [one.strip() for one in url.split(",") if one.strip()] if _is_http(url.strip()) else [url]
 
 
@@ -185,7 +229,7 @@ def _base(url: str) -> str:
 
 
 def _parts(url: str) -> SplitResult | None:
-    """None if there is no host in it, or what cannot be one, or no port where one should be."""
+    """None if the URL has no valid host, or a port that is none."""
     try:
         parts = urlsplit(url)
         named = bool(parts.hostname) and not any(char.isspace() for char in parts.netloc) and parts.port != 0
@@ -198,9 +242,19 @@ def _headers(token: str | None) -> dict[str, str]:
     headers = {"content-type": "application/json", "user-agent": f"lockstep/{VERSION}"}
     if token is None:
         return headers
-    if not isinstance(token, str) or not token.isascii() or not token.isprintable():
+    if not token.isascii() or not token.isprintable():
         raise InvalidRequest("a token is text that fits into a header")  # without the token itself
     return {**headers, "authorization": f"Bearer {token}"}
+
+
+def _tls(ca_file: str | None) -> SSLContext | None:
+    """None means the authorities that the system trusts."""
+    if ca_file is None:
+        return None
+    try:
+        return create_default_context(cafile=Path(ca_file).expanduser())
+    except (OSError, SSLError) as error:
+        raise InvalidOption(f"the file of ca_file, {ca_file!r}, cannot be read: {error}") from error
 
 
 def _servers(bases: list[str], config: Config) -> Bases:
@@ -209,7 +263,7 @@ def _servers(bases: list[str], config: Config) -> Bases:
 
 def _manners(bases: list[str], config: Config) -> dict[str, Any]:
     return {
-        # Each of the servers is asked at least once.
+        # Each server is tried at least once.
         "retry": RetryPolicy(
             max(config.client_retry_attempts_max, len(bases)),
             config.client_retry_delay_seconds_max,
@@ -220,4 +274,5 @@ def _manners(bases: list[str], config: Config) -> dict[str, Any]:
         "exactly_once": config.client_exactly_once,
         "queued": config.client_queued,
         "queued_seconds_max": config.client_queued_seconds_max,
+        "packed": config.client_packed,
     }

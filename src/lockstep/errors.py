@@ -5,45 +5,34 @@
     │   ├── InvalidName            a queue, partition or group name
     │   ├── InvalidOption          a queue option or a setting
     │   ├── UnknownName            a field, query parameter or argument that does not exist
-    │   ├── InvalidPayload         a payload that cannot be encoded, or is not of the type that was asked for
-    │   └── EncryptionUnavailable  the queue is encrypted and there is no key
+    │   └── InvalidPayload         a payload that cannot be encoded, or does not have the requested type
     ├── Unauthorized 401
     ├── Forbidden 403
-    ├── NotFound 404
-    │   ├── NoSuchRoute            the path of the request
-    │   ├── QueueNotFound, PartitionNotFound, GroupNotFound
-    │   ├── MessageNotFound, DeadLetterNotFound
-    │   ├── ScheduleNotFound, CronNotFound
-    │   ├── OperationNotFound, StreamQueryNotFound
-    │   ├── SparkStreamNotFound    the published position of a Spark stream
-    │   └── ArchiveNotFound        an archive of messages
-    ├── MethodNotAllowed 405       the route is there, but not for this method
-    ├── RequestTimeout 408         the client sent its request too slowly
-    ├── Conflict 409
-    │   ├── LeaseLost              the lease is not, or no longer, the live one
-    │   ├── TransactionRolledBack  one step of a transaction failed, so none was applied
-    │   ├── GroupModeMismatch      the group is ordered and was asked for as shared, or the other way round
-    │   ├── StreamConfigMismatch   the stream query is known with another configuration
-    │   ├── CheckpointMismatch     the checkpoint of a Spark stream belongs to another database, or to other queues
-    │   │   └── CheckpointAhead    the database has lost what a Spark stream counts as read
-    │   └── DataLost               messages were removed before a Spark stream had read them
-    ├── TooLarge 413
-    ├── QueueFull 429              the queue's own limit (max_size)
-    ├── Overloaded 429             the server's limit
-    │   └── OperationPending       earlier pushes to the same partition wait to be applied
-    ├── CorruptSegment 500         stored data cannot be decoded
-    ├── Unavailable 503            the database cannot be reached, or not in time
-    │   ├── LockTimeout            others held what the call needs for too long
-    │   ├── Buffering              pushes are buffered, and what was asked cannot be
-    │   │   └── SpoolAhead         the database has lost what had been buffered and pushed
-    │   ├── SpoolFull              pushes are buffered, and there is no room for more
-    │   ├── SpoolUnusable          pushes cannot be buffered on this machine
-    │   ├── StillQueued            the request was accepted, and is not applied yet
-    │   └── SchemaTooNew           the database belongs to a newer Lockstep
-    ├── SparkUnavailable 500       PySpark or Java is missing, or too old
-    ├── JobFailed 500              a Spark job failed
-    │   └── StepFailed             a step of a pipeline failed
-    └── EmbeddedError 500          the embedded PostgreSQL cannot run
+    │ ├── HostNotAllowed the request names a host that is not allowed │ └── CrossSite a web page of another site sent
+    the request ├── NotFound 404 │ ├── NoSuchRoute the path of the request │ ├── QueueNotFound, PartitionNotFound,
+    GroupNotFound │ ├── MessageNotFound, DeadLetterNotFound │ ├── ScheduleNotFound, CronNotFound │ ├──
+    OperationNotFound, StreamQueryNotFound │ ├── SparkStreamNotFound the published position of a Spark stream │ ├──
+    ArchiveNotFound an archive of messages │ └── ApiKeyNotFound ├── MethodNotAllowed 405 the route exists, but not for
+    this method ├── RequestTimeout 408 the client sent its request too slowly ├── Conflict 409 │ ├── LeaseLost the lease
+    is not, or no longer, the live one │ ├── TransactionRolledBack one step of a transaction failed, so none was applied
+    │ ├── TooManyGroups the queue has the maximum number of groups │ ├── GroupModeMismatch the group is ordered and was
+    asked for as shared, or the other way round │ ├── StreamConfigMismatch the stream query is registered with another
+    configuration │ ├── CheckpointMismatch the checkpoint of a Spark stream belongs to another database, or to other
+    queues │ │ ├── CheckpointAhead the database has lost what a Spark stream counts as read │ │ └── CheckpointElsewhere
+    the step of a pipeline last ran with another checkpoint │ └── DataLost messages were removed before a Spark stream
+    had read them ├── TooLarge 413 │ └── TooManyItems the body has too many values ├── UnsupportedEncoding 415 the body
+    is compressed ├── QueueFull 429 the queue's own limit (max_size) ├── Overloaded 429 the server's limit │ ├──
+    OperationPending earlier pushes to the same partition wait to be applied │ ├── TooManyConnections of all clients, or
+    of one address │ ├── TooManyBytes of request bodies in transit │ ├── TooManyPolls that wait for messages │ └──
+    TooManyRequests from one caller per second ├── EncryptionUnavailable 500 the queue is encrypted, and its key is not
+    configured ├── CorruptSegment 500 stored data cannot be decoded │ └── SealBroken stored data was changed, moved or
+    replaced ├── Unavailable 503 the database cannot be reached, or not in time │ ├── LockTimeout other sessions held a
+    lock for too long │ ├── Buffering pushes are buffered, and this request cannot be │ │ └── SpoolAhead the database
+    has lost pushes from the buffer │ ├── SpoolFull pushes are buffered, and there is no room for more │ ├──
+    SpoolUnusable pushes cannot be buffered on this machine │ ├── StillQueued the request was accepted, and is not
+    applied yet │ └── SchemaTooNew the database belongs to a newer Lockstep ├── SparkUnavailable 500 PySpark or Java is
+    missing, or too old ├── JobFailed 500 a Spark job failed │ └── StepFailed a step of a pipeline failed └──
+    EmbeddedError 500 the embedded PostgreSQL cannot run
         ├── DataDirectoryInUse, DataDirectoryVersion, DataDirectoryUnusable
         └── ServerStartFailed
 
@@ -94,15 +83,9 @@ class UnknownName(InvalidRequest):
 
 
 class InvalidPayload(InvalidRequest):
-    """The payload is not what it should be."""
+    """The payload is not valid."""
 
     code = "invalid_payload"
-
-
-class EncryptionUnavailable(InvalidRequest):
-    """The queue is encrypted, but no encryption key is configured."""
-
-    code = "encryption_unavailable"
 
 
 class Unauthorized(LockstepError):
@@ -117,6 +100,18 @@ class Forbidden(LockstepError):
 
     code = "forbidden"
     status = 403
+
+
+class HostNotAllowed(Forbidden):
+    """The request names a host that is not among the server's allowed hosts."""
+
+    code = "host_not_allowed"
+
+
+class CrossSite(Forbidden):
+    """A web page of another site sent the request."""
+
+    code = "cross_site"
 
 
 class NotFound(LockstepError):
@@ -198,6 +193,12 @@ class ArchiveNotFound(NotFound):
     code = "archive_not_found"
 
 
+class ApiKeyNotFound(NotFound):
+    """There is no such API key."""
+
+    code = "api_key_not_found"
+
+
 class MethodNotAllowed(LockstepError):
     """The route does not take this method."""
 
@@ -213,7 +214,7 @@ class RequestTimeout(LockstepError):
 
 
 class Conflict(LockstepError):
-    """The request conflicts with the present state."""
+    """The request conflicts with the current state."""
 
     code = "conflict"
     status = 409
@@ -231,14 +232,20 @@ class TransactionRolledBack(Conflict):
     code = "transaction_rolled_back"
 
 
+class TooManyGroups(Conflict):
+    """The queue has the maximum number of consumer groups."""
+
+    code = "too_many_groups"
+
+
 class GroupModeMismatch(Conflict):
-    """The consumer group is there in another mode."""
+    """The consumer group exists in another mode."""
 
     code = "group_mode_mismatch"
 
 
 class StreamConfigMismatch(Conflict):
-    """The stream query is known with another configuration."""
+    """The stream query is registered with another configuration."""
 
     code = "stream_config_mismatch"
 
@@ -255,6 +262,12 @@ class CheckpointAhead(CheckpointMismatch):
     code = "checkpoint_ahead"
 
 
+class CheckpointElsewhere(CheckpointMismatch):
+    """The step last ran with another checkpoint."""
+
+    code = "checkpoint_elsewhere"
+
+
 class DataLost(Conflict):
     """Messages were removed before they were read."""
 
@@ -268,8 +281,21 @@ class TooLarge(LockstepError):
     status = 413
 
 
+class TooManyItems(TooLarge):
+    """The body has too many values."""
+
+    code = "too_many_items"
+
+
+class UnsupportedEncoding(LockstepError):
+    """Request bodies must be sent uncompressed, without a Content-Encoding."""
+
+    code = "unsupported_encoding"
+    status = 415
+
+
 class QueueFull(LockstepError):
-    """The queue holds as many pending messages as it may."""
+    """The queue holds its maximum number of pending messages."""
 
     code = "QUEUE_FULL"
     status = 429
@@ -288,10 +314,46 @@ class OperationPending(Overloaded):
     code = "operation_pending"
 
 
+class TooManyConnections(Overloaded):
+    """There are too many connections; try again later."""
+
+    code = "too_many_connections"
+
+
+class TooManyBytes(Overloaded):
+    """The request bodies in transit exceed the limit; try again later."""
+
+    code = "too_many_bytes"
+
+
+class TooManyPolls(Overloaded):
+    """Too many pops wait for messages; try again later."""
+
+    code = "too_many_polls"
+
+
+class TooManyRequests(Overloaded):
+    """Too many requests come from one caller; try again later."""
+
+    code = "too_many_requests"
+
+
+class EncryptionUnavailable(LockstepError):
+    """The queue is encrypted, but its encryption key is not configured."""
+
+    code = "encryption_unavailable"
+
+
 class CorruptSegment(LockstepError):
     """A stored segment cannot be decoded."""
 
     code = "corrupt_segment"
+
+
+class SealBroken(CorruptSegment):
+    """A stored message was changed, replaced, or moved from the place that it was encrypted for."""
+
+    code = "seal_broken"
 
 
 class Unavailable(LockstepError):
@@ -302,7 +364,7 @@ class Unavailable(LockstepError):
 
 
 class LockTimeout(Unavailable):
-    """A lock could not be had in time."""
+    """A lock could not be acquired in time."""
 
     code = "lock_timeout"
 

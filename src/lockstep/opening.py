@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -18,6 +19,9 @@ from lockstep.engine.engine import Engine
 from lockstep.errors import InvalidRequest
 from lockstep.storage.base import Store
 from lockstep.storage.memory import MemoryStore
+
+if TYPE_CHECKING:
+    from lockstep.storage.postgres.embedded import EmbeddedPostgres
 
 
 def open_engine(
@@ -46,7 +50,7 @@ def open_engine(
 
 
 class _Opening:
-    """Opens an engine each time that it is entered: a store that was away may be there the next time."""
+    """Opens an engine each time it is entered: a store that was unavailable may be back the next time."""
 
     def __init__(self, config: Config, on_query: QueryHook | None) -> None:
         self._config = config
@@ -55,8 +59,9 @@ class _Opening:
 
     async def __aenter__(self) -> Engine:
         async with AsyncExitStack() as stack:
-            address = await stack.enter_async_context(running_database(self._config))
-            engine = await stack.enter_async_context(engine_on(address, self._config, on_query=self._on_query))
+            address = (await stack.enter_async_context(running_database(self._config))).address
+            config = with_key(self._config, address)
+            engine = await stack.enter_async_context(engine_on(address, config, on_query=self._on_query))
             self._stack = stack.pop_all()
         return engine
 
@@ -66,11 +71,18 @@ class _Opening:
         await self._stack.aclose()
 
 
+class RunningDatabase(NamedTuple):
+    """Where a store is, and the embedded PostgreSQL that was started for it."""
+
+    address: str
+    embedded: EmbeddedPostgres | None = None
+
+
 @asynccontextmanager
-async def running_database(config: Config) -> AsyncIterator[str]:
-    """The address of the store that the settings mean. An embedded PostgreSQL runs as long as the context lasts."""
+async def running_database(config: Config) -> AsyncIterator[RunningDatabase]:
+    """The store that the settings mean. An embedded PostgreSQL runs as long as the context lasts."""
     if config.dsn is not None:
-        yield config.dsn
+        yield RunningDatabase(config.dsn)
         return
     from lockstep.storage.postgres.embedded import EmbeddedPostgres
 
@@ -78,18 +90,32 @@ async def running_database(config: Config) -> AsyncIterator[str]:
         config.data_dir, start_timeout=config.embedded_start_timeout_seconds, restart_attempts_max=None
     )
     async with embedded as server:
-        yield server.dsn
+        yield RunningDatabase(server.dsn, server)
+
+
+def with_key(config: Config, address: str) -> Config:
+    """The settings with the key of the embedded database at an address. Raises InvalidOption if that is not one."""
+    if check_address(address) == "memory":
+        return config
+    from lockstep.storage.postgres.key_files import with_stored_key
+
+    return with_stored_key(config, address)
 
 
 def engine_on(address: str, config: Config, *, on_query: QueryHook | None = None) -> Engine:
-    """An engine, not yet open, on the store at an address. Raises InvalidRequest if that is none."""
+    """An engine, not yet open, on the store at an address. Raises InvalidRequest if the address is not valid."""
     return Engine(_store(address, config, on_query=on_query), config)
 
 
 def serving_engine_on(address: str, config: Config) -> Engine:
-    """The same for a server, which goes on while its store is away: calls fail at once then, and pushes are buffered
-    once the engine is told to."""
-    return Engine(_store(address, config, breaker=True), config, spool_dir=spool_directory(config))
+    """The same for a server, which keeps running while its store is unavailable: calls fail at once, and pushes are
+    buffered once the engine has a spool."""
+    kind = Engine
+    if config.tracing:
+        from lockstep.engine.tracing import TracedEngine
+
+        kind = TracedEngine
+    return kind(_store(address, config, breaker=True), config, spool_dir=spool_directory(config))
 
 
 def spool_directory(config: Config) -> Path | None:
@@ -109,7 +135,7 @@ def spool_directory(config: Config) -> Path | None:
 
 
 def check_address(address: str) -> str:
-    """The kind of store that an address means. Raises InvalidRequest if it is none."""
+    """The kind of store that an address means. Raises InvalidRequest if the address is not valid."""
     scheme, separator, _ = address.partition("://")
     if separator and scheme == "memory":
         return "memory"
@@ -124,12 +150,13 @@ def _store(address: str, config: Config, *, breaker: bool = False, on_query: Que
         return MemoryStore(
             timing=Timing(config.schedule_min_seconds, config.cron_late_seconds_max),
             first_polls=FirstPollLimits(config.first_polls_max, config.first_poll_seconds_max),
+            queue_groups_max=config.queue_groups_max,
         )
     return _postgres_store(address, config, breaker=breaker, on_query=on_query)
 
 
 def _postgres_store(dsn: str, config: Config, *, breaker: bool, on_query: QueryHook | None) -> Store:
-    # Imported here, because those who use the memory store need no database driver.
+    # Imported here, because the memory store needs no database driver.
     from lockstep.storage.postgres.store import PostgresStore
 
     return PostgresStore(dsn, config=config, breaker=breaker, on_query=on_query)

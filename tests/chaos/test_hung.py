@@ -4,12 +4,9 @@ setting names (docs/concepts/waiting.md)."""
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +19,7 @@ from lockstep.storage.postgres.store import PostgresStore
 from support.builders import numbers, pop, push_n
 from support.chaos_servers import HttpServer
 from support.embedded_tools import SMALL, add_cluster, python_environment
+from support.stopping import group_of, stopped
 
 CONSUMER = Path(__file__).parents[1] / "support/hanging_consumer.py"
 
@@ -32,22 +30,6 @@ def postgres(folder: Path) -> Iterator[EmbeddedPostgres]:
     server.start()
     yield server
     server.stop()
-
-
-@contextmanager
-def stopped(pids: list[int]) -> Iterator[None]:
-    _signal(pids, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        _signal(pids, signal.SIGCONT)
-
-
-def _signal(pids: list[int], number: signal.Signals) -> None:
-    assert pids
-    for pid in pids:
-        with suppress(ProcessLookupError):  # a backend may end by itself
-            os.kill(pid, number)
 
 
 # --- A server ---------------------------------------------------------------------------------------------------
@@ -66,7 +48,7 @@ async def test_clients_of_a_server_that_hangs_go_on_with_another(postgres: Embed
             # Its group's lease, and whatever it is doing, stay behind with the server.
             async with connect_async(hanging.url) as here:
                 assert [message.payload for message in await here.pop("q", partition="p")] == [1]
-            with stopped(_group_of(hanging)):
+            with stopped(group_of(hanging.process.process.pid)):
                 async with asyncio.timeout(60):
                     await client.push("q", 2, partition="p")
                     found: list[Any] = []
@@ -76,19 +58,6 @@ async def test_clients_of_a_server_that_hangs_go_on_with_another(postgres: Embed
     finally:
         for server in servers:
             server.close()
-
-
-def _group_of(server: HttpServer) -> list[int]:
-    """The server and its workers, which have a process group of their own."""
-    leader = server.process.process.pid
-    assert os.getpgid(leader) == leader
-    return [pid for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))) if _has_group(pid, leader)]
-
-
-def _has_group(pid: int, leader: int) -> bool:
-    with suppress(ProcessLookupError):
-        return os.getpgid(pid) == leader
-    return False
 
 
 # --- A consumer -------------------------------------------------------------------------------------------------

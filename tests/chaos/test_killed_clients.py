@@ -7,7 +7,7 @@ import random
 import psycopg
 
 from support.chaos_fleet import PATIENCE_SECONDS, Fleet, Scale
-from support.chaos_load import AUDIT, GROUPS, QUEUES
+from support.chaos_load import AUDIT, GROUPS, QUEUES, RELAY
 from support.embedded_tools import query, wait_until
 from support.history import Delivery, Push, load
 
@@ -44,6 +44,23 @@ def test_push_that_its_killed_producer_never_saw_answered_is_stored_once(fleet: 
     assert first_push.duplicate
     for group in GROUPS:
         fleet.add_consumer(group, group=group)
+    assert fleet.finish() == []
+
+
+def test_killed_consumers_that_go_on_lose_and_skip_nothing(fleet: Fleet, scale: Scale) -> None:
+    """They hold on to their partitions; who comes after them must not miss what they had, and keeps the order."""
+    fleet.prepare()
+    fleet.add_producer("uuid", transaction_ids="uuid")
+    fleet.add_producer("plain")
+    going_on = [fleet.add_consumer(f"audit-{number}", group=AUDIT, goes_on=True) for number in (1, 2, 3)]
+    fleet.add_consumer("relay", group=RELAY)
+    fleet.wait_for_progress()
+    for _ in scale.kills():
+        victims = random.sample(going_on, k=2)
+        for victim in victims:
+            victim.kill()
+            victim.start()
+        fleet.wait_for_progress(victims)
     assert fleet.finish() == []
 
 

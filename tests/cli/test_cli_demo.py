@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from command_lines import CommandLine
 
-from lockstep.cli.demo.checks import Counted, check
+from lockstep.cli.demo.checks import Counted, Ways, check
 from lockstep.cli.demo.server import MARK, prepare, running_server
 from lockstep.cli.demo.shop import make_orders
 from lockstep.errors import InvalidOption, Unavailable
@@ -19,7 +19,8 @@ from lockstep.storage.postgres.embedded import running_dsn
 from support.databases import scratch_directory
 from support.until import until
 
-QUEUES = ("order-intake", "payment", "shipping", "shipped")
+QUEUES = ("order", "payment", "shipping", "shipped")
+WAYS = Ways("order-intake", QUEUES, "shipping", "revenue", "delivery")
 ORDERS = make_orders(200)
 
 
@@ -28,16 +29,17 @@ def counted() -> Counted:
     fates = [order.fate for order in ORDERS]
     shipped, declined = fates.count("shipped"), fates.count("declined")
     stored = dict(zip(QUEUES, (200, shipped + declined, shipped, shipped), strict=True))
+    stored |= {"order-intake": 200 + sum(order.is_repeated for order in ORDERS), "delivery": shipped, "revenue": 9}
     parcels: dict[str, list[tuple[int, str | None]]] = {}
     for order in ORDERS:
         if order.fate == "shipped":
             parcels.setdefault(order.customer, []).append((order.number, order.trace_id))
-    dead = {"order-intake": fates.count("invalid"), "payment": declined}
-    return Counted(stored, dead, dict(stored), parcels)
+    dead = {"order": fates.count("invalid"), "payment": declined}
+    return Counted(stored, dead, dict(stored), parcels, {"12:00:00": 1, "12:00:10": shipped - 1})
 
 
 def wrong(found: Counted) -> list[str]:
-    return [one.text for one in check(ORDERS, found, QUEUES) if not one.holds]
+    return [one.text for one in check(ORDERS, found, WAYS) if not one.holds]
 
 
 def test_numbers_that_add_up() -> None:
@@ -49,6 +51,9 @@ def test_every_kind_of_fault_is_found() -> None:
     found = counted()
     assert len(wrong(replace(found, stored={**found.stored, "payment": 1}))) >= 2
     assert len(wrong(replace(found, stored={**found.stored, "order-intake": 199}))) >= 1
+    assert len(wrong(replace(found, stored={**found.stored, "order": 207}))) >= 2
+    assert len(wrong(replace(found, stored={**found.stored, "delivery": 1}))) >= 1
+    assert len(wrong(replace(found, windows={"12:00:00": 3}))) == 1
     assert len(wrong(replace(found, dead={**found.dead, "payment": 0}))) == 2
     assert len(wrong(replace(found, archived={**found.archived, "shipped": 0}))) == 1
     customer, parcels = next((name, list(some)) for name, some in found.parcels.items() if len(some) > 1)

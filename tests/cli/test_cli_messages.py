@@ -33,6 +33,20 @@ def test_push_and_pop_one_message(lockstep: CommandLine, queue: str) -> None:
     assert traced["id"] == message["id"]
 
 
+def test_next_acknowledges_and_pops(lockstep: CommandLine, queue: str) -> None:
+    lockstep("push", queue, "-", stdin="1\n2\n3\n")
+    [first] = lockstep.json("pop", queue, "--group", "g")
+    second, third = lockstep.json("next", first["lease_id"], queue, "--group", "g", "--batch", "5")
+    assert (second["payload"], third["payload"]) == (2, 3)
+    assert second["lease_id"] == third["lease_id"] != first["lease_id"]
+    lost = lockstep("next", first["lease_id"], queue, "--group", "g", code=4)
+    assert "lease" in lost.stderr
+    done = lockstep("next", second["lease_id"], queue, "--group", "g", "-o", "table")
+    assert done.stderr == "nothing to pop\n"
+    assert lockstep.json("leases", "--queue", queue) == []
+    assert "Name a QUEUE" in lockstep("next", second["lease_id"], code=2).stderr
+
+
 def test_newest_message_is_listed_first(lockstep: CommandLine, queue: str) -> None:
     lockstep("push", queue, "-", stdin="1\n2\n3\n")
     assert payloads(lockstep, queue) == [1, 2, 3]

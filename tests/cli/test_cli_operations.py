@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from command_lines import CommandLine
 
 from lockstep.cli.checks.machine import check_data_dir, check_java, check_spool_dir
-from lockstep.cli.commands.bench import Work
+from lockstep.cli.commands.bench import BenchWork
 from lockstep.cli.main import cli
 from lockstep.storage.memory import MemoryStore
 from lockstep.storage.postgres import sql
@@ -169,8 +169,9 @@ def test_doctor_as_a_role_without_permission(database_dsn: str) -> None:
     assert "role" in finding["advice"]
 
 
-def test_doctor_on_a_broken_dsn_keeps_the_password() -> None:
-    result = run("doctor", "--dsn", "postgresql://u:sesame@127.0.0.1:1/db", code=1)
+def test_doctor_on_a_broken_dsn_keeps_the_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCKSTEP_DSN", "postgresql://u:sesame@127.0.0.1:1/db")
+    result = run("doctor", code=1)
     assert "fail  database" in result.stdout
     assert "postgresql://u:***@127.0.0.1:1/db" in result.stdout
     assert "sesame" not in result.stdout + result.stderr
@@ -181,8 +182,9 @@ def test_doctor_on_a_broken_dsn_keeps_the_password() -> None:
     "address",
     ["u:sesame@[::1/db", "u:sesame%zz@127.0.0.1:1/db", "u:ses@me@127.0.0.1:1/db", "u:sesame/@127.0.0.1:1/db"],
 )
-def test_doctor_does_not_quote_a_password_that_breaks_the_dsn(address: str) -> None:
-    result = run("doctor", "--dsn", f"postgresql://{address}", code=1)
+def test_doctor_does_not_quote_a_password_that_breaks_the_dsn(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCKSTEP_DSN", f"postgresql://{address}")
+    result = run("doctor", code=1)
     assert "is no address that PostgreSQL understands" in result.stdout
     assert "ses" not in result.stdout + result.stderr
     assert "me@" not in result.stdout + result.stderr
@@ -255,8 +257,8 @@ def test_bench_does_not_count_the_wait_of_a_pop_that_finds_nothing(monkeypatch: 
     clock = iter([0.0, *[0.0, 0.0, 2.0], *[2.0, 2.0, 9.0], 9.0])
     monkeypatch.setattr("lockstep.cli.commands.bench.time", SimpleNamespace(perf_counter=lambda: next(clock)))
     moved = iter([100, 0])
-    work = Work(lambda: next(moved), messages=200, seconds=5.0, progress=lambda _: None)
-    work.lane()
+    work = BenchWork(lambda: next(moved), messages=200, seconds=5.0, progress=lambda _: None)
+    work.loop()
     measured = work.measured("pop and ack")
     assert (measured.messages, measured.calls, measured.seconds) == (100, 1, 2.0)
     assert measured.messages_per_second == 50

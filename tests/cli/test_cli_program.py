@@ -20,8 +20,8 @@ from command_lines import PROGRAM, CommandLine, run_process
 import lockstep
 from lockstep import errors
 from lockstep.__main__ import main
-from lockstep.cli.exits import EXIT_CODES, exit_code
 from lockstep.cli.main import cli
+from lockstep.exit_codes import EXIT_CODES, exit_code
 
 ROOT = Path(__file__).parents[2]
 ISSUED = (

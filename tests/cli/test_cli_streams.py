@@ -35,6 +35,16 @@ def test_streams_are_listed_beside_the_groups_and_forgotten(
 
     assert lockstep.json("streams", "accept", stream["id"]) == {"accepted": stream["id"], "queues": 1}
     assert lockstep.json("streams", "forget", stream["id"]) == {"forgotten": stream["id"], "queues": 1}
+    for name in ("try-1", "try-2", "keep"):
+        tried = Query(shared_dsn, queue=queue, streamName=f"{queue}-{name}")
+        tried.step()
+        tried.close()
+    assert "say --yes" in lockstep("streams", "forget", f"{queue}-try-*", code=2).stderr
+    assert len(lockstep.json("streams", "forget", f"{queue}-try-?", "--yes")["forgotten"]) == 2
+    assert lockstep.json("streams", "forget", f"{queue}-try-*", "--yes") == {"forgotten": []}
+    [kept] = lockstep.json("streams", "ls", "--queue", queue)
+    assert kept["name"] == f"{queue}-keep"
+    lockstep("streams", "forget", kept["id"])
     assert lockstep.json("streams", "ls", "--queue", queue) == []
     assert "(spark_stream_not_found)" in lockstep("streams", "forget", stream["id"], code=3).stderr
     assert "(spark_stream_not_found)" in lockstep("streams", "accept", stream["id"], code=3).stderr

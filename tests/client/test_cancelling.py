@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 import pytest
 import pytest_asyncio
 
-from lockstep import AsyncClient, Engine, connect, connect_async, new_message
-from lockstep.client._async import concurrency
+from lockstep import AsyncClient, Engine, connect, connect_async, handover, new_message
 from lockstep.client._async.transport_engine import AsyncEngineTransport
 
 T = TypeVar("T")
@@ -30,7 +29,7 @@ async def client(place: Engine | str) -> AsyncIterator[AsyncClient]:
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """An answer that is on its way is waited for, however slow the machine is."""
-    monkeypatch.setattr(concurrency, "_ABANDONED_SECONDS", 30.0)
+    monkeypatch.setattr(handover, "_LATE_SECONDS", 30.0)
 
 
 async def nothing_is_leased(client: AsyncClient) -> None:

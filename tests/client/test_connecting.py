@@ -62,8 +62,12 @@ async def test_client_opens_when_it_is_first_used_and_stays_closed() -> None:
 def test_settings_without_effect_are_refused(make: Any) -> None:
     with pytest.raises(InvalidOption, match="statement_timeout_seconds: the server has these settings"):
         make("http://localhost:1", statement_timeout_seconds=5)
-    with pytest.raises(InvalidRequest, match="a token is for a server"):
+    with pytest.raises(InvalidRequest, match="token is for a server"):
         make("memory://", token="secret")
+    with pytest.raises(InvalidRequest, match="ca_file is for a server"):
+        make("memory://", ca_file="/etc/ca.pem")
+    with pytest.raises(InvalidOption, match="ca_file"):
+        make("https://localhost:1", ca_file="/nowhere")
 
 
 @pytest.mark.parametrize("make", [connect, connect_async])
@@ -150,3 +154,11 @@ def test_settings_are_checked_at_once(make: object, address: str, tmp_path: Path
 
 def test_names_are_exported() -> None:
     assert {"connect", "connect_async", "new_message", "Client", "AsyncClient"} <= set(lockstep.__all__)
+
+
+@pytest.mark.parametrize("make", [connect, connect_async])
+def test_setting_by_name_counts_for_a_server(make: Any) -> None:
+    """An argument that is not given does not hide the setting behind it."""
+    for arguments, seconds in (({}, 77.0), ({"timeout_seconds": 5.0}, 5.0)):
+        client = make("http://localhost:1", client_timeout_seconds=77.0, **arguments)
+        assert client._transport._timeout_seconds == seconds

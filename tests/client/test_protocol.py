@@ -12,8 +12,10 @@ import pytest
 
 from lockstep import Ack, Batch, NewMessage, PopRequest, QueueOptions, Subscription
 from lockstep.client import _protocol as protocol
-from lockstep.client._protocol import Answer, ConnectionFailed
+from lockstep.client._protocol import ConnectionFailed, HttpAnswer
 from lockstep.client._retry import retryable
+from lockstep.core.wire import delivery as wire
+from lockstep.core.wire.verbs import VERBS
 from lockstep.errors import (
     Forbidden,
     InvalidPayload,
@@ -30,11 +32,17 @@ from lockstep.errors import (
 LEASE = "01970000-0000-7000-8000-000000000000"
 
 
-def answer(status: int, content: Any, retry_after: str | None = None) -> Answer:
-    return Answer(status, json.dumps(content).encode(), retry_after)
+def answer(status: int, content: Any, retry_after: str | None = None) -> HttpAnswer:
+    return HttpAnswer(status, json.dumps(content).encode(), retry_after)
 
 
-def body_of(request: protocol.Request) -> Any:
+def outgoing(*messages: Any, exactly_once: bool = False, packed: bool = False) -> protocol.OutgoingPush:
+    if packed:  # few are sent as JSON
+        messages += (Batch.of("q", [b"1"] * 64),) if isinstance(messages[0], Batch) else messages[:1] * 64
+    return protocol.outgoing_push(messages, exactly_once=exactly_once, packed=packed)
+
+
+def body_of(request: protocol.HttpRequest) -> Any:
     assert request.body is not None
     return json.loads(request.body)
 
@@ -63,21 +71,21 @@ def test_unknown_code_is_kept() -> None:
 @pytest.mark.parametrize(
     ("reply", "kind", "maybe_applied", "unreachable"),
     [
-        (Answer(502, b"<html>"), Unavailable, True, True),
-        (Answer(503, b""), Unavailable, True, True),
+        (HttpAnswer(502, b"<html>"), Unavailable, True, True),
+        (HttpAnswer(503, b""), Unavailable, True, True),
         (answer(503, {"error": "x", "code": "unavailable"}), Unavailable, False, True),
         (answer(500, {"error": "x", "code": "internal_error"}), LockstepError, False, False),
-        (Answer(500, b"\xff"), LockstepError, True, False),
+        (HttpAnswer(500, b"\xff"), LockstepError, True, False),
         (answer(429, {"error": "x", "code": "overloaded"}), Overloaded, False, False),
         (answer(404, {"error": "x", "code": "queue_not_found"}), QueueNotFound, False, False),
         (answer(404, []), LockstepError, False, False),
-        (Answer(401, b"<html>"), Unauthorized, False, False),
-        (Answer(403, b"<html>"), Forbidden, False, False),
-        (Answer(413, b"<html>"), TooLarge, False, False),
-        (Answer(429, b"<html>"), Overloaded, False, False),
+        (HttpAnswer(401, b"<html>"), Unauthorized, False, False),
+        (HttpAnswer(403, b"<html>"), Forbidden, False, False),
+        (HttpAnswer(413, b"<html>"), TooLarge, False, False),
+        (HttpAnswer(429, b"<html>"), Overloaded, False, False),
     ],
 )
-def test_failures(reply: Answer, kind: type, maybe_applied: bool, unreachable: bool) -> None:
+def test_failures(reply: HttpAnswer, kind: type, maybe_applied: bool, unreachable: bool) -> None:
     failure = protocol.failure_of(reply)
     assert failure is not None
     assert (type(failure.error), failure.maybe_applied, failure.unreachable) == (kind, maybe_applied, unreachable)
@@ -86,18 +94,18 @@ def test_failures(reply: Answer, kind: type, maybe_applied: bool, unreachable: b
 @pytest.mark.parametrize(
     ("reply", "again"),
     [
-        (Answer(302, b""), False),
-        (Answer(400, b"<html>"), False),
-        (Answer(404, b"<html>"), False),
-        (Answer(413, b"<html>"), False),
+        (HttpAnswer(302, b""), False),
+        (HttpAnswer(400, b"<html>"), False),
+        (HttpAnswer(404, b"<html>"), False),
+        (HttpAnswer(413, b"<html>"), False),
         (answer(418, {"error": "short and stout", "code": "teapot"}), False),
-        (Answer(429, b"<html>"), True),
-        (Answer(500, b"<html>"), True),
-        (Answer(502, b"<html>"), True),
+        (HttpAnswer(429, b"<html>"), True),
+        (HttpAnswer(500, b"<html>"), True),
+        (HttpAnswer(502, b"<html>"), True),
         (answer(500, {"error": "x", "code": "internal_error"}), True),
     ],
 )
-def test_refusal_of_what_stands_in_between_is_final(reply: Answer, again: bool) -> None:
+def test_refusal_of_what_stands_in_between_is_final(reply: HttpAnswer, again: bool) -> None:
     failure = protocol.failure_of(reply)
     assert failure is not None
     assert retryable(failure.error) is again
@@ -117,43 +125,57 @@ def test_connection_that_failed_says_whether_the_request_was_sent() -> None:
         assert (failure.maybe_applied, failure.unreachable) == (sent, True)
 
 
-def test_answer_that_cannot_be_read_is_an_error() -> None:
+@pytest.mark.parametrize("packed", [False, True])
+def test_answer_that_cannot_be_read_is_an_error(packed: bool) -> None:
     with pytest.raises(LockstepError, match="cannot be read"):
-        protocol.receipts_of(Answer(201, b"{"))
+        outgoing(NewMessage(queue="q", payload=b"1"), packed=packed).receipts(HttpAnswer(201, b"{"))
 
 
 # --- Push
 
 
 def test_push_sends_what_is_there_and_nothing_else() -> None:
-    items = protocol.push_items([NewMessage(queue="q", payload=b' {"a": 1} ')], exactly_once=False)
-    request = protocol.push(items)
+    request = outgoing(NewMessage(queue="q", payload=b' {"a": 1} ')).request()
     assert body_of(request) == {"items": [{"queue": "q", "partition": "Default", "payload": {"a": 1}}]}
     assert (request.method, request.target, request.repeatable) == ("POST", "/api/v1/push?queued=true", False)
 
 
 def test_exactly_once_gives_transaction_ids_where_there_are_none() -> None:
     batch = Batch.of("q", [b"1", b"2", b"3"], transaction_ids=["mine", None, None])
-    request = protocol.push(protocol.push_items([batch], exactly_once=True))
-    again = protocol.push(protocol.push_items([batch], exactly_once=True))
+    request = outgoing(batch, exactly_once=True).request()
+    again = outgoing(batch, exactly_once=True).request()
     assert request.repeatable
     ids = [item["transactionId"] for item in body_of(request)["items"] + body_of(again)["items"]]
     assert (ids[0], ids[3], len(set(ids))) == ("mine", "mine", 5)
     assert {UUID(text).version for text in ids if text != "mine"} == {7}
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_producers_are_not_named_and_empty_ids_are_kept(packed: bool) -> None:
+    """The server refuses an empty id, and names producers itself."""
+    columns = {"producer_subs": ["me"] * 64, "transaction_ids": [""] * 64}
+    request = outgoing(Batch.of("q", [b"1"] * 64, **columns), exactly_once=True, packed=packed).request()
+    assert request.body is not None
+    if packed:
+        [batch] = [one for one in wire.PackedPush(request.body, items_max=1000).batches() if len(one.columns) == 64][:1]
+        assert (batch.columns.producer_subs, set(batch.columns.transaction_ids or ())) == (None, {""})
+    else:
+        assert {item["transactionId"] for item in body_of(request)["items"]} == {""}
+
+
 def test_opaque_payload_travels_as_base64() -> None:
     message = NewMessage(queue="q", payload=b"\x00\xff", encoding="raw", headers={"a": "b"})
-    [item] = body_of(protocol.push(protocol.push_items([message], exactly_once=False)))["items"]
+    [item] = body_of(outgoing(message).request())["items"]
     assert (item["payloadBase64"], item["encoding"], item["headers"]) == ("AP8=", "raw", {"a": "b"})
     assert "payload" not in item
 
 
+@pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("payload", [b"", b"{", b'1,"queue":"other"', b"1 2", b"nonsense"])
-def test_payload_that_is_no_json_cannot_break_out(payload: bytes) -> None:
+def test_payload_that_is_no_json_cannot_break_out(payload: bytes, packed: bool) -> None:
     messages = [NewMessage(queue="q", payload=b"1"), NewMessage(queue="q", payload=payload)]
     with pytest.raises(InvalidPayload, match="message 1"):
-        protocol.push_items(messages, exactly_once=True)
+        outgoing(*messages, exactly_once=True, packed=packed)
 
 
 # --- Pop
@@ -166,8 +188,8 @@ def test_payload_that_is_no_json_cannot_break_out(payload: bytes) -> None:
         (
             PopRequest(queue="a/b", partition="..", group="g&h", lease_seconds=1.5, auto_ack=True),
             2.5,
-            "/api/v1/pop/queue/a%2Fb/partition/%2E%2E?batch=1&partitions=1&wait=true&timeout=2500"
-            "&consumerGroup=g%26h&autoAck=true&leaseSeconds=1.5",
+            "/api/v1/pop?batch=1&partitions=1&wait=true&timeout=2500"
+            "&consumerGroup=g%26h&autoAck=true&leaseSeconds=1.5&queue=a%2Fb&partition=..",
         ),
         (
             PopRequest(namespace="n", task="", subscription=Subscription("new")),
@@ -186,7 +208,7 @@ def test_pop_targets(request_: PopRequest, wait: float, target: str) -> None:
 
 
 def test_nothing_popped() -> None:
-    delivered = protocol.delivered_of(Answer(204, b""), "g")
+    delivered = protocol.delivered_of(HttpAnswer(204, b""), "g")
     assert (delivered.group, delivered.messages, delivered.lease_id) == ("g", [], None)
 
 
@@ -229,11 +251,12 @@ def test_verb_sends_what_is_given() -> None:
 
 
 def test_verbs_that_must_not_be_applied_twice() -> None:
-    once = {name for name, verb in protocol.VERBS.items() if not verb.repeatable}
+    once = {name for name, verb in VERBS.items() if not verb.repeatable}
     assert once == {
         "bury_message",
         "cancel_schedule",
         "clear",
+        "create_key",
         "delete_group",
         "delete_queue",
         "forget_spark_stream",
@@ -247,6 +270,7 @@ def test_verbs_that_must_not_be_applied_twice() -> None:
         "retry_message",
         "retry_operation",
         "retry_rejected",
+        "revoke_key",
         "accept_buffer_loss",
     }
 

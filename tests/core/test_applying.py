@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import UUID
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.core.applying import Answer, ApplyLimits, Attempt, Bundle, applied_to
@@ -13,6 +13,7 @@ from lockstep.core.messages import Batch, Columns, Placement, PushResult
 from lockstep.core.operations import NewOperation
 from lockstep.core.records import Ack, AckOutcome
 from lockstep.errors import InvalidRequest, LockstepError, LockTimeout, QueueFull
+from support.fuzz import examples
 
 LIMITS = ApplyLimits(retries_max=1)
 PARTITIONS = "ABC"
@@ -97,7 +98,7 @@ troubles = st.lists(
 )
 
 
-@settings(max_examples=300)
+@examples(100, soak=5000)
 @given(asked=requests, troubles=troubles)
 def test_each_partition_has_its_operations_in_order(
     asked: list[list[list[str]]], troubles: list[dict[str, type[LockstepError]]]

@@ -9,7 +9,7 @@ from typing import Any, get_type_hints
 import msgspec
 import pytest
 
-from lockstep.config import Config, load
+from lockstep.config import SECRETS, VARIABLES, Config, has_password, load
 from lockstep.errors import InvalidOption
 
 KEY = b64encode(bytes(range(32))).decode()
@@ -105,6 +105,9 @@ def test_unknown_names_are_named_wherever_they_stand(tmp_path: Path) -> None:
         ("encryption_key", "c2hvcnQ="),
         ("encryption_key", "not base64"),
         ("encryption_key", KEY + "A"),
+        ("encryption_key", f"{KEY},{KEY}"),
+        ("encryption_key", f"{KEY},c2hvcnQ="),
+        ("encryption_key", ","),
     ],
 )
 def test_bad_values_name_their_setting(name: str, value: Any) -> None:
@@ -149,12 +152,12 @@ def test_unreadable_file_is_named(tmp_path: Path) -> None:
 def test_repr_hides_passwords(dsn: str, shown: str) -> None:
     text = repr(load({"dsn": dsn}, environ={}))
     assert f"dsn={shown!r}" in text
-    assert "cret" not in text
+    assert "s3" not in text
 
 
 def test_repr_and_errors_hide_the_encryption_key() -> None:
     config = load({"encryption_key": KEY}, environ={})
-    assert config.encryption_key_bytes == bytes(range(32))
+    assert config.encryption_keys == (bytes(range(32)),)
     assert KEY not in repr(config)
     assert KEY not in f"{config}"
     with pytest.raises(InvalidOption) as caught:
@@ -162,7 +165,101 @@ def test_repr_and_errors_hide_the_encryption_key() -> None:
     assert KEY[:-4] not in str(caught.value)
 
 
+@pytest.mark.parametrize("between", [",", "\n", " , "])
+def test_several_keys_are_separated_by_commas_or_lines(between: str) -> None:
+    other = b64encode(bytes(32)).decode()
+    config = load({"encryption_key": f"{other}{between}{KEY}"}, environ={})
+    assert config.encryption_keys == (bytes(32), bytes(range(32)))
+    assert Config().encryption_keys == ()
+
+
 @pytest.mark.parametrize("name", Config.__struct_fields__)
 def test_error_says_what_a_setting_must_be(name: str) -> None:
     with pytest.raises(InvalidOption, match=r"it must be (one of|true or false|a whole number|a number|text)"):
         load({name: []}, environ={})
+
+
+# --- Secrets in files -----------------------------------------------------------------------------------------
+
+
+def secret_file(directory: Path, content: str | bytes, name: str = "secret") -> Path:
+    file = directory / name
+    file.write_bytes(content.encode() if isinstance(content, str) else content)
+    return file
+
+
+def test_secrets_are_read_from_files_that_any_source_names(tmp_path: Path) -> None:
+    file = secret_file(tmp_path, f"{KEY}\n")
+    assert load({"encryption_key_file": str(file)}, environ={}).encryption_key == KEY
+    assert load({"encryption_key_file": file}, environ={}).encryption_key == KEY
+    assert load(environ={"LOCKSTEP_ENCRYPTION_KEY_FILE": str(file)}).encryption_key == KEY
+    assert load(environ={}, file=write(tmp_path, f"encryption_key_file = '{file}'")).encryption_key == KEY
+    dsn = secret_file(tmp_path, "postgresql://ann:s3cret@db/app\n", "dsn")
+    assert load(environ={"LOCKSTEP_DSN_FILE": str(dsn)}).dsn == "postgresql://ann:s3cret@db/app"
+
+
+def test_every_secret_setting_has_a_file() -> None:
+    assert {"encryption_key"} <= set(SECRETS)
+    for name in SECRETS:
+        assert f"LOCKSTEP_{name.upper()}_FILE" in VARIABLES
+        assert f"{name}=None" in repr(Config())
+
+
+def test_stronger_source_wins_whether_it_names_a_file_or_not(tmp_path: Path) -> None:
+    other = b64encode(bytes(32)).decode()
+    file = secret_file(tmp_path, KEY)
+    assert load({"encryption_key": other}, environ={"LOCKSTEP_ENCRYPTION_KEY_FILE": str(file)}).encryption_key == other
+    assert load({"encryption_key_file": file}, environ={"LOCKSTEP_ENCRYPTION_KEY": other}).encryption_key == KEY
+
+
+def test_secret_and_its_file_from_one_source_exclude_each_other(tmp_path: Path) -> None:
+    file = str(secret_file(tmp_path, KEY))
+    environ = {"LOCKSTEP_ENCRYPTION_KEY": KEY, "LOCKSTEP_ENCRYPTION_KEY_FILE": file}
+    with pytest.raises(InvalidOption, match="LOCKSTEP_ENCRYPTION_KEY and LOCKSTEP_ENCRYPTION_KEY_FILE exclude") as said:
+        load(environ=environ)
+    assert KEY not in str(said.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [(b"", "is empty"), (b" \n", "is empty"), (b"\xff\xfe", "is not text"), (b"x" * 70_000, "more than 65536 bytes")],
+    ids=["empty", "blank", "binary", "large"],
+)
+def test_bad_secret_files_are_refused(tmp_path: Path, content: bytes, told: str) -> None:
+    file = secret_file(tmp_path, content)
+    with pytest.raises(InvalidOption, match=rf"^the file that LOCKSTEP_DSN_FILE names, '{file}',.* {told}"):
+        load(environ={"LOCKSTEP_DSN_FILE": str(file)})
+
+
+def test_missing_secret_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidOption, match=r"nowhere.* cannot be read: No such file"):
+        load({"dsn_file": tmp_path / "nowhere"}, environ={})
+    with pytest.raises(InvalidOption, match="dsn_file is not valid: it must be the path of a file"):
+        load({"dsn_file": 5}, environ={})
+
+
+def test_contents_of_a_bad_secret_file_are_not_repeated(tmp_path: Path) -> None:
+    with pytest.raises(InvalidOption, match="LOCKSTEP_ENCRYPTION_KEY_FILE is not valid") as said:
+        load(environ={"LOCKSTEP_ENCRYPTION_KEY_FILE": str(secret_file(tmp_path, "c2VzYW1l"))})
+    assert "c2VzYW1l" not in str(said.value)
+
+
+@pytest.mark.parametrize(
+    ("dsn", "has"),
+    [
+        ("postgresql://ann:s3cret@db/app", True),
+        ("postgresql://ann:s3@cret@db/app", True),
+        ("postgresql://db/app?user=ann&password=s3cret", True),
+        ("postgresql://db/app?sslpassword=s3cret", True),
+        ("host=db password=s3cret", True),
+        ("host=db password = 's3cret'", True),
+        ("postgresql://ann@db:5432/app?sslmode=require", False),
+        ("postgresql://db:5432,other:5433/app", False),
+        ("postgresql:///app?host=/run/a@b:c", False),
+        ("postgresql:///password?passfile=/x", False),
+        ("host=db user=ann", False),
+        ("memory://", False),
+    ],
+)
+def test_password_in_a_dsn_is_found(dsn: str, has: bool) -> None:
+    assert has_password(dsn) is has

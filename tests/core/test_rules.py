@@ -26,7 +26,7 @@ def seconds(number: float) -> timedelta:
 
 def leased(acked: int = 0, to: int = 5, *, attempts: int = 0, expires_in: float = 60) -> Cursor:
     cursor = Cursor(acked=acked, attempts=attempts)
-    return rules.lease(cursor, lease_id=LEASE, to=to, now=NOW, until=NOW + seconds(expires_in))
+    return rules.lease(cursor, lease_id=LEASE, to=to, since=NOW, until=NOW + seconds(expires_in))
 
 
 def item(seq: int | None, status: AckStatus = "completed", *, lease: str | None = LEASE, index: int = 0) -> AckItem:

@@ -30,7 +30,7 @@ def item(index: int, seq: int | None, status: Any = "completed", lease_id: str |
     return AckItem(index, seq, status, lease_id, None, **more)
 
 
-def settle(ranges: list[Range], *items: AckItem, options: QueueOptions = OPTIONS) -> shared.Settlement:
+def settle(ranges: list[Range], *items: AckItem, options: QueueOptions = OPTIONS) -> shared.SharedSettlement:
     return shared.settle(HANDED_OUT, ranges, items, options, NOW, lambda one: range(one.first, one.last + 1))
 
 

@@ -1,7 +1,8 @@
 """The documents, and the Python in them.
 
 A block of Python may say after `python` how it is used: `sketch` is compiled and not executed, `postgres` needs a
-database. What a `print` prints is the comment behind it; ` | ` separates the lines of one that prints several times.
+database, `run` is a program of its own (shell.py). What a `print` prints is the comment behind it; ` | ` separates the
+lines of one that prints several times.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ GUIDES = sorted((ROOT / "docs/guides").rglob("*.md"))
 DOCUMENTS = [ROOT / f"{name}.md" for name in ("README", "ARCHITECTURE", "CONTRIBUTING", "CHANGELOG")] + sorted(
     (ROOT / "docs").rglob("*.md")
 )
-USES = {"", "sketch", "postgres"}
+USES = {"", "sketch", "postgres", "run"}
 
 _BLOCK = re.compile(r"^```python *([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _PRINT = re.compile(r"\bprint\(.*\)  # (.*)$", re.MULTILINE)

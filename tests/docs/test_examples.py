@@ -9,11 +9,18 @@ from pathlib import Path
 import pytest
 from blocks import ROOT
 
-EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+EXAMPLES = [
+    *sorted((ROOT / "examples").glob("*.py")),
+    *(ROOT / f"examples/{name}.py" for name in ("agents/agents", "cron/jobs", "devices/devices")),
+]
+"""Those that are applications have tests in tests/e2e/test_example_apps.py, those on Spark in tests/spark."""
 
 # The last line of each: what it was all about.
 ENDS = {
+    "agents": "cleo: hello to you, thanks to you",
+    "devices": "fridge: minute 0, 5.0 degrees",
     "groups_and_replay": "reports skipped to the end and reads []",
+    "jobs": "left: []",
     "outbox": "messages: lamp, table",
     "quickstart": "nothing is left",
     "retries_and_dead_letters": "bad: done",
@@ -26,7 +33,11 @@ def said_by(example: Path, *arguments: str) -> list[str]:
     program = [sys.executable, "-W", "error", str(example), *arguments]
     ended = subprocess.run(program, capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 0, ended.stderr
-    assert ended.stderr == ""
+    # A busy machine makes queries slow. A worker warns of a handler that fails, and in two examples one does.
+    warnings = [line for line in ended.stderr.splitlines() if "[query_slow " not in line]
+    if example.stem in ("agents", "jobs"):
+        warnings = [line for line in warnings if not line.startswith("WARNING lockstep.client: The handler")]
+    assert warnings == []
     return ended.stdout.splitlines()
 
 

@@ -23,7 +23,7 @@ def test_reference_is_up_to_date() -> None:
 
 
 def test_stale_page_is_named_and_not_changed_by_a_check(tmp_path: Path) -> None:
-    for folder in ("tools", "docs/reference"):
+    for folder in ("tools", "docs/reference", "src/lockstep/storage/postgres/sql", "tests/storage/postgres/snapshots"):
         shutil.copytree(ROOT / folder, tmp_path / folder)
     stale = tmp_path / "docs/reference/settings.md"
     stale.write_text("# Settings of yesterday\n")

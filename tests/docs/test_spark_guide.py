@@ -8,9 +8,9 @@ import pytest
 from blocks import ROOT
 
 from lockstep.spark.options import READ_OPTIONS
-from lockstep.spark.schema import COLUMNS
-from lockstep.spark.sink_schema import COLUMNS as WRITTEN_COLUMNS
-from lockstep.spark.writer_options import WRITE_OPTIONS
+from lockstep.spark.read.schema import COLUMNS
+from lockstep.spark.write.sink_schema import COLUMNS as WRITTEN_COLUMNS
+from lockstep.spark.write.write_options import WRITE_OPTIONS
 
 GUIDE = (ROOT / "docs/guides/spark.md").read_text()
 

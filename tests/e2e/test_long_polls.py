@@ -102,8 +102,8 @@ async def test_poll_of_a_client_that_went_is_freed(here: Broker, queue: str) -> 
 async def test_poll_is_freed_with_its_client_whatever_that_sent_behind_it(here: Broker, queue: str) -> None:
     _, _, port = here.url.rpartition(":")
     _, writer = await asyncio.open_connection("localhost", int(port))
-    poll = f"GET /api/v1/pop/queue/{queue}?wait=true&timeout=300000 HTTP/1.1\r\nHost: test\r\n\r\n"
-    writer.write(f"{poll}GET /health HTTP/1.1\r\nHost: test\r\n\r\n".encode())
+    poll = f"GET /api/v1/pop/queue/{queue}?wait=true&timeout=300000 HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    writer.write(f"{poll}GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
     await here.wait_for_polls(1)
     writer.close()
     await writer.wait_closed()

@@ -49,10 +49,10 @@ async def test_push_whose_body_is_still_on_its_way_is_finished(tmp_path: Path, q
     with running_server("memory://", tmp_path) as server:
         _, _, port = server.url.rpartition(":")
         idle, idle_writer = await asyncio.open_connection("localhost", int(port))
-        idle_writer.write(b"GET /health HTTP/1.1\r\nHost: test\r\n\r\n")
+        idle_writer.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
         await idle.readuntil(b"}")
         reader, writer = await asyncio.open_connection("localhost", int(port))
-        writer.write(b"POST /api/v1/push HTTP/1.1\r\nHost: test\r\nExpect: 100-continue\r\n")
+        writer.write(b"POST /api/v1/push HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\n")
         writer.write(b"Content-Length: %d\r\n\r\n%b" % (len(body), body[:10]))
         assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
         stopping = asyncio.create_task(asyncio.to_thread(server.stop))
@@ -73,7 +73,7 @@ async def test_poll_that_is_answered_by_the_end_is_told_that_the_connection_ends
         async with Broker(server.url) as broker:
             _, _, port = server.url.rpartition(":")
             reader, writer = await asyncio.open_connection("localhost", int(port))
-            writer.write(b"GET /api/v1/pop/queue/%b?wait=true HTTP/1.1\r\nHost: test\r\n\r\n" % queue.encode())
+            writer.write(b"GET /api/v1/pop/queue/%b?wait=true HTTP/1.1\r\nHost: localhost\r\n\r\n" % queue.encode())
             await broker.wait_for_polls(1)
         stopping = asyncio.create_task(asyncio.to_thread(server.stop))
         answer = await reader.read()

@@ -136,6 +136,8 @@ async def test_whoever_is_asked_for_figures_tells_those_of_all_processes(
         pushed = [line for line in lines if line.startswith("lockstep_messages_pushed_total{")]
         assert sum(float(line.rpartition(" ")[2]) for line in pushed) == 30
         assert len(pushed) == 2
+        pushes = [line for line in lines if 'duration_seconds_count{messaging_operation_name="push"' in line]
+        assert sum(float(line.rpartition(" ")[2]) for line in pushes) == 30
         described = [line for line in lines if line.startswith("# TYPE")]
         assert len(described) == len(set(described)), "a family is described once"
 

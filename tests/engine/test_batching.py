@@ -15,8 +15,9 @@ from lockstep.core.messages import Batch
 from lockstep.core.policy import QueueOptions
 from lockstep.core.records import Ack, PopRequest, Renewal, Subscription
 from lockstep.engine.engine import Engine
-from lockstep.engine.lane import Lane, Limits
-from lockstep.engine.load import Answer
+from lockstep.engine.joiner import Joiner
+from lockstep.engine.load import Decision
+from lockstep.engine.pace import CallLimits
 from lockstep.errors import LockTimeout, Overloaded, QueueFull, Unavailable
 from lockstep.storage.base import Store
 from lockstep.storage.postgres.store import PostgresStore
@@ -344,9 +345,9 @@ async def test_large_push_to_many_partitions_is_joined_with_others(store: Store)
     assert gate.calls["push"] == 2
 
 
-@pytest.mark.parametrize(("wait_seconds_max", "answer"), [(0.001, Answer.SHED), (3600, Answer.EXECUTE)])
+@pytest.mark.parametrize(("wait_seconds_max", "answer"), [(0.001, Decision.SHED), (3600, Decision.EXECUTE)])
 async def test_many_messages_are_a_crowd_once_they_have_to_wait(
-    store: Store, wait_seconds_max: float, answer: Answer
+    store: Store, wait_seconds_max: float, answer: Decision
 ) -> None:
     gate = Gate(store, "push")
     settings = {"load_busy_messages_max": 5, "load_wait_seconds_max": wait_seconds_max}
@@ -358,8 +359,8 @@ async def test_many_messages_are_a_crowd_once_they_have_to_wait(
     await asyncio.sleep(0.002)
     tasks.append(asyncio.create_task(engine.push([batch("p", b"x", b"x")])))
     await asyncio.sleep(0)
-    assert engine._load.push is Answer.EXECUTE, "nobody knows yet how long that takes"
-    engine._batching._push._messages_per_second = 1.0
+    assert engine._load.push is Decision.EXECUTE, "nobody knows yet how long that takes"
+    engine._batching._push._pace.messages_per_second = 1.0
     tasks.append(asyncio.create_task(engine.push([batch("p", b"last")])))
     await asyncio.sleep(0.002)
     assert engine._load.push is answer
@@ -384,14 +385,14 @@ async def test_pushes_that_come_count_as_much_as_those_of_late(store: Store) -> 
 async def test_while_all_calls_are_slow_none_is_begun_beside_another(store: Store) -> None:
     gate = Gate(store, "push")
     engine = Engine(gate, one_call_at_a_time(call_patience_seconds=0.001))  # type: ignore[arg-type]
-    lane = engine._batching._push
-    lane._seconds_each = 1000  # of those before
+    pace = engine._batching._push._pace
+    pace.patience_seconds = 3000  # as after slow calls
     tasks = [asyncio.create_task(engine.push([batch("p", b"0")]))]
     await gate.arrived.wait()
     tasks.append(asyncio.create_task(engine.push([batch("p", b"1")])))
     await asyncio.sleep(0.01)
     assert gate.calls["push"] == 1
-    lane._seconds_each = 0
+    pace.patience_seconds = 0
     tasks.append(asyncio.create_task(engine.push([batch("p", b"2")])))
     await until(lambda: gate.calls["push"] == 2)
     gate.open()
@@ -411,13 +412,13 @@ async def test_calls_that_take_long_hold_up_nobody(store: Store) -> None:
 
 async def test_one_call_that_was_held_up_does_not_make_all_seem_slow(store: Store) -> None:
     engine = Engine(store, one_call_at_a_time(call_patience_seconds=0.05))
-    lane = engine._batching._push
+    pace = engine._batching._push._pace
     began = asyncio.get_running_loop().time() - 10
-    lane._time(began, 1)
-    assert lane.patience_seconds < 0.1
+    pace.note_ended(began, 1)
+    assert pace.patience_seconds < 0.1
     for _ in range(50):
-        lane._time(began, 1)
-    assert lane.patience_seconds > 10
+        pace.note_ended(began, 1)
+    assert pace.patience_seconds > 10
 
 
 @asynccontextmanager
@@ -460,9 +461,9 @@ async def test_many_who_need_a_held_partition_hold_up_no_other(database_dsn: str
                 waiting.append(asyncio.create_task(engine.push([batch("held", b"1")])))
                 result = await engine.push([batch("free", b"1")])
                 assert result[0].seq == number + 2
-            lane = engine._batching._push
-            await until(lambda: len(lane._late) + len(lane._alone_next) == 12 and not lane._in_flight)
-            assert lane.crowd().oldest_seconds == 0.0
+            joiner = engine._batching._push
+            await until(lambda: len(joiner._late) + len(joiner._alone_next) == 12 and not joiner._in_flight)
+            assert joiner.crowd().oldest_seconds == 0.0
             assert not any([task.done() for task in waiting])
         assert sorted([result[0].seq for result in await asyncio.gather(*waiting)]) == list(range(2, 14))
 
@@ -476,9 +477,9 @@ async def test_while_somebody_holds_a_partition_a_lone_push_to_another_goes_at_o
         async with held_partition(database_dsn, "held"):
             waiting = asyncio.create_task(engine.push([batch("held", b"1")]))
             await asyncio.sleep(0)
-            lane = engine._batching._push
-            [call] = lane._in_flight
-            lane._in_flight[call] -= lane.patience_seconds  # it has waited for as long as there is patience
+            joiner = engine._batching._push
+            [call] = joiner._in_flight
+            joiner._in_flight[call] -= joiner._pace.patience_seconds  # it has waited for as long as there is patience
             for seq in (2, 3, 4):
                 result = await engine.push([batch("free", b"1")])
                 assert result[0].seq == seq
@@ -515,22 +516,22 @@ class Stalled:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
         self.now = 100.0
         self.calls: list[asyncio.Future[Any]] = []
-        monkeypatch.setattr("lockstep.engine.lane.time.monotonic", lambda: self.now)
+        monkeypatch.setattr("lockstep.engine.joiner.time.monotonic", lambda: self.now)
         monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: self.now)
-        limits = Limits.of(load({"call_messages_min": 1, **settings}, environ={}))
-        self.lane: Lane[int, list[int]] = Lane(
-            self.call, lambda found, start, stop: found[start:stop], calls_max=2, limits=limits, stalls=True
+        limits = CallLimits.of(load({"call_messages_min": 1, **settings}, environ={}))
+        self.joiner: Joiner[int, list[int]] = Joiner(
+            "push", self.call, lambda found, start, stop: found[start:stop], calls_max=2, limits=limits, stalls=True
         )
         self.asked: list[asyncio.Task[list[int]]] = []
 
-    async def call(self, items: list[int], /, *, brief: bool) -> list[int]:  # noqa: ARG002
+    async def call(self, items: list[int]) -> list[int]:
         future = asyncio.get_running_loop().create_future()
         self.calls.append(future)
         await future
         return items
 
     async def ask(self, *numbers: int) -> None:
-        self.asked += [asyncio.create_task(self.lane.ask([number])) for number in numbers]
+        self.asked += [asyncio.create_task(self.joiner.ask([number], messages=1)) for number in numbers]
         for _ in range(5):
             await asyncio.sleep(0)
 
@@ -547,28 +548,28 @@ class Stalled:
 async def test_calls_that_do_not_end_are_slow_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     """However few of them there are, and although nobody waits for a call: all who ask are in flight."""
     stalled = Stalled(monkeypatch)
-    assert stalled.lane.crowd().fastest_seconds == 0
+    assert stalled.joiner.crowd().fastest_seconds == 0
     await stalled.ask(1, 2, 3)
     assert len(stalled.calls) == 2
     for seconds in (1, 2, 3):
         stalled.now += 1
-        crowd = stalled.lane.crowd()
+        crowd = stalled.joiner.crowd()
         assert crowd.fastest_seconds == pytest.approx(seconds)
     stalled.calls[0].set_result(None)
     await stalled.ask(4)
-    assert stalled.lane.crowd().fastest_seconds == pytest.approx(3), "that is what it took"
+    assert stalled.joiner.crowd().fastest_seconds == pytest.approx(3), "that is what it took"
     stalled.now += 0.5
-    assert stalled.lane.crowd().fastest_seconds == pytest.approx(3), "and none has been faster since"
+    assert stalled.joiner.crowd().fastest_seconds == pytest.approx(3), "and none has been faster since"
     await stalled.end()
-    stalled.lane.crowd()
-    assert stalled.lane.crowd().fastest_seconds == 0
+    stalled.joiner.crowd()
+    assert stalled.joiner.crowd().fastest_seconds == 0
 
 
 async def test_lone_call_that_waits_for_what_somebody_holds_is_no_load(monkeypatch: pytest.MonkeyPatch) -> None:
     stalled = Stalled(monkeypatch)
     await stalled.ask(1)
     stalled.now += 10
-    assert stalled.lane.crowd().fastest_seconds == 0
+    assert stalled.joiner.crowd().fastest_seconds == 0
     assert await stalled.end() == [1]
 
 
@@ -580,7 +581,7 @@ async def test_requests_that_have_waited_too_long_are_refused_and_not_sent(monke
     stalled.now += 3
     await stalled.ask(4)
     assert len(stalled.calls) == 2
-    stalled.lane.refuse_waiting(3, lambda: Overloaded("busy"))
+    stalled.joiner.refuse_waiting(3, lambda: Overloaded("busy"))
     refused, waiting = stalled.asked[2:]
     with pytest.raises(Overloaded):
         await refused
@@ -599,8 +600,8 @@ async def test_requests_that_wait_to_be_tried_alone_are_refused_too(monkeypatch:
     await stalled.ask()
     assert len(stalled.calls) == 3, "one is tried alone"
     stalled.now += 6
-    assert stalled.lane.crowd().oldest_seconds == pytest.approx(6)
-    stalled.lane.refuse_waiting(5, lambda: Overloaded("busy"))
+    assert stalled.joiner.crowd().oldest_seconds == pytest.approx(6)
+    stalled.joiner.refuse_waiting(5, lambda: Overloaded("busy"))
     stalled.calls[2].set_result(None)
     answers = await asyncio.gather(*stalled.asked, return_exceptions=True)
     assert answers[:2] == [[1], [2]]

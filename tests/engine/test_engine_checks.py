@@ -72,6 +72,7 @@ BAD_NAMES: dict[str, Call] = {
     "set_subscription": call("set_subscription", "g", Subscription(), queue=""),
     "seek": call("seek", "q", "", Position("start")),
     "seek partition": call("seek", "q", "g", Position("start"), partition="\n"),
+    "pause_group": call("pause_group", "q", ""),
     "delete_group": call("delete_group", ""),
     "groups": call("groups", group=""),
     "spark_streams": call("spark_streams", queue=""),

@@ -16,7 +16,7 @@ from lockstep.core.operations import NewOperation
 from lockstep.core.policy import QueueOptions
 from lockstep.core.records import Ack, PopRequest
 from lockstep.engine.engine import Engine
-from lockstep.engine.load import Answer
+from lockstep.engine.load import Decision
 from lockstep.errors import InvalidRequest, OperationNotFound, Overloaded, QueueFull, StillQueued
 from lockstep.storage.base import Store
 from lockstep.storage.postgres.store import PostgresStore
@@ -42,7 +42,7 @@ async def engine_on(store: Any, **settings: Any) -> AsyncIterator[Engine]:
         await engine._promotion.stop()
 
 
-def busy(engine: Engine, answer: Answer = Answer.QUEUE) -> Engine:
+def busy(engine: Engine, answer: Decision = Decision.QUEUE) -> Engine:
     """As if its load were high."""
     engine._load.push = engine._load.ack = answer
     return engine
@@ -112,7 +112,7 @@ async def test_push_behind_an_operation_waits_for_it(store: Store) -> None:
     gate = Gate(store, "apply_operations")
     async with engine_on(gate) as engine:
         await busy(engine).push([batch("q", start=1)], queued="return")
-        busy(engine, Answer.EXECUTE)
+        busy(engine, Decision.EXECUTE)
         behind = await engine.push([batch("q", start=2)], queued="return")
         beside = await engine.push([batch("q", partition="other", start=3)], queued="return")
         assert behind.operation is not None
@@ -154,7 +154,7 @@ def _operation(*batches: Batch) -> Any:
 
 async def test_refused_push_says_when_to_come_again(store: Store) -> None:
     async with engine_on(store) as engine:
-        busy(engine, Answer.REJECT)
+        busy(engine, Decision.REJECT)
         with pytest.raises(Overloaded) as refused:
             await engine.push([batch("q")])
         assert refused.value.details["retry_after_seconds"] >= 1
@@ -162,7 +162,7 @@ async def test_refused_push_says_when_to_come_again(store: Store) -> None:
             engine.check_load("push")
         with pytest.raises(Overloaded):
             await engine.transaction([], [batch("q")])
-        engine._load.pop = Answer.REJECT
+        engine._load.pop = Decision.REJECT
         with pytest.raises(Overloaded):
             await engine.pop([PopRequest(queue="q")])
 
@@ -181,7 +181,7 @@ async def test_depth_limit_refuses_then_drains_then_accepts(store: Store) -> Non
         await engine.operation(queued[-1].operation.operation_id, wait_seconds=30)
         await engine._operations.run_once()
         engine._load.sample(store.counts())
-        assert engine._load.push is not Answer.REJECT
+        assert engine._load.push is not Decision.REJECT
         await engine.push([batch("q", start=4)])
         assert await popped(engine, "q") == [1, 2, 3, 4]
 
@@ -233,7 +233,7 @@ async def test_ack_goes_behind_a_queued_one_of_the_same_lease(store: Store) -> N
         busy(engine)
         first = asyncio.create_task(engine.ack([Ack(lease_id=held.lease_id, partition_id=partition_id, seq=2)]))
         await gate.arrived.wait()
-        busy(engine, Answer.EXECUTE)
+        busy(engine, Decision.EXECUTE)
         second = asyncio.create_task(engine.ack([Ack(lease_id=held.lease_id)]))
         await asyncio.sleep(0)
         gate.open()
@@ -294,8 +294,8 @@ async def test_order_while_the_answer_flips(database_dsn: str) -> None:
         flipping = asyncio.create_task(_flip([a, b], chance))
         await asyncio.gather(*[_produce([a, b], f"p{n}", random.Random(n)) for n in range(12)])
         flipping.cancel()
-        busy(a, Answer.EXECUTE)
-        busy(b, Answer.EXECUTE)
+        busy(a, Decision.EXECUTE)
+        busy(b, Decision.EXECUTE)
         found: dict[str, list[int]] = {}
         while True:
             if (await a.operation_stats()).pending[1].operations == 0:
@@ -317,7 +317,7 @@ PUSHES = 60
 
 async def _flip(engines: list[Engine], chance: random.Random) -> None:
     while True:
-        busy(chance.choice(engines), chance.choice(list(Answer)))
+        busy(chance.choice(engines), chance.choice(list(Decision)))
         await asyncio.sleep(chance.uniform(0, 0.01))
 
 

@@ -19,8 +19,8 @@ from lockstep.core.records import Ack, DeadLetterFilter, Popped, PopRequest
 from lockstep.core.streams import NewStreamQuery, StreamCycle
 from lockstep.engine.engine import Engine
 from lockstep.engine.maintenance.eviction import Eviction
+from lockstep.engine.push_within import push_within
 from lockstep.engine.waiting import fair_shares
-from lockstep.engine.within import push_within
 from lockstep.errors import InvalidName, InvalidOption, InvalidRequest
 from lockstep.storage.base import Store
 from lockstep.storage.postgres.store import PostgresStore
@@ -122,7 +122,7 @@ async def test_new_number_of_partitions_is_heard_elsewhere(database_dsn: str) ->
         await here.configure("q", queue_options(partitions=2))
         assert (await here.push([Batch.of("q", [b"1"])]))[0].partition in {"0", "1"}
         await elsewhere.update_queue("q", {"partitions": 1})
-        await until(lambda: store.names.get("q") is None)
+        await until(lambda: store.context.names.get("q") is None)
         assert {(await here.push([Batch.of("q", [b"1"])]))[0].partition for _ in range(20)} == {"0"}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,12 +11,11 @@ import pytest
 from lockstep.config import Config, load
 from lockstep.core.operations import OperationCounts, OperationDepth
 from lockstep.core.statistics import StoreCounts
-from lockstep.engine.batching import LoadKind
-from lockstep.engine.lane import Crowd
-from lockstep.engine.load import Answer, Lateness, Load, Situation, Thresholds, decide, load_of, pool_load
+from lockstep.engine.load import Decision, Lateness, Load, LoadKind, Situation, Thresholds, decide, load_of, pool_load
+from lockstep.engine.pace import Crowd
 from lockstep.errors import InvalidOption, Overloaded
 
-EXECUTE, QUEUE, SHED, REJECT = Answer.EXECUTE, Answer.QUEUE, Answer.SHED, Answer.REJECT
+EXECUTE, QUEUE, SHED, REJECT = Decision.EXECUTE, Decision.QUEUE, Decision.SHED, Decision.REJECT
 PUSH = Thresholds(0.7, 10_000, leave_ratio=0.8, stay_seconds=2, sheds=True)
 POP = Thresholds(0.95, 0, leave_ratio=0.8, stay_seconds=2)
 
@@ -58,7 +58,7 @@ POP = Thresholds(0.95, 0, leave_ratio=0.8, stay_seconds=2)
         (EXECUTE, 60, Situation(load=0.1, late=True), EXECUTE),
     ],
 )
-def test_decision_about_pushes(before: Answer, seconds: float, situation: Situation, answer: Answer) -> None:
+def test_decision_about_pushes(before: Decision, seconds: float, situation: Situation, answer: Decision) -> None:
     assert decide(before, seconds, situation, PUSH) is answer
 
 
@@ -73,7 +73,7 @@ def test_decision_about_pushes(before: Answer, seconds: float, situation: Situat
     ],
 )
 def test_decision_about_pops_which_are_never_queued(
-    before: Answer, seconds: float, load: float, answer: Answer
+    before: Decision, seconds: float, load: float, answer: Decision
 ) -> None:
     assert decide(before, seconds, Situation(load=load), POP) is answer
 
@@ -137,8 +137,11 @@ class Room:
     def __init__(self, **settings: Any) -> None:
         self.now = 100.0
         self.crowd = Crowd()
+        self.time_for = self.queues_empty_for = 1_000_000
+        self.stalled_seconds = 0.0
+        self.refused: list[tuple[str, float]] = []
         config = load({"operation_push_depth_max": 10, "load_stay_seconds": 2, **settings}, environ={})
-        self.load = Load(config, crowds=self.crowds, clock=lambda: self.now)
+        self.load = Load(config, self, clock=lambda: self.now)
         self.load.manage()
         self.turns = Turns()
         self.lateness = Lateness(self.load, StoreCounts)
@@ -146,14 +149,26 @@ class Room:
     def crowds(self) -> dict[LoadKind, Crowd]:
         return {"push": self.crowd, "ack": Crowd(), "pop": self.crowd}
 
-    def sample(self, *, after: float = 1.0, waited: float = 0.0, looks: int = 2) -> Answer:
+    def has_time(self, coming: int = 0) -> bool:
+        return coming < self.time_for
+
+    def queueing(self, coming: int = 0) -> int:
+        return 0 if coming < self.queues_empty_for else 10
+
+    def queueing_seconds(self, kind: LoadKind) -> float:  # noqa: ARG002
+        return self.stalled_seconds
+
+    def refuse_waiting(self, kind: LoadKind, seconds: float, refusal: Callable[[], Exception]) -> None:  # noqa: ARG002
+        self.refused.append((kind, seconds))
+
+    def sample(self, *, after: float = 1.0, waited: float = 0.0, looks: int = 2) -> Decision:
         self.crowd = Crowd(oldest_seconds=waited)
         for _ in range(looks):
             self.now += after / looks
             self.load.sample(StoreCounts())
         return self.load.push
 
-    def take_turns(self, seconds: float, *, each: float, waited: float = 0.0) -> set[tuple[Answer, Answer]]:
+    def take_turns(self, seconds: float, *, each: float, waited: float = 0.0) -> set[tuple[Decision, Decision]]:
         """Let the event loop do turns of this length for so long, with requests that wait so long for their call;
         returns what pushes and pops were answered with."""
         self.crowd = Crowd(oldest_seconds=waited)
@@ -238,7 +253,7 @@ def test_store_that_does_not_take_what_is_to_be_queued_is_no_place_for_more() ->
     room = Room()
     assert room.sample(waited=2) is QUEUE
     assert not room.load.executes_push()
-    room.load.queueing_seconds = lambda _: 1.5
+    room.stalled_seconds = 1.5
     with pytest.raises(Overloaded):
         room.load.executes_push()
     assert not room.load.has_room("ack")
@@ -246,13 +261,11 @@ def test_store_that_does_not_take_what_is_to_be_queued_is_no_place_for_more() ->
 
 def test_what_has_waited_too_long_is_refused_by_a_server_that_manages_its_load() -> None:
     room = Room(load_refuse_seconds=3)
-    refused: list[tuple[str, float]] = []
-    room.load.refuse_waiting = lambda kind, seconds, _: refused.append((kind, seconds))
     room.sample(looks=1)
-    assert refused == [("push", 3), ("ack", 3), ("pop", 3)]
+    assert room.refused == [("push", 3), ("ack", 3), ("pop", 3)]
     room.load.managed = False
     room.sample(looks=1)
-    assert len(refused) == 3
+    assert len(room.refused) == 3
 
 
 def test_pops_are_refused_no_longer_than_the_server_is_busy() -> None:
@@ -358,7 +371,7 @@ def test_process_that_is_short_of_time_executes_what_it_can_and_refuses_the_rest
     assert room.sample() is SHED
     assert room.load.executes_push()
     room.load.check("push")
-    room.load.has_time = lambda _: False
+    room.time_for = 0
     with pytest.raises(Overloaded):
         room.load.executes_push()
     with pytest.raises(Overloaded):
@@ -367,7 +380,7 @@ def test_process_that_is_short_of_time_executes_what_it_can_and_refuses_the_rest
 
 def test_server_sheds_as_long_as_it_has_to_refuse() -> None:
     room = Room()
-    room.load.has_time = lambda _: False
+    room.time_for = 0
     room.load.note_crowd("push")
     for _ in range(5):
         room.load.note_late(1, lasting=0)
@@ -379,10 +392,9 @@ def test_server_sheds_as_long_as_it_has_to_refuse() -> None:
 
 
 @pytest.mark.parametrize("answer", [SHED, QUEUE])
-def test_pushes_that_begin_in_one_turn_are_let_in_while_there_is_room_for_all_of_them(answer: Answer) -> None:
+def test_pushes_that_begin_in_one_turn_are_let_in_while_there_is_room_for_all_of_them(answer: Decision) -> None:
     room = Room(load_busy_messages_max=10)
-    room.load.has_time = lambda coming: coming < 3
-    room.load.queueing = lambda coming: 10 if coming >= 3 else 0
+    room.time_for = room.queues_empty_for = 3
     room.load.let_in()
     assert room.load.coming == 0, "nobody counts while there is time"
     room.load.push = answer
@@ -407,7 +419,7 @@ def test_busy_server_queues_only_so_many_at_a_time() -> None:
     room = Room(load_busy_messages_max=10)
     assert room.sample(waited=2) is QUEUE
     assert not room.load.executes_push()
-    room.load.queueing = lambda _: 10
+    room.queues_empty_for = 0
     with pytest.raises(Overloaded):
         room.load.executes_push()
 

@@ -14,7 +14,7 @@ from lockstep.config import Config
 from lockstep.core.messages import Batch
 from lockstep.core.records import PopRequest
 from lockstep.engine.engine import Engine
-from lockstep.engine.load import Answer
+from lockstep.engine.load import Decision
 from lockstep.errors import LockTimeout, Overloaded
 from lockstep.storage.postgres.store import PostgresStore
 from support.until import until
@@ -83,7 +83,7 @@ async def test_store_that_stalls_makes_the_server_shed(
     finally:
         await holder.close()
     assert clients.answers["timed out"] == 0
-    await until(lambda: engine.counts.load["push"].answer is Answer.EXECUTE, seconds=25)
+    await until(lambda: engine.counts.load["push"].answer is Decision.EXECUTE, seconds=25)
     found: dict[int, list[int]] = {}
     while popped := (await engine.pop([PopRequest(queue="q", batch=10_000, partitions=CLIENTS, auto_ack=True)]))[0]:
         for message in popped.messages():

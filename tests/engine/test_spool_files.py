@@ -11,27 +11,28 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.engine.spool.frames import HEADER_BYTES, MARKER, Content, Frame
+from lockstep.engine.spool.frames import HEADER_BYTES, MARKER, Frame, RecordContent
 from lockstep.engine.spool.spool import Spool
-from lockstep.engine.spool.state import State
+from lockstep.engine.spool.state import SpoolState
 from lockstep.errors import SpoolFull, SpoolUnusable
 from support.disks import files_of_at_most
+from support.fuzz import examples
 
 BYTES_MAX = 1_000_000
 
 
-def content(number: int, size: int = 20) -> Content:
-    return Content(number % 3 + 1, (b"%06d" % number) * (size // 6 + 1))
+def content(number: int, size: int = 20) -> RecordContent:
+    return RecordContent(number % 3 + 1, (b"%06d" % number) * (size // 6 + 1))
 
 
-def append(spool: Spool, *contents: Content) -> int | None:
+def append(spool: Spool, *contents: RecordContent) -> int | None:
     return spool.append(contents, only_behind=False)
 
 
-def read_all(spool: Spool) -> tuple[list[Content], int]:
+def read_all(spool: Spool) -> tuple[list[RecordContent], int]:
     """All records from where the spool is drained on, and how many bytes are damaged."""
     found: list[Frame] = []
     damaged, place = 0, spool.place()
@@ -41,7 +42,7 @@ def read_all(spool: Spool) -> tuple[list[Content], int]:
         found += stretch.frames
         damaged += 0 if stretch.frames else stretch.end - stretch.start
         place = stretch.end
-    return [Content(frame.messages, frame.body) for frame in found], damaged
+    return [RecordContent(frame.messages, frame.body) for frame in found], damaged
 
 
 @pytest.fixture
@@ -199,7 +200,7 @@ def test_full_disk_leaves_nothing_of_what_was_refused(tmp_path: Path, room: int)
 
 def test_page_has_its_place_on_the_disk_before_it_is_mapped(tmp_path: Path) -> None:
     """A write to a mapped page that the disk has no room for is no error: it ends the process."""
-    state = State(tmp_path / "state")
+    state = SpoolState(tmp_path / "state")
     assert (tmp_path / "state").stat().st_blocks > 0
     state.close()
 
@@ -320,7 +321,7 @@ def test_record_in_a_payload_is_not_taken_for_one(spool: Spool) -> None:
     """Not even where damage makes the reader look for the next record."""
     append(spool, content(1))
     recorded = logs(spool)[0].read_bytes()
-    append(spool, Content(1, recorded), content(3))
+    append(spool, RecordContent(1, recorded), content(3))
     data = bytearray(logs(spool)[0].read_bytes())
     data[len(recorded)] ^= 1  # the marker of the one that contains it
     logs(spool)[0].write_bytes(data)
@@ -332,7 +333,7 @@ def test_record_in_a_payload_is_not_taken_for_one(spool: Spool) -> None:
 # --- Damage -------------------------------------------------------------------------------------------------
 
 
-def built(directory: Path, count: int) -> tuple[list[Content], list[tuple[Path, int, int]]]:
+def built(directory: Path, count: int) -> tuple[list[RecordContent], list[tuple[Path, int, int]]]:
     """A spool of several files; what is in it, and for each record its file and where it lies there."""
     spool = Spool(directory, bytes_max=BYTES_MAX, file_bytes=200, sync=lambda _: None)
     written, lies = [], []
@@ -377,7 +378,7 @@ def test_any_wrong_byte_of_a_header_costs_its_record_only(tmp_path: Path, record
         assert (found, kept) == (spared, 1), f"byte {offset - start}"
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(50, soak=3000)
 @given(data=st.data(), keep_page=st.booleans())
 def test_any_prefix_of_a_file_gives_its_whole_records(data: st.DataObject, keep_page: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -391,7 +392,7 @@ def test_any_prefix_of_a_file_gives_its_whole_records(data: st.DataObject, keep_
     assert found == whole
 
 
-@settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(80, soak=5000)
 @given(data=st.data(), keep_page=st.booleans())
 def test_any_flipped_bit_costs_one_record_at_most(data: st.DataObject, keep_page: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -411,7 +412,7 @@ def test_any_flipped_bit_costs_one_record_at_most(data: st.DataObject, keep_page
     assert kept == 1, "the damaged bytes are kept"
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(40, soak=2000)
 @given(data=st.data(), keep_page=st.booleans())
 def test_whatever_is_damaged_no_wrong_record_comes_back(data: st.DataObject, keep_page: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -453,14 +454,14 @@ def flip(path: Path, bit: int) -> None:
     path.write_bytes(data)
 
 
-def survived(directory: Path, *, keep_page: bool) -> tuple[list[Content], int]:
+def survived(directory: Path, *, keep_page: bool) -> tuple[list[RecordContent], int]:
     """What a new process finds, and goes on appending to; and how many damaged stretches it kept."""
     if not keep_page:
         (directory / "state").unlink(missing_ok=True)
     spool = Spool(directory, bytes_max=BYTES_MAX, file_bytes=200)
     try:
         found, _ = read_all(spool)
-        last = Content(7, b"appended afterwards")
+        last = RecordContent(7, b"appended afterwards")
         append(spool, last)
         again, _ = read_all(spool)
         assert again == [*found, last]

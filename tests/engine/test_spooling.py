@@ -706,7 +706,7 @@ async def test_mode_can_be_set_while_the_store_is_away(engine: Engine, away: Awa
     await push(engine, "1")
     away.come_back()
     system = await away.system()
-    await until(lambda: away._system.push_maintenance and away._system.pop_maintenance)
+    await until(lambda: away._spools.mode.push_maintenance and away._spools.mode.pop_maintenance)
     assert not system.push_maintenance
     assert await push(engine, "2") == ["buffered"]
     await engine.set_maintenance_mode(push=False, pop=False)
@@ -741,14 +741,14 @@ async def test_drained_messages_wake_polls(engine: Engine, away: AwayStore) -> N
 def restored(away: AwayStore, copy: dict[UUID, tuple[int, int | None]]) -> AwayStore:
     """The store as a backup of it has it, that knows the spools up to these places. It is away."""
     store = AwayStore()
-    store._system = away._system
-    store._spools = dict(copy)
+    store._spools.mode = away._spools.mode
+    store._spools.drained = dict(copy)
     store.is_away = True
     return store
 
 
 def spools(away: AwayStore) -> dict[UUID, tuple[int, int | None]]:
-    return dict(away._spools)
+    return dict(away._spools.drained)
 
 
 def told(caplog: pytest.LogCaptureFixture, action: str) -> list[int]:
@@ -887,7 +887,7 @@ async def test_spool_goes_on_by_itself_if_the_store_has_all_after_all(away: Away
     async with Engine(store, Config(), spool_dir=tmp_path) as engine:
         await engine.start_buffering()
         assert await push(engine, "1") == ["buffered"]
-        store._spools = spools(away)
+        store._spools.drained = spools(away)
         await drained(engine)
         assert stats_of(engine).bytes_lost == 0
         assert await stored(engine) == ["1"]

@@ -16,7 +16,7 @@ from lockstep.core.policy import GroupMode, QueueOptions
 from lockstep.core.records import Ack, AckStatus, Popped, PopRequest, Position, Renewal, Subscription
 from lockstep.core.schedules import ScheduleFilter
 from lockstep.engine.engine import Engine
-from lockstep.engine.within import notify_pushed, push_within
+from lockstep.engine.push_within import notify_pushed, push_within
 from lockstep.errors import InvalidRequest
 from lockstep.storage.base import Store
 from lockstep.storage.postgres.store import PostgresStore
@@ -27,7 +27,7 @@ from support.until import until
 QUEUE = "orders"
 LONG = 60.0
 NEVER = {"pop_check_seconds_min": 3600.0, "pop_check_seconds_max": 3600.0}
-"""Checks so far apart that only a wake-up can end a wait."""
+"""Checks so far apart that only a wake-up can end a wait, or a timer for what is due."""
 
 
 def engine_on(store: Store, **settings: Any) -> Engine:
@@ -90,7 +90,7 @@ async def test_what_is_there_needs_no_wait(store: Store) -> None:
 
 
 async def test_a_push_wakes_as_many_as_it_has_partitions(store: Store) -> None:
-    engine = engine_on(store, **NEVER)
+    engine = engine_on(store, **NEVER, pop_precheck=False)  # a check that finds what was just pushed wakes one more
     polls = await waiting(engine, 5)
     await engine.push([batch("a", b"1", b"2"), batch("b", b"3")])
     done, still = await asyncio.wait(polls, return_when=asyncio.FIRST_COMPLETED)
@@ -403,7 +403,7 @@ def is_said_to_wait(engine: Engine) -> bool:
     """Whether other processes can know that polls wait here."""
     store = engine._store
     assert isinstance(store, PostgresStore)
-    return store._signals._holding_waiter
+    return store.context.signals._holding_waiter
 
 
 @pytest.mark.parametrize("end", ["completed", "failed", "retry"])
@@ -455,9 +455,9 @@ async def test_who_begins_to_wait_is_known_at_once(two_engines: tuple[Engine, En
     await elsewhere.push([batch("p", b"1", b"2")])
     (popped,) = await elsewhere.pop([PopRequest(queue=QUEUE)])
     await elsewhere.ack([Ack(lease_id=popped.lease_id, status="retry")])
-    await until(lambda: not store._signals._others_wait)
+    await until(lambda: not store.context.signals._others_wait)
     (poll,) = await waiting(here, partition="none")
-    await until(lambda: store._signals._others_wait)
+    await until(lambda: store.context.signals._others_wait)
     poll.cancel()
 
 
@@ -559,9 +559,9 @@ async def test_a_changed_queue_is_heard_elsewhere(two_engines: tuple[Engine, Eng
     store = here._store
     assert isinstance(store, PostgresStore)
     await here.push([batch("p", b"x" * 2000)])
-    assert store.names.get(QUEUE) is not None
+    assert store.context.names.get(QUEUE) is not None
     await elsewhere.configure(QUEUE, QueueOptions(compression="none"))
-    await until(lambda: store.names.get(QUEUE) is None)
+    await until(lambda: store.context.names.get(QUEUE) is None)
     await here.push([batch("p", b"y" * 2000)])
     rows = await store.database.fetch("codecs", "select codec from lockstep.segment order by id")
     assert [row[0] for row in rows] == [1, 0]

@@ -11,8 +11,10 @@ from lockstep.core.messages import Message, PushResult, Receipt
 from lockstep.core.records import (
     Ack,
     AckOutcome,
+    Continued,
     DeadLetter,
     DeadLetterFilter,
+    NextRequest,
     PartitionInfo,
     Popped,
     QueueInfo,
@@ -58,6 +60,8 @@ def plain(value: Any) -> Any:
             "expires_at": value.expires_at,
             "messages": plain(list(value.messages())),
         }
+    if isinstance(value, Continued):
+        return {"acked": plain(value.acked), "popped": plain(value.popped)}
     if isinstance(value, Promoted):
         # Whether more is due it may say too often.
         return {
@@ -133,7 +137,7 @@ class Correspondence:
                 partition_id=self.other("partition", value.partition_id),
                 transaction_id=self.other("message", value.transaction_id),
             )
-        if isinstance(value, Renewal):
+        if isinstance(value, Renewal | NextRequest):
             return msgspec.structs.replace(value, lease_id=self.other("lease", value.lease_id))
         if isinstance(value, DeadLetterFilter) and value.ids is not None:
             ids = tuple(self.other("dead_letter", identity) for identity in value.ids)

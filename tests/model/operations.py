@@ -7,6 +7,7 @@ reads the same whatever ids a store gives, and shrinks to the newest ones.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,7 +24,9 @@ from lockstep.core.policy import QueueOptions
 from lockstep.core.records import (
     Ack,
     AckStatus,
+    Continued,
     DeadLetterFilter,
+    NextRequest,
     PendingRequest,
     Popped,
     PopRequest,
@@ -120,6 +123,17 @@ pops = st.builds(
     auto_ack=seldom,
     mode=modes,
 )
+
+
+@dataclass(frozen=True)
+class NextPlan:
+    pop: PopPlan
+    which: int
+    hold_seconds: float
+    give_way: bool
+
+
+nexts = st.builds(NextPlan, pop=pops, which=back, hold_seconds=st.sampled_from([0, 1, 5, 1000, 1000]), give_way=seldom)
 
 
 @dataclass(frozen=True)
@@ -280,6 +294,31 @@ class Operations(RuleBasedStateMachine):
             self.call("ack", [Ack(lease_id=popped.lease_id, status=status, error="no")])
         self.pop([plan], waits[1])
 
+    @rule(plan=nexts, wait=waits)
+    def next(self, plan: NextPlan, wait: float) -> None:
+        """Of any lease, and whatever it was popped by."""
+        self._next(_newest(self._leases, plan.which), plan, wait)
+
+    @rule(plans=batches, plan=nexts, more=batches, waits=st.lists(waits, min_size=1, max_size=3))
+    def consume_on(self, plans: list[BatchPlan], plan: NextPlan, more: list[BatchPlan], waits: list[float]) -> None:
+        """A consumer that continues its lease, while messages come."""
+        self.push(plans, waits[0])
+        [popped] = self.call("pop", [self._lasting(plan.pop)])
+        self._note_popped(popped)
+        for wait in waits:
+            self.push(more, 0)
+            if popped.lease_id is not None:
+                popped = self._next(popped.lease_id, plan, wait)
+
+    def _next(self, lease_id: str, plan: NextPlan, wait: float) -> Popped:
+        self.clock.advance(wait)
+        request = NextRequest(lease_id=lease_id, pop=self._lasting(plan.pop), give_way=plan.give_way)
+        result: list[Continued] | LockstepError = self.call("next", [request], hold_seconds=plan.hold_seconds)
+        if isinstance(result, LockstepError):
+            return Popped(request.pop.group)
+        self._note_popped(result[0].popped)
+        return result[0].popped
+
     @rule(plans=acks, wait=waits)
     def ack(self, plans: list[AckPlan], wait: float) -> None:
         self.clock.advance(wait)
@@ -366,6 +405,9 @@ class Operations(RuleBasedStateMachine):
             subscription=self._subscription(plan.mode),
             mode="shared" if plan.group in self.shared else None,
         )
+
+    def _lasting(self, plan: PopPlan) -> PopRequest:
+        return self._request(dataclasses.replace(plan, auto_ack=False))
 
     def _subscription(self, mode: str) -> Subscription:
         if mode == "from":

@@ -23,6 +23,7 @@ from lockstep.core.records import (
     DeadLetter,
     DeadLetterFilter,
     LeaseInfo,
+    NextRequest,
     PartitionLag,
     PendingRequest,
     Popped,
@@ -244,8 +245,20 @@ class Promises:
 
     # --- Messages out
 
-    def popped(self, request: PopRequest, popped: Popped, lags: dict[str, list[PartitionLag]]) -> None:
-        """What one pop gave; `lags` is where all cursors are afterwards."""
+    def asked(self, request: PopRequest) -> None:
+        """A request makes its group, whatever it gets."""
+        for queue in self._queues_of(request):
+            self.subscribed(queue.name, request.group, request.subscription)
+
+    def popped(
+        self,
+        request: PopRequest,
+        popped: Popped,
+        lags: dict[str, list[PartitionLag]],
+        after: NextRequest | None = None,
+    ) -> None:
+        """What one pop gave; `lags` is where all cursors are afterwards. `after`: it continued a lease, and then a
+        partition may give less than fits, and way to others."""
         room, claims = request.batch, request.partitions
         delivered: dict[tuple[str, str], list[Any]] = {}
         for message in popped.messages():
@@ -254,21 +267,22 @@ class Promises:
         promise(len(popped) <= request.batch, f"{len(popped)} messages for {request.batch}")
         promise((popped.lease_id is None) == (request.auto_ack or not delivered), "a lease, or none")
         queues = self._queues_of(request)
-        for queue in queues:
-            self.subscribed(queue.name, request.group, request.subscription)
+        self.asked(request)
         for queue in queues:
             if room == 0 or claims == 0:
                 break
             chosen = [p for p in queue.partitions.values() if request.partition in (None, p.name)]
             for name in [partition for where, partition in delivered if where == queue.name]:
                 messages = delivered.pop((queue.name, name))
-                self._deliver(request, queue, queue.partitions[name], messages, popped, room)
+                most = room if after is None else min(len(messages), room)
+                self._deliver(request, queue, queue.partitions[name], messages, popped, most)
                 room, claims = room - len(messages), claims - 1
             seen = {lag.partition: lag for lag in lags.get(queue.name, []) if lag.group == request.group}
             served = popped.partition_ids
             for part in chosen:
                 if part.id is None or part.id not in served:
-                    self._passed_over(request, queue, part, seen[part.name], full=room == 0 or claims == 0)
+                    full = room == 0 or claims == 0 or (after is not None and after.give_way)
+                    self._passed_over(request, queue, part, seen[part.name], full=full)
         promise(not delivered, f"delivered from outside the request: {list(delivered)}")
 
     def _queues_of(self, request: PopRequest) -> list[Queue]:

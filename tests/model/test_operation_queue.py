@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import Phase
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
@@ -21,7 +21,7 @@ from lockstep.core.policy import QueueOptions
 from lockstep.core.records import PopRequest
 from lockstep.errors import LockstepError, LockTimeout, OperationPending
 from lockstep.storage.base import Store
-from lockstep.storage.memory import MemoryStore, operation_queue
+from lockstep.storage.memory import MemoryStore, operations
 from lockstep.storage.memory.push import push
 from lockstep.storage.memory.state import State
 from lockstep.storage.postgres.store import PostgresStore
@@ -29,6 +29,7 @@ from model.correspondence import Correspondence, plain
 from model.operations import attempt
 from support.clock import START, SetClock
 from support.databases import Databases
+from support.fuzz import examples
 
 QUEUES = ["a", "b"]
 places = st.lists(
@@ -56,7 +57,7 @@ class OperationMachine(RuleBasedStateMachine):
         runner.run(self._empty())
 
     async def _empty(self) -> None:
-        for table in ("operation", "operation_lane"):
+        for table in ("operation", "operation_lane", "operation_sum"):
             await self.postgres.database.fetch("empty", f"delete from lockstep.{table}")
         for queue in await self.postgres.queues():
             await self.postgres.delete_queue(queue.name)
@@ -227,7 +228,7 @@ def _held_in_memory(held: set[tuple[str, str]]) -> Iterator[None]:
         return push(state, batches, *arguments, **keywords)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(operation_queue, "push", push_unless_held)
+        patch.setattr(operations, "push", push_unless_held)
         yield
 
 
@@ -256,12 +257,5 @@ def test_executed_and_queued_pushes_keep_their_order(
     runner, store = postgres
     run_state_machine_as_test(
         lambda: OperationMachine(runner, store, clock),
-        settings=settings(
-            max_examples=60,
-            stateful_step_count=40,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-            derandomize=True,
-            phases=[Phase.generate],
-        ),
+        settings=examples(30, soak=1500, stateful_step_count=40, phases=[Phase.generate]),
     )

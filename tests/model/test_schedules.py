@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import Phase
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
@@ -25,6 +25,7 @@ from lockstep.storage.memory import MemoryStore
 from model.correspondence import Correspondence, plain
 from model.operations import attempt
 from support.clock import START, SetClock
+from support.fuzz import examples
 
 QUEUES = ["a", "b"]
 PARTITIONS = ["p", "q"]
@@ -233,14 +234,7 @@ def test_postgres_store_agrees_with_memory_store_on_schedules(runner: asyncio.Ru
     clock = SetClock()
     postgres = PostgresStore(database_dsn, clock=clock)
     runner.run(postgres.open())
-    bounds = settings(
-        max_examples=40,
-        stateful_step_count=40,
-        derandomize=True,
-        phases=[Phase.generate],
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-    )
+    bounds = examples(20, soak=1000, stateful_step_count=40, phases=[Phase.generate])
     try:
         run_state_machine_as_test(lambda: ScheduleMachine(runner, postgres, clock), settings=bounds)
     finally:

@@ -15,7 +15,7 @@ from hypothesis.stateful import rule, run_state_machine_as_test
 from lockstep.core.policy import QueueOptions
 from lockstep.storage.base import Store
 from model.operations import QUEUES, BatchPlan, batches, options, queues, waits
-from model.test_state_machine import AgreementMachine, bounds
+from model.test_state_machine import BOUNDS, AgreementMachine
 from support.builders import SMALL_SLICES
 from support.clock import SetClock
 
@@ -106,6 +106,6 @@ def test_postgres_store_agrees_with_memory_store_on_work_queues(runner: asyncio.
     postgres = PostgresStore(database_dsn, config=config, clock=clock)
     runner.run(postgres.open())
     try:
-        run_state_machine_as_test(lambda: WorkMachine(runner, postgres, clock), settings=bounds("agreement"))
+        run_state_machine_as_test(lambda: WorkMachine(runner, postgres, clock), settings=BOUNDS["agreement"])
     finally:
         runner.run(postgres.close())

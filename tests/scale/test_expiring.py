@@ -31,7 +31,7 @@ async def fill(store: PostgresStore, clock: SetClock, sizes: list[int], **option
 async def expire(store: PostgresStore) -> int:
     passed, place = 0, None
     while True:
-        pruned = await store.prune("expiry", after=place, limit=store.slice_messages_max)
+        pruned = await store.prune("expiry", after=place, limit=store.context.limits.slice_messages_max)
         assert pruned.problem is None
         passed += pruned.messages
         place = pruned.next
@@ -86,7 +86,7 @@ async def test_expired_in_flight(store: PostgresStore, clock: SetClock, scale: S
     assert numbers(await pop(store, "q", group="g", batch=10)) == [7]
     place: Place | None = None
     for _ in range(count):
-        place = (await store.prune("expiry", after=place, limit=store.slice_messages_max)).next
+        place = (await store.prune("expiry", after=place, limit=store.context.limits.slice_messages_max)).next
         if place is None:
             break
     assert (await store.dead_letters(DeadLetterFilter(queue="q"), limit=1)).total == count

@@ -16,7 +16,7 @@ import pytest_asyncio
 from lockstep.config import Config
 from lockstep.core.records import Position, Subscription
 from lockstep.storage.postgres.store import PostgresStore
-from support.builders import batch, pop
+from support.builders import ack, batch, pop
 from support.databases import Databases
 
 PARTITIONS = 1_000_000 if os.environ.get("LOCKSTEP_SOAK") else 6_000
@@ -132,3 +132,19 @@ async def test_groups_begin_move_and_go_among_many_partitions(many: Many) -> Non
     with psycopg.connect(many.dsn) as connection:
         left = connection.execute("select count(*) from lockstep.cursor where group_id > 0").fetchone()
     assert left == (2 * PARTITIONS,)
+
+
+async def test_lease_over_many_partitions_is_acknowledged(databases: Databases) -> None:
+    """An ack that compared each of its partitions with every other took a minute for so many."""
+    partitions = min(PARTITIONS // 3, 20_000)
+    store = PostgresStore(databases.clone(), config=Config(statement_timeout_seconds=STATEMENT_SECONDS_MAX))
+    for first in range(0, partitions, 1_000):
+        await store.push([batch("q", partition=f"p{n}") for n in range(first, min(first + 1_000, partitions))])
+    await store.subscribe("q", "g", Subscription())
+    place = (await store.prune_groups()).next
+    while place is not None:
+        place = (await store.prune_groups(after=place)).next
+    popped = await pop(store, "q", group="g", batch=partitions, partitions=partitions, lease_seconds=3600)
+    assert len(popped) == partitions
+    assert (await ack(store, lease_id=popped.lease_id)).messages == partitions
+    await store.close()

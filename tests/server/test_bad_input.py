@@ -101,14 +101,14 @@ def test_an_empty_body_is_enough_where_all_is_optional(memory_http: Http) -> Non
 
 def test_a_giant_body_is_refused_before_it_is_read(memory_http: Http) -> None:
     with memory_http.socket() as connection:
-        connection.sendall(b"POST /api/v1/push HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n{")
+        connection.sendall(b"POST /api/v1/push HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n\r\n{")
         assert _answer(connection) == (413, "too_large")
 
 
 def test_a_giant_body_without_a_length_is_refused(memory_http: Http) -> None:
     chunk = b"186a0\r\n" + b"x" * 100_000 + b"\r\n"
     with memory_http.socket() as connection:
-        connection.sendall(b"POST /api/v1/push HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+        connection.sendall(b"POST /api/v1/push HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
         for _ in range(40):
             connection.sendall(chunk)
         assert _answer(connection) == (413, "too_large")
@@ -148,7 +148,7 @@ def test_strange_json_comes_back_as_it_was(memory_http: Http, queue: str) -> Non
 
 
 @pytest.mark.parametrize(
-    "path", ["/api/v1/nothing", "/api/v2/push", "/api/v1/pop/queue", "/nothing", "/api/v1/push/more", "/api//v1/push"]
+    "path", ["/api/v1/nothing", "/api/v2/push", "/api/v1/pop/queue", "/nothing", "/api/v1/push/more"]
 )
 def test_unknown_routes_are_told(memory_http: Http, path: str) -> None:
     answer = memory_http.get(path)
@@ -178,10 +178,9 @@ def test_bad_percent_encoding_is_refused_or_taken_literally(memory_http: Http) -
     assert memory_http.send("GET", "/api/v1/pop/queue/x?consumerGroup=%ff").status == 400
 
 
-@pytest.mark.parametrize("url", ["/api/v1/pop/queue/bücher", "http://x:999999/health"])
-def test_bad_url_is_refused_with_the_reason(memory_http: Http, url: str) -> None:
+def test_bad_url_is_refused_with_the_reason(memory_http: Http) -> None:
     with memory_http.socket() as connection:
-        connection.sendall(f"GET {url} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        connection.sendall("GET /api/v1/pop/queue/bücher HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         [(status, body)] = answers(connection, 1)
     assert (status, "the URL is not valid" in json.loads(body)["error"]) == (400, True)
 
@@ -258,17 +257,9 @@ def test_booleans_may_be_numbers(memory_http: Http, queue: str, text: str, statu
 # --- Every answer -------------------------------------------------------------------------------------------
 
 
-def test_every_answer_may_be_read_from_anywhere(memory_http: Http) -> None:
-    for path in ("/health", "/api/v1/nothing", "/api/v1/pop/queue/none", "/docs"):
-        assert memory_http.get(path).headers["access-control-allow-origin"] == "*", path
-
-
-def test_preflights_are_answered_without_a_body(memory_http: Http) -> None:
-    for path in ("/api/v1/push", "/nothing"):
-        answer = memory_http.send("OPTIONS", path, headers={"Origin": "http://example.org"})
-        assert (answer.status, answer.body) == (204, b"")
-        assert set(answer.headers["access-control-allow-methods"].split(", ")) == METHODS | {"OPTIONS"}
-        assert answer.headers["access-control-allow-headers"] == "*"
+def test_every_answer_is_what_it_says(memory_http: Http) -> None:
+    for path in ("/health", "/api/v1/nothing", "/api/v1/pop/queue/none", "/docs/api"):
+        assert memory_http.get(path).headers["x-content-type-options"] == "nosniff", path
 
 
 def test_request_ids_are_given_or_made(memory_http: Http) -> None:
@@ -299,7 +290,7 @@ def test_headers_without_end_are_refused(memory_http: Http) -> None:
     line = b"X-More: " + b"x" * 1000 + b"\r\n"
     with memory_http.socket() as connection:
         try:
-            connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n")
+            connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n")
             for _ in range(1000):
                 connection.sendall(line)
         except (BrokenPipeError, ConnectionResetError):
@@ -318,8 +309,8 @@ def test_what_is_no_http_is_refused(memory_http: Http) -> None:
     [
         b"",
         b"GET /health HTTP/1.1\r\nHost:",
-        b"POST /api/v1/push HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n",
-        b'POST /api/v1/push HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"items":',
+        b"POST /api/v1/push HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n",
+        b'POST /api/v1/push HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{"items":',
     ],
     ids=["nothing", "head", "no body", "body"],
 )

@@ -19,7 +19,7 @@ WAITING = "SELECT FROM pg_locks WHERE NOT granted AND relation = 'lockstep.curso
 
 
 def _request(method: str, path: str, body: bytes = b"", *headers: str) -> bytes:
-    lines = [f"{method} {path} HTTP/1.1", "Host: x", f"Content-Length: {len(body)}", *headers]
+    lines = [f"{method} {path} HTTP/1.1", "Host: localhost", f"Content-Length: {len(body)}", *headers]
     return "\r\n".join([*lines, "", ""]).encode() + body
 
 
@@ -58,7 +58,9 @@ def test_a_body_may_come_in_chunks(memory_http: Http, queue: str) -> None:
     pieces = [body[start : start + 7] for start in range(0, len(body), 7)]
     chunks = b"".join([b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces]) + b"0\r\n\r\n"
     with memory_http.socket() as connection:
-        connection.sendall(b"POST /api/v1/push HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks)
+        connection.sendall(
+            b"POST /api/v1/push HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks
+        )
         assert answers(connection, 1)[0][0] == 201
     assert memory_http.pop(queue)["messages"][0]["data"] == "in chunks"
 
@@ -74,16 +76,25 @@ def test_a_client_that_asks_first_is_told_to_go_on(memory_http: Http, queue: str
 
 def test_a_client_that_asks_first_is_told_that_it_is_too_much(memory_http: Http) -> None:
     with memory_http.socket() as connection:
-        head = "POST /api/v1/push HTTP/1.1\r\nHost: x\r\nContent-Length: 9999999999\r\nExpect: 100-continue\r\n\r\n"
-        connection.sendall(head.encode())
+        head = b"POST /api/v1/push HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9999999999\r\n"
+        connection.sendall(head + b"Expect: 100-continue\r\n\r\n")
         assert answers(connection, 1)[0][0] == 413
+
+
+def test_a_client_that_asks_first_is_told_at_once_that_it_is_refused(memory_http: Http) -> None:
+    """It sends no body then, and would wait for the answer until the server gives it up."""
+    with memory_http.socket() as connection:
+        head = _request("POST", "/api/v1/nowhere", b"", "Expect: 100-continue").replace(b"Length: 0", b"Length: 10")
+        connection.sendall(head)
+        assert answers(connection, 1)[0][0] == 404
+        assert connection.recv(1) == b""
 
 
 def test_what_came_before_a_request_that_is_refused_is_answered(memory_http: Http, queue: str) -> None:
     with memory_http.socket() as connection:
         good = _request("POST", "/api/v1/push", _push(queue, 1))
         connection.sendall(
-            good + good + b"POST /api/v1/push HTTP/1.1\r\nHost: x\r\nContent-Length: 9999999999\r\n\r\n{"
+            good + good + b"POST /api/v1/push HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9999999999\r\n\r\n{"
         )
         assert [status for status, _ in answers(connection, 3)] == [201, 201, 413]
         assert connection.recv(1) == b""
@@ -93,7 +104,7 @@ def test_what_came_before_a_request_that_is_refused_is_answered(memory_http: Htt
     ("path", "status"),
     [
         ("/health", 200),
-        ("/docs", 200),
+        ("/docs/api", 200),
         ("/api/v1/resources/queues/nowhere", 404),
         ("/api/v1/pop/queue/x", 405),  # it would lease messages that nobody sees
     ],
@@ -114,7 +125,10 @@ def test_head_is_answered_like_get_without_the_body(memory_http: Http, path: str
 
 
 def test_a_connection_ends_when_the_client_says_so(memory_http: Http) -> None:
-    for request in (_request("GET", "/health", b"", "Connection: close"), b"GET /health HTTP/1.0\r\n\r\n"):
+    for request in (
+        _request("GET", "/health", b"", "Connection: close"),
+        b"GET /health HTTP/1.0\r\nHost: localhost\r\n\r\n",
+    ):
         with memory_http.socket() as connection:
             connection.sendall(request)
             assert answers(connection, 1)[0][0] == 200
@@ -142,7 +156,7 @@ def test_a_request_for_another_protocol_keeps_its_body(memory_http: Http, queue:
 
 def test_a_request_for_a_tunnel_is_refused(memory_http: Http) -> None:
     with memory_http.socket() as connection:
-        connection.sendall(b"CONNECT x:80 HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n")
+        connection.sendall(b"CONNECT x:80 HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n")
         assert answers(connection, 1)[0][0] == 400
         assert connection.recv(1) == b""
 

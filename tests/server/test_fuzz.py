@@ -7,6 +7,7 @@ so among the input are names of what is really there.
 from __future__ import annotations
 
 import itertools
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 import schemathesis
-from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import Phase, given, seed
 from hypothesis import strategies as st
 from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
@@ -27,14 +28,22 @@ from schemathesis.specs.openapi.checks import (
 from lockstep.server.openapi import document
 from lockstep.server.routes import ROUTES
 from support.databases import Databases
+from support.fuzz import examples
 from support.http import Http
 from support.server import running_server
 
-EXAMPLES = {GenerationMode.POSITIVE: 15, GenerationMode.NEGATIVE: 8}
+# Each run has other input: that of the seed which it prints. `make soak` tries far more of it.
+EXAMPLES = {GenerationMode.POSITIVE: 4, GenerationMode.NEGATIVE: 3}
+SOAK_TIMES = 35
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 
 # A pop that wants to wait for an hour is answered at once.
-SETTINGS = {"pop_wait_seconds_max": 0.01, "statement_timeout_seconds": 10, "shutdown_timeout_seconds": 5}
+SETTINGS = {
+    "pop_wait_seconds_max": 0.01,
+    "statement_timeout_seconds": 10,
+    "shutdown_timeout_seconds": 5,
+    "encryption_key": b64encode(b"k" * 32).decode(),
+}
 
 _schema = schemathesis.openapi.from_dict(document(ROUTES.all))
 _operations = {result.ok().label: result.ok() for result in _schema.get_all_operations()}
@@ -148,14 +157,8 @@ def test_no_input_makes_a_server_error(
     target: Target = request.getfixturevalue(f"fuzzed_{store}")
     known = target.known()
 
-    @seed(0)
-    @settings(
-        max_examples=EXAMPLES[mode],
-        deadline=None,
-        database=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
+    @seed(request.config.getoption("randomly_seed"))
+    @examples(EXAMPLES[mode], soak=EXAMPLES[mode] * SOAK_TIMES, phases=[Phase.generate])
     @given(case=_operations[label].as_strategy(generation_mode=mode), chosen=st.randoms(use_true_random=False))
     def attack(case: Any, chosen: Any) -> None:
         if mode is GenerationMode.POSITIVE:

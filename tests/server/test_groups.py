@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -131,6 +132,16 @@ def test_seek_of_one_partition_leaves_the_others(http: Http, queue: str, group: 
     assert [row["totalLag"] for row in _rows(http, queue)] == [1]
 
 
+def test_preview_of_a_seek_moves_nothing(http: Http, queue: str, group: str) -> None:
+    http.push(queue, 1, 2, 3)
+    http.pop(queue, consumerGroup=group)
+    path = f"/api/v1/consumer-groups/{group}/queues/{queue}/seek"
+    answer = http.get(path, toEnd="true").json()
+    assert (answer["skipped"], answer["readAgain"], answer["leases"], answer["complete"]) == (3, 0, 1, True)
+    assert [row["totalLag"] for row in _rows(http, queue)] == [3]
+    assert http.get(path).status == 400
+
+
 def test_seek_needs_a_place(http: Http, queue: str, group: str) -> None:
     path = f"/api/v1/consumer-groups/{group}/queues/{queue}/seek"
     assert http.post(path, {}).status == 400
@@ -144,3 +155,33 @@ def test_ack_of_a_group_that_is_not_there_says_so(http: Http, queue: str, group:
     refused = http.ack(message, consumerGroup=group)
     assert (refused["success"], "group" in refused["error"]) == (False, True)
     assert http.ack(message)["success"]
+
+
+def test_paused_group_gets_nothing_until_it_is_resumed(http: Http, queue: str, group: str) -> None:
+    http.push(queue, 1)
+    path = f"/api/v1/consumer-groups/{group}/queues/{queue}/pause"
+    assert http.post(path, {"paused": True}).code == "group_not_found"
+    http.get(f"/api/v1/pop/queue/{queue}/partition/none", consumerGroup=group)
+    answer = http.post(path, {"paused": True})
+    assert answer.json() == {"success": True, "consumerGroup": group, "queueName": queue, "paused": True}
+    assert _rows(http, queue)[0]["pausedAt"].endswith("Z")
+    assert http.get(f"/api/v1/pop/queue/{queue}", consumerGroup=group).status == 204
+    assert http.post(path, {"paused": False}).json()["paused"] is False
+    assert _rows(http, queue)[0]["pausedAt"] is None
+    assert len(http.pop(queue, consumerGroup=group)["messages"]) == 1
+
+
+def test_pop_that_waits_gets_what_is_there_once_its_group_is_resumed(http: Http, queue: str, group: str) -> None:
+    http.get(f"/api/v1/pop/queue/{queue}", consumerGroup=group)
+    http.push(queue, 1)
+    http.get(f"/api/v1/pop/queue/{queue}/partition/none", consumerGroup=group)
+    path = f"/api/v1/consumer-groups/{group}/queues/{queue}/pause"
+    http.post(path, {"paused": True})
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(
+            http.get, f"/api/v1/pop/queue/{queue}", consumerGroup=group, wait="true", timeout=60_000
+        )
+        while not sum(row["pollsWaiting"] for row in http.get("/api/v1/analytics/worker-metrics").json()["workers"]):
+            assert not waiting.done()
+        http.post(path, {"paused": False})
+        assert len(waiting.result().json()["messages"]) == 1

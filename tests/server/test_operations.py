@@ -9,7 +9,7 @@ import pytest
 
 from lockstep.config import Config
 from lockstep.engine.engine import Engine
-from lockstep.engine.load import Answer
+from lockstep.engine.load import Decision
 from lockstep.storage.memory import MemoryStore
 from support.http import Http
 from support.serving import serving_engine
@@ -21,7 +21,7 @@ CONFIG = Config(operation_interval_seconds=0.05, operation_retries_max=0)
 def engine() -> Engine:
     """One that queues every push, as if its load were high."""
     engine = Engine(MemoryStore(), CONFIG)
-    engine._load.push = Answer.QUEUE
+    engine._load.push = Decision.QUEUE
     return engine
 
 
@@ -77,12 +77,12 @@ def test_operation_tells_what_became_of_its_items_in_their_order(busy: Http) -> 
 
 
 def test_refused_push_is_a_429_that_says_when_to_come_again(busy: Http, engine: Engine) -> None:
-    engine._load.push = Answer.REJECT
+    engine._load.push = Decision.REJECT
     # It is not even read.
     answer = busy.send("POST", "/api/v1/push", b"no JSON at all")
     assert (answer.status, answer.code, answer.headers["retry-after"]) == (429, "overloaded", "1")
     assert busy.post("/api/v1/transaction", {"operations": [{"type": "push", **items("q", 1)}]}).status == 429
-    engine._load.pop = Answer.REJECT
+    engine._load.pop = Decision.REJECT
     assert busy.get("/api/v1/pop/queue/q").status == 429
     assert busy.get("/api/v1/pop/queue/q", wait="true").status == 429
 
@@ -114,7 +114,7 @@ def test_operations_are_listed_page_by_page(busy: Http) -> None:
 def test_queued_acks_answer_as_usual(busy: Http, engine: Engine) -> None:
     busy.post("/api/v1/push", items("q", 1))
     popped = busy.pop("q")
-    engine._load.ack = Answer.QUEUE
+    engine._load.ack = Decision.QUEUE
     assert busy.ack(popped["messages"][0])["success"]
     [done] = [one for one in busy.get("/api/v1/operations").json()["operations"] if one["kind"] == "ack"]
     assert done["acks"][0]["success"]
@@ -130,7 +130,7 @@ def test_stats_and_metrics_tell_how_busy_it_is(busy: Http) -> None:
     assert (stats["applied"], stats["failed"], stats["load"][0]["queued"]) == (1, 0, 1)
     text = busy.get("/metrics/prometheus").body.decode()
     assert "lockstep_requests_queued_total{" in text
-    assert 'kind="push",answer="execute"' in text
+    assert 'answer="execute",kind="push"' in text
     assert busy.get("/metrics").json()["operations"] == {"applied": 1, "failed": 0}
 
 

@@ -13,14 +13,20 @@ from lockstep.server.routes import ROUTES
 from support.http import Http
 
 
-@pytest.mark.parametrize("path", ["/", "/docs"])
+@pytest.mark.parametrize("path", ["/", "/docs/api"])
 def test_a_page_needs_nothing_from_elsewhere(memory_http: Http, path: str) -> None:
     answer = memory_http.get(path)
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
-    assert "default-src 'none'" in answer.headers["content-security-policy"]
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "frame-ancestors 'none'" in policy
+    assert "unsafe" not in policy
+    assert answer.headers["referrer-policy"] == "same-origin"
+    assert answer.headers["x-content-type-options"] == "nosniff"
     page = answer.body.decode()
     assert re.findall(r"""(?:src|href)=["'](?:https?:)?//""", page) == []
     assert "{version}" not in page
+    assert re.findall(r"<style|<script>|\son\w+=|style=", page.replace('name="style', "")) == []
 
 
 class _Assets(HTMLParser):
@@ -46,21 +52,29 @@ class _Assets(HTMLParser):
 
 
 def test_the_documentation_lists_every_route_without_a_script(memory_http: Http) -> None:
-    page = memory_http.get("/docs").body.decode()
+    page = memory_http.get("/docs/api").body.decode()
     found = _Assets()
     found.feed(page)
     assert found.open == []
     assert found.code == [f"{route.method} {route.path}" for route in ROUTES.all]
-    assert set(found.loaded) == {"data:,", "/", "/openapi.json"}
+    files = {"/pages/routes.css", "/pages/routes.js"}
+    assert set(found.loaded) == {"data:,", "/", "/docs/", "/openapi.json", *files}
     # Nor does what runs on it ask for anything but the document and what its reader sends.
+    page += "".join([memory_http.get(file).body.decode() for file in files])
     assert set(re.findall(r"fetch\(([^,)]*)", page)) == {'"/openapi.json"', "target"}
     assert re.findall(r"https?://|@import|url\(|import\(|WebSocket|XMLHttpRequest|sendBeacon", page) == []
 
 
+def test_file_of_a_page_is_one_of_a_list(memory_http: Http) -> None:
+    assert memory_http.get("/pages/routes.js").headers["content-type"] == "text/javascript; charset=utf-8"
+    for name in ("routes.html", "not_built.html", "a", "..a"):
+        assert memory_http.get(f"/pages/{name}").code == "no_such_route"
+
+
 def test_the_links_of_the_first_page_lead_somewhere(memory_http: Http) -> None:
     page = memory_http.get("/").body.decode()
-    links = re.findall(r'href="(/[^"]*)"', page)
-    assert len(links) > 5
+    links = re.findall(r'(?:href|src)="(/[^"]*)"', page)
+    assert len(links) > 2
     for link in links:
         assert memory_http.get(link).status == 200, link
 

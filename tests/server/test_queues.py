@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
+from lockstep.config import Config
+from lockstep.storage.memory import MemoryStore
 from support.http import Http
+from support.serving import serving
 
 
 def _configure(http: Http, queue: str, **options: Any) -> dict[str, Any]:
@@ -97,7 +101,24 @@ def test_configure_without_a_queue_is_refused(http: Http) -> None:
 
 def test_encryption_without_a_key_is_refused(http: Http, queue: str) -> None:
     answer = http.post("/api/v1/configure", {"queue": queue, "options": {"encryptionEnabled": True}})
-    assert (answer.status, answer.code) == (400, "encryption_unavailable")
+    assert (answer.status, answer.code) == (500, "encryption_unavailable")
+
+
+@pytest.mark.parametrize("name", ["encryption", "encryptionEnabled", "encryption_enabled"])
+def test_encryption_stays_on_over_http(name: str) -> None:
+    with serving(MemoryStore(), Config(encryption_allow_plain=True)) as url:
+        http = Http(url)
+        assert _configure(http, "q", **{name: True})["options"]["encryptionEnabled"] is True
+        assert _configure(http, "q", priority=3)["options"]["encryptionEnabled"] is True
+        for answer in (
+            http.post("/api/v1/configure", {"queue": "q", "options": {name: False}}),
+            http.send("PATCH", "/api/v1/queues/q", json.dumps({"options": {name: False}}).encode()),
+        ):
+            assert (answer.status, answer.code) == (400, "invalid_option")
+        assert _in_force(http, "q")["encryptionEnabled"] is True
+        assert http.post("/api/v1/engine/stop_encryption", {"queue": "q"}).status == 200
+        assert _in_force(http, "q")["encryptionEnabled"] is False
+        assert _configure(http, "new", **{name: False})["options"]["encryptionEnabled"] is False
 
 
 def test_delete_queue_tells_whether_it_was_there(http: Http, queue: str) -> None:

@@ -10,18 +10,18 @@ import pytest
 
 from lockstep.config import Config
 from lockstep.engine.engine import Engine
-from lockstep.engine.load import Answer
+from lockstep.engine.load import Decision
 from lockstep.storage.memory import MemoryStore
 from support.http import Http, answers
 from support.serving import serving_engine
 
-HEALTH = b"GET /health HTTP/1.1\r\nHost: h\r\n\r\n"
+HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 @pytest.fixture
 def engine() -> Engine:
     engine = Engine(MemoryStore(), Config())
-    engine._load.push = Answer.REJECT
+    engine._load.push = Decision.REJECT
     return engine
 
 
@@ -32,7 +32,7 @@ def busy(engine: Engine, request: pytest.FixtureRequest) -> Iterator[Http]:
 
 
 def push(body: bytes) -> bytes:
-    return b"POST /api/v1/push HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+    return b"POST /api/v1/push HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
 
 
 def said(connection: socket) -> int:
@@ -46,7 +46,7 @@ def test_refusal_says_when_to_come_again_and_is_counted(busy: Http) -> None:
     assert int(refused.headers["retry-after"]) >= 1
     assert refused.headers["x-request-id"]
     [counted] = [line for line in busy.get("/metrics/prometheus").body.decode().splitlines() if 'status="429"' in line]
-    assert counted.endswith(" 1")
+    assert counted.endswith(" 1.0")
 
 
 def test_connection_of_a_refused_push_goes_on(busy: Http, engine: Engine) -> None:
@@ -60,7 +60,7 @@ def test_connection_of_a_refused_push_goes_on(busy: Http, engine: Engine) -> Non
             assert said(connection) == 429
             connection.sendall(HEALTH)
             assert said(connection) == 200
-        engine._load.push = Answer.EXECUTE
+        engine._load.push = Decision.EXECUTE
         connection.sendall(push(json.dumps({"items": [{"queue": "q", "payload": 1}]}).encode()))
         assert said(connection) == 201
     assert engine.counts.load["push"].rejected == 2

@@ -127,7 +127,7 @@ def test_metrics_count_what_was_done(http: Http, queue: str) -> None:
     http.ack(http.pop(queue)["messages"][0])
     after = http.get("/metrics").json()
     changes = {name: after["messages"][name] - before["messages"][name] for name in after["messages"]}
-    assert changes == {"pushed": 2, "duplicate": 0, "popped": 1, "acked": 1}
+    assert changes == {"pushed": 2, "duplicate": 0, "popped": 1, "acked": 1, "redelivered": 0}
     assert after["requests"]["total"] == before["requests"]["total"] + 4
     routes = {(row["method"], row["route"], row["status"]) for row in after["requests"]["byRoute"]}
     assert ("POST", "/api/v1/push", 201) in routes
@@ -135,16 +135,43 @@ def test_metrics_count_what_was_done(http: Http, queue: str) -> None:
     assert set(after["cache"]) == {"segments", "bytes", "bytesMax", "hits", "misses"}
 
 
+def _durations(http: Http) -> dict[str, dict[str, Any]]:
+    return {row["verb"]: row for row in http.get("/metrics").json()["requests"]["durations"]}
+
+
+def test_durations_are_counted_by_verb(http: Http, queue: str) -> None:
+    verbs = ("push", "pop", "wait_pop", "ack", "renew", "other")
+    http.get("/metrics")
+    before = _durations(http)
+    http.push(queue, 1)
+    lease = http.pop(queue)
+    http.post(f"/api/v1/lease/{lease['leaseId']}/extend")
+    http.ack(lease["messages"][0])
+    assert http.get(f"/api/v1/pop/queue/{queue}", wait="true", timeout=20).status == 204
+    after = _durations(http)
+    none = {"buckets": {"+Inf": 0}, "seconds": 0.0}
+    counted = {verb: after[verb]["buckets"]["+Inf"] - before.get(verb, none)["buckets"]["+Inf"] for verb in verbs}
+    assert counted == {"push": 1, "pop": 1, "wait_pop": 1, "ack": 1, "renew": 1, "other": 1}
+    assert after["wait_pop"]["seconds"] - before.get("wait_pop", none)["seconds"] >= 0.02
+    waits = after["wait_pop"]["buckets"]
+    assert list(waits)[0::6] == ["0.001", "0.1", "10.0"]
+    assert list(waits.values()) == sorted(waits.values()), "each bucket counts the shorter requests, too"
+
+
 def test_prometheus_reads_every_line(http: Http, queue: str) -> None:
     http.push(queue, 1)
+    http.ack(http.pop(queue)["messages"][0])
     answer = http.get("/metrics/prometheus")
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
     lines = answer.body.decode().splitlines()
-    sample = re.compile(r'lockstep_\w+\{(\w+="[^"]*",?)+\} [0-9.e+-]+')
+    sample = re.compile(r'lockstep_\w+(\{(\w+="([^"\\]|\\.)*",?)+\})? [0-9.e+-]+')
     for line in lines:
         assert line.startswith(("# HELP lockstep_", "# TYPE lockstep_")) or sample.fullmatch(line), line
     assert any(line.startswith("lockstep_messages_pushed_total{") for line in lines)
     assert any('route="/api/v1/push",status="201"' in line for line in lines)
+    for verb in ("push", "pop", "ack"):
+        bucket = f'lockstep_request_duration_seconds_bucket{{le="0.001",messaging_operation_name="{verb}",worker='
+        assert any(line.startswith(bucket) for line in lines)
     helped = [line.split()[2] for line in lines if line.startswith("# HELP")]
     assert len(helped) == len(set(helped))
 

@@ -72,9 +72,15 @@ def test_endless_path_is_soon_known_to_lead_nowhere() -> None:
         ROUTES.find("POST", path)
 
 
-@pytest.mark.parametrize(
-    "path", [f"{POP}/", f"{POP}//", "/api/v1/pop/queues/a", "/api/v1/dlq/1/2", "/api/v1/lease/a/b/extend"]
-)
+@pytest.mark.parametrize("path", ["/api/v1/nämlich", "/api/v1/pop/queue", "/é/é"])
+def test_path_that_is_not_ascii_is_shown_with_replacements(path: str) -> None:
+    """An ASGI server may pass such a path on; ours refuses it before it looks for a route."""
+    with pytest.raises(NoSuchRoute) as raised:
+        ROUTES.find("GET", path.encode())
+    assert str(raised.value) == "there is no route " + path.encode().decode("ascii", "replace")
+
+
+@pytest.mark.parametrize("path", [f"{POP}/", "/api/v1/pop/queues/a", "/api/v1/dlq/1/2", "/api/v1/lease/a/b/extend"])
 def test_other_paths_stay_unknown(memory_http: Http, path: str) -> None:
     answer = memory_http.get(path)
     assert (answer.status, answer.code) == (404, "no_such_route")

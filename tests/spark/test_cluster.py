@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
-import pyspark
 import pytest
 
 from support.builders import batch
+from support.spark_cluster import BIN, EXECUTORS_HAVE, WORKERS, running_cluster
 from support.spark_reads import Producer
 from support.spark_writes import numbers, problems, query
 
 pytestmark = pytest.mark.xdist_group("spark-pipelines")
 
-BIN = Path(pyspark.__file__).parent / "bin"
-START_SECONDS = 90
 RUN_SECONDS = 180
 
 FILE = """
@@ -45,54 +40,59 @@ if __name__ == "__main__":
 """
 
 
-@contextmanager
-def started(arguments: Sequence[str], log: Path, environment: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [str(BIN / "spark-class"), *arguments], stdout=output, stderr=output, env=environment
-        )
-    try:
-        yield process
-    finally:
-        process.terminate()
-        try:
-            process.wait(timeout=20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def said(log: Path, pattern: str) -> str:
-    """What a log says, once it does."""
-    deadline = time.monotonic() + START_SECONDS
-    while (found := re.search(pattern, log.read_text(errors="replace"))) is None:
-        assert time.monotonic() < deadline, log.read_text(errors="replace")[-2000:]
-        time.sleep(0.1)
-    return found[0]
-
-
 @pytest.fixture
 def cluster(tmp_path: Path, database_dsn: str) -> Iterator[str]:
-    """A master with two workers of one core each; only their environment knows the database."""
-    environment = {
-        **os.environ,
-        "ORDERS_DSN": database_dsn,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_DAEMON_MEMORY": "256m",
-        "SPARK_DAEMON_JAVA_OPTS": os.environ["SPARK_SUBMIT_OPTS"],
-    }
-    on = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
-    with ExitStack() as processes:
-        master = ["org.apache.spark.deploy.master.Master", *on]
-        processes.enter_context(started(master, tmp_path / "master.log", environment))
-        url = said(tmp_path / "master.log", r"spark://127\.0\.0\.1:[0-9]+")
-        for number in (1, 2):
-            limits = ["--cores", "1", "--memory", "700m", "--work-dir", str(tmp_path / f"work{number}")]
-            worker = ["org.apache.spark.deploy.worker.Worker", *on, *limits, url]
-            processes.enter_context(started(worker, tmp_path / f"worker{number}.log", environment))
-        for number in (1, 2):
-            said(tmp_path / f"worker{number}.log", "Successfully registered with master")
+    """Only the environment of its workers knows the database."""
+    with running_cluster(tmp_path, {"ORDERS_DSN": database_dsn}) as url:
         yield url
+
+
+ORDER = """
+import sys
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.getOrCreate()
+given = {"dsnEnv": "ORDERS_DSN", "queue": "intake", "parallelism": "4"}
+sink = {"dsnEnv": "ORDERS_DSN", "orderBy": "seq"}
+batch = spark.read.format("lockstep").options(**given).load().repartition(6)
+batch.write.format("lockstep").options(**sink, queue="batch").mode("append").save()
+stream = spark.readStream.format("lockstep").options(**given, maxMessagesPerTrigger="900").load()
+writer = stream.repartition("partition").writeStream.format("lockstep").options(**sink, queue="stream")
+writer = writer.option("checkpointLocation", sys.argv[1])
+writer.trigger(availableNow=True).start().awaitTermination()
+"""
+
+
+def test_order_of_partitions_on_a_cluster(cluster: str, tmp_path: Path, database_dsn: str) -> None:
+    producer = Producer(database_dsn)
+    for part in range(5):
+        start = 1 + 20 * part
+        producer.pushed(*(batch("intake", 20, partition=f"p{lane}", start=start) for lane in range(20)))
+    producer.close()
+    submit(cluster, tmp_path, database_dsn, ORDER, str(tmp_path / "checkpoint"))
+    expected = {f"p{lane}": [*range(1, 101)] for lane in range(20)}
+    assert numbers(database_dsn, "batch") == expected
+    assert numbers(database_dsn, "stream") == expected
+    assert problems(database_dsn) == []
+
+
+def submit(cluster: str, folder: Path, dsn: str, text: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a program on the cluster by spark-submit."""
+    file = folder / "orders.py"
+    file.write_text(text)
+    program = [str(BIN / "spark-submit"), "--master", cluster]
+    program += [word for name, value in EXECUTORS_HAVE.items() for word in ("--conf", f"{name}={value}")]
+    environment = {**os.environ, "ORDERS_DSN": dsn, "SPARK_LOCAL_IP": "127.0.0.1"}
+    ended = subprocess.run(
+        [*program, str(file), *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=RUN_SECONDS,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    return ended
 
 
 def test_pipeline_on_a_cluster_of_two_workers(cluster: str, tmp_path: Path, database_dsn: str) -> None:
@@ -100,25 +100,8 @@ def test_pipeline_on_a_cluster_of_two_workers(cluster: str, tmp_path: Path, data
     producer.pushed(*(batch("intake", 5, partition=f"p{lane}", start=1 + 5 * lane) for lane in range(20)))
     producer.pushed(*(batch("intake", 5, partition=f"p{lane}", start=101 + 5 * lane) for lane in range(20)))
     producer.close()
-    file = tmp_path / "orders.py"
-    file.write_text(FILE)
-    settings = {
-        "spark.executor.memory": "500m",
-        "spark.executor.extraJavaOptions": os.environ["SPARK_SUBMIT_OPTS"],
-        "spark.sql.shuffle.partitions": "4",
-        "spark.scheduler.minRegisteredResourcesRatio": "1.0",
-        "spark.ui.enabled": "false",
-    }
-    program = [str(BIN / "spark-submit"), "--master", cluster]
-    program += [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
-    program += [str(file), "--once", "--dsn-env", "ORDERS_DSN", "--checkpoints", str(tmp_path / "checkpoints")]
-    environment = {
-        **os.environ,
-        "ORDERS_DSN": database_dsn,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-    }
-    ended = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=RUN_SECONDS, check=False)
-    assert ended.returncode == 0, ended.stderr[-3000:]
+    arguments = ["--once", "--dsn-env", "ORDERS_DSN", "--checkpoints", str(tmp_path / "checkpoints")]
+    ended = submit(cluster, tmp_path, database_dsn, FILE, *arguments)
     assert "double: batch 0  in 200  out 199  rejected 1" in ended.stdout
     pushed = {f"p{n}": [*range(1 + 5 * n, 6 + 5 * n), *range(101 + 5 * n, 106 + 5 * n)] for n in range(20)}
     assert numbers(database_dsn, "doubled") == {
@@ -127,7 +110,7 @@ def test_pipeline_on_a_cluster_of_two_workers(cluster: str, tmp_path: Path, data
     assert query(database_dsn, "select error from lockstep.dead_letter") == [("no sevens",)]
     assert problems(database_dsn) == []
     # Both workers had an executor, and neither the plan nor a log says where the database is.
-    for number in (1, 2):
+    for number in WORKERS:
         assert list((tmp_path / f"work{number}").glob("app-*/*"))
     place = psycopg.conninfo.conninfo_to_dict(database_dsn)["dbname"]
     assert str(place) not in ended.stdout + ended.stderr

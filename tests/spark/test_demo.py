@@ -26,7 +26,7 @@ def test_demo_adds_up() -> None:
         assert ended.returncode == 0, ended.stdout + ended.stderr
         said = ended.stdout.splitlines()
         answers = [line for line in said if line.startswith(("yes", "NO"))]
-        assert len(answers) == 9
+        assert len(answers) == 12
         assert all(line.startswith("yes") for line in answers)
         assert "Everything adds up." in said
         assert "<svg" in (directory / "demo/report.html").read_text()

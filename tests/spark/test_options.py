@@ -8,9 +8,9 @@ import pytest
 
 from lockstep.errors import InvalidOption, Unavailable
 from lockstep.spark.database import Access
-from lockstep.spark.offsets import EARLIEST
-from lockstep.spark.options import Position, ReadOptions
-from lockstep.spark.schema import ddl
+from lockstep.spark.options import ReadOptions, ReadPosition
+from lockstep.spark.read.offsets import EARLIEST
+from lockstep.spark.read.schema import ddl
 
 
 def test_names_are_in_any_case() -> None:
@@ -33,18 +33,18 @@ def test_one_queue_or_several(given: dict[str, str], queues: tuple[str, ...]) ->
 @pytest.mark.parametrize(
     ("text", "position"),
     [
-        ("earliest", Position("earliest")),
-        ("Latest", Position("latest")),
-        ("-1h30m", Position("ago", ago=timedelta(minutes=90))),
-        ("2026-01-02T03:04:05Z", Position("time", at=datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC))),
-        ("2026-01-02", Position("time", at=datetime(2026, 1, 2, tzinfo=UTC))),
+        ("earliest", ReadPosition("earliest")),
+        ("Latest", ReadPosition("latest")),
+        ("-1h30m", ReadPosition("ago", ago=timedelta(minutes=90))),
+        ("2026-01-02T03:04:05Z", ReadPosition("time", at=datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC))),
+        ("2026-01-02", ReadPosition("time", at=datetime(2026, 1, 2, tzinfo=UTC))),
         (
             '{"base":"1:1:","to":"1:1:","segment":0,"system":"s/1"}',
-            Position("offset", place=EARLIEST, system="s/1"),
+            ReadPosition("offset", place=EARLIEST, system="s/1"),
         ),
     ],
 )
-def test_positions(text: str, position: Position) -> None:
+def test_positions(text: str, position: ReadPosition) -> None:
     assert ReadOptions.of({"queue": "q", "startingPosition": text}).starting == position
 
 
@@ -97,6 +97,9 @@ def test_bad_value_is_an_error_that_names_the_option(name: str, value: str) -> N
     [
         ({}, "the option queue is missing"),
         ({"queue": "a", "path": "b"}, "given twice"),
+        ({"queue": "a", "queuePattern": "b*"}, "exclude each other"),
+        ({"queuePattern": "b*", "mode": "lease", "group": "g"}, "a group is of a queue"),
+        ({"queuePattern": "b*", "startingSeqs": '{"b": {"p": 1}}'}, "not with queuePattern"),
         ({"queue": "a", "mode": "lease"}, "needs the option group"),
         ({"queue": "a", "group": "g"}, "mode lease"),
         ({"queue": "a", "columns": "data"}, "needs the option payloadSchema"),
@@ -112,7 +115,7 @@ def test_options_that_do_not_go_together(given: dict[str, str], text: str) -> No
 def test_columns_are_in_any_case_and_in_the_order_that_is_asked_for() -> None:
     columns = ReadOptions.of({"queue": "q", "columns": "Data,SEQ,seq", "payloadSchema": "n int"}).columns
     assert columns == ("data", "seq")
-    assert ddl(columns, payload_schema="n int").endswith("struct<n int>, `seq` bigint")
+    assert ddl(columns, data="struct<n int>").endswith("struct<n int>, `seq` bigint")
 
 
 @pytest.mark.parametrize(("text", "size"), [("1000", 1000), ("64k", 65536), ("2MB", 2 * 1024**2), ("1g", 1024**3)])

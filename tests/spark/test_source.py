@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lockstep.spark.schema import COLUMNS
+from lockstep.spark.read.schema import COLUMNS
 from support.builders import batch
 from support.spark_reads import Producer
 
@@ -205,5 +205,55 @@ def test_checkpoint_of_other_queues_is_a_clear_error(
 ) -> None:
     producer.pushed(batch("orders", 1), batch("returns", 1))
     streaming(spark, database_dsn, tmp_path)
-    with pytest.raises(Exception, match="the checkpoint knows nothing of the queue returns"):
+    with pytest.raises(Exception, match="reads a queue more than before, returns, which has messages from before"):
         streaming(spark, database_dsn, tmp_path, queue="orders,returns")
+
+
+def test_checkpoint_names_no_module(spark: SparkSession, database_dsn: str, producer: Producer, tmp_path: Path) -> None:
+    """A checkpoint outlives the version that began it, which may have had its classes elsewhere."""
+    producer.pushed(batch("orders", 3))
+    assert streaming(spark, database_dsn, tmp_path) == [3]
+    files = [path for path in (tmp_path / "checkpoint").rglob("*") if path.is_file()]
+    assert {path.parent.name for path in files} >= {"offsets", "commits"}
+    assert not [path for path in files if b"lockstep.spark" in path.read_bytes()]
+
+
+def test_filter_that_a_python_source_takes_still_leaks_in_this_spark(spark: SparkSession) -> None:
+    """Why the source takes no filters. Once this fails, docs/concepts/spark-connectors.md changes."""
+    from pyspark.sql.datasource import DataSource, DataSourceReader, EqualTo, InputPartition
+
+    class Reader(DataSourceReader):
+        wanted: int | None = None
+
+        def pushFilters(self, filters: list[Any]) -> Iterator[Any]:  # noqa: N802
+            for one in filters:
+                if isinstance(one, EqualTo):
+                    self.wanted = one.value
+                else:
+                    yield one
+
+        def partitions(self) -> list[InputPartition]:
+            return [InputPartition(0)]
+
+        def read(self, _: InputPartition) -> Iterator[tuple[int]]:
+            return ((i,) for i in range(10) if self.wanted in (None, i))
+
+    class Leaking(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "leaking"
+
+        def schema(self) -> str:
+            return "i int"
+
+        def reader(self, schema: Any) -> Reader:  # noqa: ARG002
+            return Reader()
+
+    spark.dataSource.register(Leaking)
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        frame = spark.read.format("leaking").load()
+        assert frame.where("i = 3").count() == 1
+        assert frame.count() == 1
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")

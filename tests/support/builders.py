@@ -14,8 +14,10 @@ from lockstep.core.records import (
     Ack,
     AckOutcome,
     AckStatus,
+    Continued,
     MessageFilter,
     MessageView,
+    NextRequest,
     PartitionLag,
     Popped,
     PopRequest,
@@ -75,6 +77,22 @@ async def pop(store: Store, queue: str | None = None, **request: Any) -> Popped:
     """One pop request."""
     [popped] = await store.pop([PopRequest(queue=queue, **request)])
     return popped
+
+
+async def next_of(
+    store: Store,
+    popped: Popped,
+    queue: str | None = None,
+    *,
+    hold_seconds: float = 60,
+    give_way: bool = False,
+    **request: Any,
+) -> Continued:
+    """Continue the lease of a pop."""
+    wanted = PopRequest(queue=queue, **{"group": popped.group, **request})
+    one = NextRequest(lease_id=popped.lease_id or "", pop=wanted, give_way=give_way)
+    [continued] = await store.next([one], hold_seconds=hold_seconds)
+    return continued
 
 
 async def pop_all(store: Store, queue: str, *, group: str = QUEUE_MODE, **request: Any) -> list[Message]:

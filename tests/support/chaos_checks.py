@@ -13,7 +13,7 @@ from lockstep import Engine, Message
 from lockstep.core.records import DeadLetterFilter
 from support.builders import listed
 from support.chaos_load import (
-    GROUPS,
+    JOBS,
     JOBS_DONE,
     QUEUES,
     RELAYED,
@@ -22,7 +22,7 @@ from support.chaos_load import (
     relayed_partition,
     transaction_id,
 )
-from support.history import AnyEvent, Lane, Push, check, load, without_lost
+from support.history import AnyEvent, Lane, Push, check, check_ids, load, without_lost
 
 PAGE = 1000
 
@@ -41,6 +41,7 @@ async def problems(
     stored = [view.message for queue in QUEUES for view in await listed(engine, queue, limit=PAGE)]
     relayed = [view.message for view in await listed(engine, RELAYED, limit=PAGE)]
     events = load(logs)
+    reused = list(check_ids(events))
     for since, until in doubtful:
         events = without_lost(events, {one.id for one in (*stored, *relayed)}, since=since, until=until)
     relays = [event for event in events if _is_relayed(event)]
@@ -49,7 +50,8 @@ async def problems(
     dead = await engine.dead_letters(DeadLetterFilter(), limit=1)
     return [
         *map(str, await engine.verify()),
-        *map(str, check(inputs, stored, drained=GROUPS)),
+        *map(str, reused),
+        *map(str, check(inputs, stored, drained=await _drained(engine))),
         *map(str, check(relays, relayed)),
         *([f"{dead.total} dead letters"] if dead.total else []),
         *_check_producers(lanes, producers),
@@ -57,6 +59,11 @@ async def problems(
         *_check_relayed(lanes, _by_lane(relayed)),
         *await _check_jobs(engine, stored),
     ]
+
+
+async def _drained(engine: Engine) -> set[str]:
+    """The groups that had to see every message: those that log what they are given."""
+    return {group.name for queue in QUEUES for group in await engine.groups(queue=queue)} - {JOBS}
 
 
 def _is_relayed(event: AnyEvent) -> bool:
@@ -77,6 +84,8 @@ def _check_producers(lanes: Lanes, producers: Sequence[ProducerPlan]) -> Iterato
         numbers: dict[str, list[int]] = defaultdict(list)
         for message in messages:
             content = _content(message.payload)
+            if content.place != f"{lane.queue}/{lane.partition}":
+                yield f"{lane}: {content} is in the wrong partition"
             numbers[content.by].append(content.n)
             kind = ids.get(content.by)
             if kind and message.transaction_id != transaction_id(kind, content.by, lane, content.n):

@@ -13,7 +13,7 @@ import random
 
 import msgspec
 
-from lockstep import Ack, AckOutcome, Batch, Engine, Message, Popped, PopRequest
+from lockstep import Ack, AckOutcome, Batch, Engine, Message, NextRequest, Popped, PopRequest
 from lockstep.core.records import AckStatus
 from lockstep.errors import TransactionRolledBack, Unavailable
 from support.chaos_client import RETRY_SECONDS, DurableLog, argument, input_ended
@@ -42,15 +42,16 @@ class Consumer:
         self._log = log
 
     async def run(self, ended: asyncio.Event) -> None:
+        popped: Popped | None = None
         while not ended.is_set():
-            popped = await self._pop()
+            popped = popped or await self._pop()
             if not popped:
                 await asyncio.sleep(IDLE_SECONDS)
             elif self._plan.holds:
                 await ended.wait()
             else:
                 await asyncio.sleep(random.uniform(0, self._plan.work_seconds_max))
-                await self._finish(popped)
+                popped = await self._finish(popped)
 
     async def _pop(self) -> Popped | None:
         sent_at = self._log.now()
@@ -77,15 +78,34 @@ class Consumer:
             lease_seconds=plan.lease_seconds,
         )
 
-    async def _finish(self, popped: Popped) -> None:
+    async def _finish(self, popped: Popped) -> Popped | None:
+        """What came next, if it went on."""
         lanes: Lanes = {}
         for message in popped.messages():
             lanes.setdefault(Lane(message.queue, message.partition, popped.group), []).append(message)
         assert popped.lease_id is not None
+        if self._plan.goes_on and random.random() < 0.9:
+            return await self._go_on(lanes, popped.lease_id)
         if self._plan.group == RELAY:
             await self._relay(lanes, popped.lease_id)
         else:
             await self._acknowledge(lanes, popped.lease_id)
+        return None
+
+    async def _go_on(self, lanes: Lanes, lease_id: str) -> Popped | None:
+        endings = [self._ending(lane, found[-1], lease_id) for lane, found in lanes.items()]
+        sent_at = self._log.now()
+        try:
+            [continued] = await self._engine.next([NextRequest(lease_id=lease_id, pop=self._request())])
+        except Unavailable:
+            await asyncio.sleep(RETRY_SECONDS)
+            return None
+        if continued.acked.success:  # else nobody knows which of them were completed
+            self._settled(endings, [continued.acked] * len(endings))
+        if continued.popped:
+            self._log.delivered(continued.popped, sent_at=sent_at, lease_seconds=self._plan.lease_seconds)
+            self._log.sync()
+        return continued.popped
 
     async def _acknowledge(self, lanes: Lanes, lease_id: str) -> None:
         """All at once, or in two halves, or not at all."""

@@ -29,6 +29,7 @@ from support.chaos_load import (
     JobsPlan,
     Plan,
     ProducerPlan,
+    WorkerPlan,
 )
 from support.embedded_tools import (
     Host,
@@ -99,13 +100,13 @@ class Server:
 
     def kill_everything(self) -> None:
         """All processes of PostgreSQL at once. Returns when the server is back."""
-        pids = self._pids()
+        pids = self.pids()
         _kill(*pids)
         self._wait_for_another(pids[0])
 
     def kill_owner(self, *, with_server: bool) -> None:
         """The owner, and either leave its server to its fate or kill that too. Returns with a new owner."""
-        dsn, pids = self.dsn, self._pids()
+        dsn, pids = self.dsn, self.pids()
         self._host.process.kill()
         if with_server:
             _kill(*pids)
@@ -113,7 +114,7 @@ class Server:
         self._own()
         assert self.dsn == dsn
 
-    def _pids(self) -> list[int]:
+    def pids(self) -> list[int]:
         """The postmaster comes first: once it is killed it starts no others."""
         return [postmaster_pid(self.data_dir), *processes_in(self.data_dir / "pgdata")]
 
@@ -156,6 +157,10 @@ class Client:
 
     def logged_bytes(self) -> int:
         return self.plan.log.stat().st_size if self.plan.log.exists() else 0
+
+    @property
+    def pid(self) -> int:
+        return self._running().pid
 
     def kill(self) -> None:
         """Returns when the process is gone."""
@@ -261,6 +266,15 @@ class Fleet:
     def add_consumer(self, name: str, *, group: str, **changes: object) -> Client:
         plan = ConsumerPlan(name=name, dsn=self.server.dsn, urls=self.urls, folder=str(self.folder), group=group)
         client = Client("chaos_consumer", msgspec.structs.replace(plan, **changes))
+        self.consumers.append(client)
+        client.start()
+        return client
+
+    def add_worker(self, name: str, *, group: str, whole: bool, **changes: object) -> Client:
+        plan = WorkerPlan(
+            name=name, dsn=self.server.dsn, urls=self.urls, folder=str(self.folder), group=group, whole=whole
+        )
+        client = Client("chaos_worker", msgspec.structs.replace(plan, **changes))
         self.consumers.append(client)
         client.start()
         return client

@@ -17,6 +17,8 @@ RELAYED = "relayed"
 
 AUDIT, RELAY = "audit", "relay"
 GROUPS = (AUDIT, RELAY)
+HTTP_WORKERS, ENGINE_WORKERS = "http-workers", "engine-workers"
+"""Groups of the SDK's workers, through servers and with an engine of their own."""
 JOBS = "jobs"
 """A shared group."""
 JOBS_DONE = "jobs-done"
@@ -56,8 +58,18 @@ class ConsumerPlan(Plan, frozen=True, kw_only=True):
     group: str
     lease_seconds: float = 1.0
     work_seconds_max: float = 0.05
+    goes_on: bool = False
+    """It continues its leases, instead of popping anew."""
     holds: bool = False
     """It takes messages once and then does nothing more, under its lease."""
+
+
+class WorkerPlan(Plan, frozen=True, kw_only=True):
+    group: str
+    whole: bool
+    """It handles whole deliveries, or single messages."""
+    lease_seconds: float = 1.0
+    work_seconds_max: float = 0.01
 
 
 class JobsPlan(Plan, frozen=True, kw_only=True):
@@ -72,6 +84,8 @@ class JobsPlan(Plan, frozen=True, kw_only=True):
 class Content(msgspec.Struct, frozen=True, kw_only=True):
     """A payload."""
 
+    place: str
+    """Queue and partition."""
     by: str
     """A producer; without transaction ids, one life of it, because only that knows what it has sent."""
     n: int

@@ -71,6 +71,9 @@ class Producer:
                     await asyncio.sleep(RETRY_SECONDS)
                     if self._plan.transaction_ids:
                         continue
+                    for batch in batches:
+                        self._log.buffered(batch.queue, batch.partition, batch.columns.payloads, sent_at=sent_at)
+                    self._log.sync()
                     return
                 self._log.pushed(receipts, payloads, sent_at=sent_at)
                 self._log.sync()
@@ -98,7 +101,16 @@ class Producer:
         numbers = range(first, first + count)
         padding = "." * random.choice([0, 0, PADDING_MAX])
         payloads = [
-            msgspec.json.encode(Content(by=self._by, n=number, push=self._pushes, push_size=push_size, padding=padding))
+            msgspec.json.encode(
+                Content(
+                    place=f"{lane.queue}/{lane.partition}",
+                    by=self._by,
+                    n=number,
+                    push=self._pushes,
+                    push_size=push_size,
+                    padding=padding,
+                )
+            )
             for number in numbers
         ]
         ids = self._plan.transaction_ids

@@ -19,7 +19,7 @@ from msgspec import Raw
 
 from lockstep import Ack, AckOutcome, Batch, Message, PopRequest, open_engine
 from lockstep.core.messages import Receipt
-from lockstep.core.wire.messages import PoppedMessage, PushReceipt
+from lockstep.core.wire.delivery import PoppedMessage, PushReceipt
 from lockstep.errors import TransactionRolledBack, Unavailable
 from support.chaos_load import Plan
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from support.sessions import Actor, Stage
 
-_COUNTERS = """
+COUNTERS = """
 select t.relname, t.seq_scan,
        io.heap_blks_read + io.heap_blks_hit + coalesce(io.idx_blks_read + io.idx_blks_hit, 0)
        + coalesce(io.toast_blks_read + io.toast_blks_hit + io.tidx_blks_read + io.tidx_blks_hit, 0)
@@ -17,8 +17,17 @@ where t.schemaname = 'lockstep'
 """
 FLUSH = "select pg_stat_force_next_flush()"
 
-# These have few rows, or one for each queue or group: there a scan of the whole table is the cheapest look.
-SMALL_TABLES = {"queue", "consumer_group", "subscription", "depth", "migration", "procedures"}
+# These have one row or few, or one for each queue or group: there a scan of the whole table is the cheapest look.
+SMALL_TABLES = {
+    "queue",
+    "consumer_group",
+    "subscription",
+    "depth",
+    "operation_sum",
+    "system",
+    "migration",
+    "procedures",
+}
 
 
 @dataclass(frozen=True)
@@ -31,10 +40,10 @@ class Cost:
 async def cost(stage: Stage, actor: Actor, call: Callable[[], Awaitable[Any]]) -> Cost:
     """What one call reads."""
     await actor.sql(FLUSH)
-    before = {row[0]: row for row in await stage.observer.fetch(_COUNTERS)}
+    before = {row[0]: row for row in await stage.observer.fetch(COUNTERS)}
     await call()
     await actor.sql(FLUSH)
-    after = await stage.observer.fetch(_COUNTERS)
+    after = await stage.observer.fetch(COUNTERS)
     return Cost(
         sum(row[2] - before[row[0]][2] for row in after),
         frozenset(row[0] for row in after if row[1] > before[row[0]][1]) - SMALL_TABLES,

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import psycopg
 from psycopg import sql
@@ -53,16 +54,30 @@ def running_server() -> Iterator[str]:
     """The DSN of LOCKSTEP_TEST_DSN, or of an embedded PostgreSQL that is stopped afterwards."""
     given = os.environ.get("LOCKSTEP_TEST_DSN")
     if given:
-        yield given
+        yield _password_apart(given)
         return
     from lockstep.storage.postgres.embedded import EmbeddedPostgres
+    from lockstep.storage.postgres.key_files import KEY_FILE
 
     with scratch_directory() as path:
         server = EmbeddedPostgres(path / "data", settings=FAST_SETTINGS)
         try:
-            yield server.start()
+            server.start()
+            # Tests say themselves which key there is.
+            (path / "data" / KEY_FILE).unlink()
+            yield server.superuser_dsn  # it makes databases
         finally:
             server.stop()
+
+
+def _password_apart(dsn: str) -> str:
+    """The DSN for command lines, which take no password; every driver finds it in the environment."""
+    parts = urlsplit(dsn)
+    if parts.password is None:
+        return dsn
+    os.environ["PGPASSWORD"] = unquote(parts.password)
+    credentials, _, host = parts.netloc.rpartition("@")
+    return parts._replace(netloc=f"{credentials.partition(':')[0]}@{host}").geturl()
 
 
 def run_apart(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -134,6 +149,9 @@ class Databases:
 
         try:
             run_apart(migrate)
+            with psycopg.connect(with_database(self._server_dsn, name)) as connection:
+                # A clone is another database, which begins with the first ids.
+                connection.execute("delete from lockstep.system")
         except BaseException:
             self._drop(name)
             raise
@@ -154,7 +172,7 @@ class Databases:
 
 # What a migrated database holds before its first use stays.
 _KEPT_TABLES = ["migration", "procedures"]
-_BALLAST = {"delivery": "group_id = 0"}
+_BALLAST = {"delivery": "group_id = 0", "role_rule": "role ^@ 'lockstep_'"}
 
 
 def _empty(dsn: str) -> None:
@@ -172,3 +190,16 @@ def _empty(dsn: str) -> None:
         for (table,) in tables:
             kept = sql.SQL(_BALLAST.get(table, "false"))
             connection.execute(sql.SQL("delete from {} where not ({})").format(sql.Identifier("lockstep", table), kept))
+
+
+@contextlib.contextmanager
+def away(dsn: str) -> Iterator[None]:
+    """The database takes no connections, and ends those that it has."""
+    name = database_name(dsn)
+    with psycopg.connect(with_database(dsn, "postgres"), autocommit=True) as other:
+        other.execute(f"alter database {name} allow_connections false")
+        other.execute("select pg_terminate_backend(pid) from pg_stat_activity where datname = %s", [name])
+        try:
+            yield
+        finally:
+            other.execute(f"alter database {name} allow_connections true")

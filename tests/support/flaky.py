@@ -10,6 +10,8 @@ from typing import Any
 
 import urllib3
 
+_PASSED_ON = ("content-type", "accept")
+
 
 class Flaky:
     """Passes requests on to the server at `url`; what is planned happens first, one thing for each request.
@@ -42,7 +44,10 @@ class _Exchange(BaseHTTPRequestHandler):
         if isinstance(planned, int):
             self._answer(planned, *_failure(planned))
             return
-        response = flaky.pool.request(self.command, flaky.target + self.path, body=body or None, redirect=False)
+        headers = {name: self.headers[name] for name in _PASSED_ON if self.headers.get(name) is not None}
+        response = flaky.pool.request(
+            self.command, flaky.target + self.path, body=body or None, headers=headers, redirect=False
+        )
         if planned == "pass":
             self._answer(response.status, response.data)
 

@@ -15,8 +15,8 @@ from lockstep.storage.postgres.store import PostgresStore
 
 async def main(dsn: str, verb: str, *modes: Any) -> None:
     store = PostgresStore(dsn)
-    store.slice_partitions_max = 2
-    store.slices_seconds_max = 3600
+    store.context.limits.slice_partitions_max = 2
+    store.context.limits.slices_seconds_max = 3600
     if verb == "make":
         await store.subscribe("q", "g", Subscription(modes[0]), mode=modes[1])
     else:

@@ -14,9 +14,10 @@ from __future__ import annotations
 import itertools
 import os
 import time
+import zlib
 from bisect import bisect_left
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 from uuid import uuid4
@@ -53,6 +54,15 @@ class Push(Event, frozen=True, kw_only=True):
     payload: bytes
     transaction_id: str | None = None
     duplicate: bool = False
+    partition_id: int | None = None
+
+
+class Buffered(Event, frozen=True, kw_only=True):
+    """A push to one partition that a server answered from its buffer: it is stored later, once."""
+
+    queue: str
+    partition: str
+    payloads: list[bytes]
 
 
 class Delivery(Event, frozen=True, kw_only=True):
@@ -66,6 +76,11 @@ class Delivery(Event, frozen=True, kw_only=True):
     lease_id: str | None
     """None: acknowledged at once."""
     lease_seconds: float
+    checksums: list[int] | None = None
+    """Of the payloads."""
+    partition_id: int | None = None
+    lasting: bool = True
+    """False: a failover may have undone it."""
 
 
 class Settling(Event, frozen=True, kw_only=True):
@@ -95,7 +110,7 @@ class Extension(Event, frozen=True, kw_only=True):
     seconds: float
 
 
-AnyEvent = Push | Delivery | Settling | Settled | Extension
+AnyEvent = Push | Buffered | Delivery | Settling | Settled | Extension
 _decode = msgspec.json.Decoder(AnyEvent).decode
 
 
@@ -126,30 +141,42 @@ class Recorder:
                 payload=payload,
                 transaction_id=None if receipt.transaction_id == receipt.message_id else receipt.transaction_id,
                 duplicate=receipt.status == "duplicate",
+                partition_id=receipt.partition_id,
             )
             for receipt, payload in zip(receipts, payloads, strict=True)
         )
 
+    def buffered(self, queue: str, partition: str, payloads: Iterable[bytes], *, sent_at: float) -> None:
+        self._keep(
+            [Buffered(sent_at=sent_at, at=self.now(), queue=queue, partition=partition, payloads=list(payloads))]
+        )
+
     def delivered(self, popped: Popped, *, sent_at: float, lease_seconds: float) -> None:
         """What a pop gave; nothing if it gave nothing."""
-        at = self.now()
         lanes: dict[Lane, list[Message]] = defaultdict(list)
         for message in popped.messages():
             lanes[Lane(message.queue, message.partition, popped.group)].append(message)
-        self._keep(
-            Delivery(
-                sent_at=sent_at,
-                at=at,
-                group=lane.group,
-                queue=lane.queue,
-                partition=lane.partition,
-                seqs=[message.seq for message in messages],
-                message_ids=[message.id for message in messages],
-                lease_id=popped.lease_id,
-                lease_seconds=lease_seconds,
-            )
-            for lane, messages in lanes.items()
+        for lane, messages in lanes.items():
+            self.delivered_to(lane, messages, lease_id=popped.lease_id, sent_at=sent_at, lease_seconds=lease_seconds)
+
+    def delivered_to(
+        self, lane: Lane, messages: Sequence[Message], *, lease_id: str | None, sent_at: float, lease_seconds: float
+    ) -> None:
+        """What a pop gave of one partition."""
+        event = Delivery(
+            sent_at=sent_at,
+            at=self.now(),
+            group=lane.group,
+            queue=lane.queue,
+            partition=lane.partition,
+            seqs=[message.seq for message in messages],
+            message_ids=[message.id for message in messages],
+            lease_id=lease_id,
+            lease_seconds=lease_seconds,
+            checksums=[zlib.crc32(message.payload) for message in messages],
+            partition_id=messages[0].partition_id,
         )
+        self._keep([event])
 
     def settling(self, lane: Lane, seq: int, *, lease_id: str | None, status: AckStatus = "completed") -> str:
         """To be called before an ack is sent; returns the id for `settled`."""
@@ -201,13 +228,24 @@ def without_lost(events: Iterable[AnyEvent], stored: Collection[str], *, since: 
         if event.at <= since or event.sent_at >= until:
             kept.append(event)
         elif isinstance(event, Delivery):
-            seqs = [seq for seq, one in zip(event.seqs, event.message_ids, strict=True) if one in stored]
-            ids = [one for one in event.message_ids if one in stored]
-            if seqs:
-                kept.append(msgspec.structs.replace(event, seqs=seqs, message_ids=ids, lease_seconds=0.0))
+            there = [place for place, one in enumerate(event.message_ids) if one in stored]
+            if there:
+                kept.append(_reduced(event, there))
         elif isinstance(event, Settling) or (isinstance(event, Push) and event.message_id in stored):
             kept.append(event)
     return kept
+
+
+def _reduced(event: Delivery, places: Sequence[int]) -> Delivery:
+    """Some messages of a delivery whose lease may have ended at any time."""
+    return msgspec.structs.replace(
+        event,
+        seqs=[event.seqs[place] for place in places],
+        message_ids=[event.message_ids[place] for place in places],
+        checksums=None if event.checksums is None else [event.checksums[place] for place in places],
+        lease_seconds=0.0,
+        lasting=False,
+    )
 
 
 # --- The checker
@@ -224,6 +262,7 @@ ViolationKind = Literal[
     "two_leases",  # two live leases on a partition of one group
     "stale_lease",  # a lease changed something after its successor was there
     "undelivered",  # a group that was drained never saw a message
+    "id_reused",  # an id has named two partitions
 ]
 
 
@@ -269,6 +308,7 @@ def check(
     return [
         *_check_stored(lanes),
         *_check_pushes([event for event in events if isinstance(event, Push)], lanes),
+        *_check_buffered([event for event in events if isinstance(event, Buffered)], lanes),
         *_check_deliveries(events, lanes, dead=set(dead)),
         *_check_drained(events, lanes, drained),
     ]
@@ -308,6 +348,19 @@ def _check_pushes(pushes: list[Push], lanes: dict[Lane, list[Message]]) -> Itera
         yield from _check_push_order(lane, group)
 
 
+def _check_buffered(pushes: list[Buffered], lanes: dict[Lane, list[Message]]) -> Iterator[Violation]:
+    """Payloads must be unique within a partition."""
+    stored = {lane: Counter(message.payload for message in messages) for lane, messages in lanes.items()}
+    for push in pushes:
+        lane = Lane(push.queue, push.partition)
+        for payload in push.payloads:
+            count = stored.get(lane, Counter())[payload]
+            if count != 1:
+                yield Violation(
+                    "stored_twice" if count else "lost", f"{lane}: {payload!r} was buffered, is {count} times there"
+                )
+
+
 def _check_push_order(lane: Lane, pushes: list[Push]) -> Iterator[Violation]:
     """What was acknowledged before another was sent comes before it; no place is given twice."""
     for seq, twice in itertools.groupby(sorted(pushes, key=lambda p: p.seq), key=lambda p: p.seq):
@@ -339,17 +392,20 @@ def _check_deliveries(
             extensions[event.lease_id].append(event)
     for lane, group in deliveries.items():
         group.sort(key=lambda d: d.at)
-        stored = {message.seq: message.id for message in lanes.get(lane._replace(group=""), [])}
+        stored = {message.seq: message for message in lanes.get(lane._replace(group=""), [])}
         yield from _check_contents(lane, group, stored)
         yield from _check_order(lane, group, attempts[lane], {seq for where, seq in dead if where == lane})
         yield from _check_leases(lane, group, attempts[lane], extensions)
 
 
-def _check_contents(lane: Lane, deliveries: list[Delivery], stored: dict[int, str]) -> Iterator[Violation]:
+def _check_contents(lane: Lane, deliveries: list[Delivery], stored: dict[int, Message]) -> Iterator[Violation]:
     for delivery in deliveries:
-        for seq, message_id in zip(delivery.seqs, delivery.message_ids, strict=True):
-            if stored.get(seq) != message_id:
+        for place, (seq, message_id) in enumerate(zip(delivery.seqs, delivery.message_ids, strict=True)):
+            message = stored.get(seq)
+            if message is None or message.id != message_id:
                 yield Violation("phantom", f"{lane}: {message_id} was delivered as {seq} and is not stored there")
+            elif delivery.checksums is not None and delivery.checksums[place] != zlib.crc32(message.payload):
+                yield Violation("changed", f"{lane}: {message_id} was delivered with another payload than is stored")
         if delivery.seqs != list(range(delivery.seqs[0], delivery.seqs[0] + len(delivery.seqs))):
             yield Violation("reordered", f"{lane}: delivered {_short(delivery.seqs)}")
 
@@ -363,6 +419,8 @@ def _check_order(
         [
             *((a.answer.at, a.sent.seq) for a in attempts if a.confirmed and a.answer),
             *((d.at, d.seqs[-1]) for d in at_once),
+            # A lease that begins at a seq shows that the cursor has passed what comes before it.
+            *((d.at, d.seqs[0] - 1) for d in deliveries if d.lasting),
         ]
     )
     maybe = _Highest([(a.sent.at, a.sent.seq) for a in attempts if a.possible])
@@ -437,6 +495,17 @@ def _certainly_live_until(delivery: Delivery, attempts: list[Attempt], extension
         if ends and attempt.sent.at >= delivery.sent_at:
             until = min(until, attempt.sent.at)
     return until
+
+
+def check_ids(events: Iterable[AnyEvent]) -> Iterator[Violation]:
+    """Whether a partition's id was given out twice: a client may still hold the one that a failover took away."""
+    names: dict[int, Lane] = {}
+    for event in events:
+        if isinstance(event, Push | Delivery) and event.partition_id is not None:
+            lane = Lane(event.queue, event.partition)
+            first = names.setdefault(event.partition_id, lane)
+            if first != lane:
+                yield Violation("id_reused", f"partition {event.partition_id} is {first} and {lane}")
 
 
 def _check_drained(

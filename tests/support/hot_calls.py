@@ -8,12 +8,17 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
+from msgspec.structs import replace
+
 from lockstep.core.applying import ApplyLimits
+from lockstep.core.crons import NewCron
 from lockstep.core.maintenance import Place
 from lockstep.core.messages import NewSchedule
 from lockstep.core.operations import NewOperation
 from lockstep.core.policy import QueueOptions
 from lockstep.core.records import Ack, MessageFilter, Subscription
+from lockstep.core.streams import NewStreamQuery, StateFilter, StateOp, StreamCycle
+from lockstep.core.traces import NewTraceEvent
 from support.builders import ack_of, batch, pop
 from support.sessions import Actor
 
@@ -22,6 +27,43 @@ Call = Callable[[], Awaitable[Any]]
 LONG_AGO = """
 update lockstep.segment s set created_at = s.created_at - interval '2 hours'
 from lockstep.queue q where q.id = s.queue_id and q.name = $1 returning 1
+"""
+
+
+# Beside each partition of the queue q: a trace event with its name, state of a stream query, and a bundle of operations
+# that was applied; beside each tenth a cron, and a bundle of acks that waits.
+GROW_BESIDE = """
+with grown as (
+    select p.id, p.name, n from generate_series(%(first)s::int, %(last)s::int) n
+    join lockstep.partition p on p.name = 'p' || n
+    join lockstep.queue q on q.id = p.queue_id and q.name = 'q'
+), events as (
+    insert into lockstep.trace_event (partition_id, seq, transaction_id, event_type, names, data, created_at)
+    select g.id, 1, 't' || g.n, 'seen', array['name' || g.n %% 100], '{}', clock_timestamp() from grown g
+    returning id, partition_id, names
+), names as (
+    insert into lockstep.trace_name (name, event_id, partition_id, seq, created_at)
+    select e.names[1], e.id, e.partition_id, 1, clock_timestamp() from events e
+), state as (
+    insert into lockstep.stream_state (query_id, partition_id, key, value, window_end, updated_at)
+    select -1 - g.n %% 10, g.id, 'k', '1', 1, clock_timestamp() from grown g -- of queries that no test registers
+), crons as (
+    insert into lockstep.cron (
+        name, queue, partition_name, expression, timezone, catch_up, enabled, codec, body, created_at, next_at
+    )
+    select 'cron' || g.n, 'q', g.name, '0 0 1 1 *', 'UTC', 'one', true, 1, '', clock_timestamp(),
+           clock_timestamp() + interval '1 day'
+    from grown g where g.n %% 10 = 0
+)
+insert into lockstep.operation (
+    uuid, kind, priority, pending, request_count, message_count, bytes, partition_ids, codec, results, failed_count,
+    created_at, due_at, completed_at, queues
+)
+select lockstep.segment_uuid(), k.kind, case k.kind when 'ack' then 3 else 5 end, k.waits, 1, 1, 10, array[g.id], 1,
+       case when not k.waits then %(done)s::bytea end, case when k.waits then 0 else g.n %% 2 end, clock_timestamp(),
+       clock_timestamp() + interval '1 day', case when not k.waits then clock_timestamp() end, array['q']
+from grown g
+cross join lateral (select g.n %% 10 = 0 as waits, case when g.n %% 10 = 0 then 'ack' else 'push' end as kind) k
 """
 
 
@@ -162,6 +204,110 @@ async def newest_messages_that_are_older(actor: Actor) -> Call:
     return lambda: actor.store.messages(where, newest_first=True, limit=20)
 
 
+async def event_of_a_message(actor: Actor) -> NewTraceEvent:
+    [receipt] = await actor.store.push([batch("q", partition="p50", transaction_ids=[f"t{uuid4()}"])])
+    return NewTraceEvent(
+        partition_id=receipt.partition_id, transaction_id=receipt.transaction_id, data=b"{}", names=("seen",)
+    )
+
+
+async def recording_of_a_trace_event(actor: Actor) -> Call:
+    event = await event_of_a_message(actor)
+    return lambda: actor.store.record_trace(event)
+
+
+async def trace_events_of_a_message(actor: Actor) -> Call:
+    event = await event_of_a_message(actor)
+    await actor.store.record_trace(event)
+    return lambda: actor.store.traces_of_message(event.partition_id, event.transaction_id)
+
+
+async def trace_events_by_name(actor: Actor) -> Call:
+    await (await recording_of_a_trace_event(actor))()
+    return lambda: actor.store.traces_by_name("seen", limit=5)
+
+
+async def a_stream(actor: Actor) -> tuple[int, int]:
+    """The ids of a stream query, and of a partition."""
+    [receipt] = await actor.store.push([batch("q", partition="p50")])
+    asked = NewStreamQuery(name=f"stream{uuid4()}", source_queue="q", config_hash="1")
+    return (await actor.store.register_stream_query(asked)).id, receipt.partition_id
+
+
+async def registration_of_a_stream_query(actor: Actor) -> Call:
+    asked = NewStreamQuery(name=f"stream{uuid4()}", source_queue="q", config_hash="1")
+    await actor.store.register_stream_query(asked)
+    return lambda: actor.store.register_stream_query(asked)
+
+
+async def reset_of_a_stream_query(actor: Actor) -> Call:
+    asked = NewStreamQuery(name=f"stream{uuid4()}", source_queue="q", config_hash="1")
+    await actor.store.register_stream_query(asked)
+    return lambda: actor.store.register_stream_query(replace(asked, config_hash="2", reset=True))
+
+
+async def cycle_of_a_stream(actor: Actor) -> Call:
+    query_id, partition_id = await a_stream(actor)
+    ops = tuple(StateOp(type="upsert", key=f"k{number}", value=b'{"windowEnd":1}') for number in range(10))
+    return lambda: actor.store.stream_cycle(
+        StreamCycle(query_id=query_id, partition_id=partition_id, state_ops=ops), [batch("q", partition="p59")]
+    )
+
+
+async def state_of_a_stream(actor: Actor) -> Call:
+    query_id, partition_id = await a_stream(actor)
+    ops = tuple(StateOp(type="upsert", key=f"k{number}", value=b'{"windowEnd":1}') for number in range(10))
+    await actor.store.stream_cycle(StreamCycle(query_id=query_id, partition_id=partition_id, state_ops=ops), [])
+    wheres = [
+        StateFilter(query_id=query_id, partition_id=partition_id),
+        StateFilter(query_id=query_id, partition_id=partition_id, keys=("k1", "k2")),
+        StateFilter(query_id=query_id, partition_id=partition_id, key_prefix="k"),
+        StateFilter(query_id=query_id, partition_id=partition_id, ripe_at_or_before_ms=5),
+    ]
+
+    async def states() -> None:
+        for where in wheres:
+            assert await actor.store.stream_state(where)
+
+    return states
+
+
+async def a_cron(actor: Actor) -> None:
+    new = NewCron(name="z", queue="q", partition="p50", payload=b"{}", expression="0 0 1 1 *")
+    await actor.store.set_cron(new)
+
+
+async def setting_of_a_cron(actor: Actor) -> Call:
+    return lambda: a_cron(actor)
+
+
+async def list_of_crons(actor: Actor) -> Call:
+    await a_cron(actor)
+    return lambda: actor.store.crons(after="y", limit=10)
+
+
+async def push_of_a_cron(actor: Actor) -> Call:
+    await a_cron(actor)
+    await actor.sql("update lockstep.cron set next_at = now() - interval '1 s' where name = 'z'")
+    return lambda: actor.store.promote(limit=10)
+
+
+async def counts_of_operations(actor: Actor) -> Call:
+    return actor.store.operation_counts
+
+
+def list_of_operations(**where: Any) -> Callable[[Actor], Awaitable[Call]]:
+    async def listed(actor: Actor) -> Call:
+        return lambda: actor.store.operations(limit=20, **where)
+
+    return listed
+
+
+async def place_of_an_operation(actor: Actor) -> Call:
+    [operation_id] = await actor.store.queue_operations([NewOperation([batch("placed")])])
+    return lambda: actor.store.operation(operation_id)
+
+
 _LOOKS = {
     "queues": "select * from lockstep.queues where queue = 'deep'",
     "partitions": "select * from lockstep.partitions where queue = 'deep'",
@@ -197,11 +343,27 @@ MORE_SCENARIOS = [
     Scenario("delete-queue", deletion_of_a_small_queue, 1500),
     Scenario("retention", retention, 1500),
     Scenario("completed-retention", completed_retention, 1500),
-    Scenario("eviction", eviction, 1500),
+    Scenario("eviction", eviction, 2000),
     Scenario("idle-partitions", removal_of_idle_partitions, 1500),
     Scenario("queue-operation", queueing_of_a_push, 400),
     Scenario("apply-operation", application_of_a_push, 1000),
     Scenario("ack-dead", deletion_of_dead_letters_by_ack, 1200),
     Scenario("schedule", scheduling_of_ten, 300),
     Scenario("balance", balance_of_a_queue, 200),
+    Scenario("record-trace", recording_of_a_trace_event, 80),
+    Scenario("trace-events", trace_events_of_a_message, 60),
+    Scenario("trace-events-by-name", trace_events_by_name, 600),
+    Scenario("register-stream", registration_of_a_stream_query, 30),
+    Scenario("reset-stream", reset_of_a_stream_query, 40),
+    Scenario("stream-cycle", cycle_of_a_stream, 400),
+    Scenario("stream-state", state_of_a_stream, 80),
+    Scenario("set-cron", setting_of_a_cron, 60),
+    Scenario("crons", list_of_crons, 60),
+    Scenario("promote-cron", push_of_a_cron, 250),
+    Scenario("operation-counts", counts_of_operations, 40),
+    Scenario("operations", list_of_operations(), 200),
+    Scenario("operations-pending", list_of_operations(status="pending"), 200),
+    Scenario("operations-done", list_of_operations(status="done"), 200),
+    Scenario("operations-failed", list_of_operations(status="failed"), 200),
+    Scenario("operation-place", place_of_an_operation, 60),
 ]

@@ -12,9 +12,9 @@ import uvicorn
 
 from lockstep.config import Config
 from lockstep.engine.engine import Engine
-from lockstep.server.app import Application
 from lockstep.server.node import Node
 from lockstep.server.protocol import HttpConnection
+from lockstep.server.serving import application_of
 from lockstep.storage.base import Store
 
 
@@ -24,7 +24,7 @@ class _Server(uvicorn.Server):
     def __init__(self, engine: Engine, config: Config, *, asgi: bool) -> None:
         self.ready = threading.Event()
         self._engine = engine
-        application = Application(Node(engine, config))
+        application = application_of(Node(engine, config))
         http = "httptools" if asgi else HttpConnection.of(config, application)
         super().__init__(uvicorn.Config(application, http=http, port=0, lifespan="off", ws="none", log_config=None))
 

@@ -61,11 +61,11 @@ class Actor:
         self.store = PostgresStore(dsn, clock=clock)
         self._pool = self.store.database
         """For what the store tells other processes in the background."""
-        self.store.database = OneConnection(dsn, connection)
+        self.store.context.database = OneConnection(dsn, connection)
         self._transaction: Any = None
 
     async def close(self) -> None:
-        await self.store._signals.close()
+        await self.store.context.signals.close()
         await self._pool.close()
 
     async def begin(self, isolation: str = "read_committed") -> None:

@@ -8,39 +8,45 @@ from typing import Any
 
 import psycopg
 import pyarrow as pa
-from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType, TimestampType
+from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
 from lockstep.core.messages import Batch
-from lockstep.spark.batch import plan_batch
-from lockstep.spark.offsets import Offset
 from lockstep.spark.options import ReadOptions
-from lockstep.spark.reader import SegmentReader
-from lockstep.spark.schema import COLUMNS, arrow_schema
-from lockstep.spark.stream import SnapshotStream, Task
+from lockstep.spark.read.batch import plan_batch
+from lockstep.spark.read.offsets import Offset
+from lockstep.spark.read.payloads import Payloads
+from lockstep.spark.read.schema import COLUMNS, ON_REQUEST, ColumnTypes, PayloadType, checked_schema
+from lockstep.spark.read.segment_reader import ArrowReader
+from lockstep.spark.read.stream import SnapshotStream, SnapshotTask
 from lockstep.storage.postgres.cache import NameCache
-from lockstep.storage.postgres.pushing import Encryption, push
+from lockstep.storage.postgres.encryption import Encryption
+from lockstep.storage.postgres.push.conversation import push_now
 from lockstep.storage.postgres.within import converse
 
-_TYPES = {"string": StringType(), "bigint": LongType(), "timestamp": TimestampType()}
+_TYPES = {"string": StringType(), "bigint": LongType(), "int": IntegerType(), "timestamp": TimestampType()}
 
 
-def row_schema(columns: Iterable[str] = COLUMNS, *, payload_type: str = "string") -> pa.Schema:
+def row_schema(columns: Iterable[str] = COLUMNS, *, payload_type: PayloadType = "string") -> pa.Schema:
     """The Arrow schema of a read of some columns."""
     types = {**_TYPES, "payload": BinaryType() if payload_type == "binary" else StringType()}
-    fields = [StructField(name, types["payload"] if name == "payload" else types[COLUMNS[name]]) for name in columns]
-    return arrow_schema(StructType(fields))
+    kinds = {**COLUMNS, **ON_REQUEST}
+    fields = [StructField(name, types["payload"] if name == "payload" else types[kinds[name]]) for name in columns]
+    return checked_schema(StructType(fields), ColumnTypes(payload=payload_type))
 
 
 def read_options(dsn: str, **options: Any) -> ReadOptions:
     return ReadOptions.of({"dsn": dsn, **{name: str(value) for name, value in options.items()}})
 
 
-def read_tasks(options: ReadOptions, tasks: Iterable[Task], schema: pa.Schema | None = None) -> list[dict[str, Any]]:
+def read_tasks(
+    options: ReadOptions, tasks: Iterable[SnapshotTask], schema: pa.Schema | None = None
+) -> list[dict[str, Any]]:
     """The rows of some tasks, in their order."""
     schema = schema or row_schema(payload_type=options.payload_type)
     rows: list[dict[str, Any]] = []
     for task in tasks:
-        reader = SegmentReader(options.access, task.scope, schema, options.payload_mode, task.watch, task.witness)
+        payloads = Payloads(options.payloads, options.payload_mode)
+        reader = ArrowReader(options.access, task.scope, schema, payloads, task.watch, task.witness)
         for batch in reader.read(task.segments):
             batch.validate(full=True)
             assert batch.schema.equals(schema)
@@ -139,7 +145,7 @@ class Producer:
 
     def push(self, *batches: Batch) -> None:
         """Push within the transaction that is open, or opened by this."""
-        converse(self.connection, push(batches, self._names, encryption=self._encryption, at=None))
+        converse(self.connection, push_now(batches, self._names, encryption=self._encryption, at=None))
 
     def commit(self) -> None:
         self.connection.commit()

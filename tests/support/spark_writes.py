@@ -10,11 +10,13 @@ import psycopg
 import pyarrow as pa
 from psycopg.rows import tuple_row
 
+from lockstep.core.codec import NO_KEYS
 from lockstep.core.messages import Message, Run
-from lockstep.spark.writer import Committed, Staged, commit, stage
-from lockstep.spark.writer_options import WriteOptions
-from lockstep.storage.postgres import sql
-from lockstep.storage.postgres.shared import decode_segment
+from lockstep.core.sealing import Keyring
+from lockstep.spark.write.write_options import WriteOptions
+from lockstep.spark.write.writer import CommittedBatch, Staged, commit, stage
+from lockstep.storage.postgres.encryption import Encryption
+from lockstep.storage.postgres.segments import LOAD_SEGMENTS, decode_segment
 
 _RUNS = """
 select q.name, p.name, p.id, r.first_seq, r.last_seq, r.segment_id, r.ordinal
@@ -49,11 +51,11 @@ def staged(
     return stage(options(dsn, **given), batches, sink=sink, batch_id=batch_id, task=task)
 
 
-def committed(dsn: str, *parts: Staged, sink: str = "query", batch_id: int | None = 0, **given: str) -> Committed:
+def committed(dsn: str, *parts: Staged, sink: str = "query", batch_id: int | None = 0, **given: str) -> CommittedBatch:
     return commit(options(dsn, **given), parts, batch=None if batch_id is None else (sink, batch_id))
 
 
-def written(dsn: str, *batches: pa.RecordBatch, batch_id: int = 0, **given: str) -> Committed:
+def written(dsn: str, *batches: pa.RecordBatch, batch_id: int = 0, **given: str) -> CommittedBatch:
     """Stage and commit the rows as one batch of one task."""
     return committed(dsn, staged(dsn, *batches, batch_id=batch_id, **given), batch_id=batch_id, **given)
 
@@ -70,8 +72,8 @@ def stored(dsn: str, queue: str = "orders", *, key: bytes | None = None) -> dict
     with psycopg.connect(dsn, row_factory=tuple_row) as connection:
         for queue_name, partition, partition_id, first, last, segment_id, ordinal in connection.execute(_RUNS, [queue]):
             with psycopg.RawCursor(connection, row_factory=tuple_row) as cursor:
-                row = cursor.execute(sql.query("segment_load"), [[segment_id]]).fetchone()
-            segment = decode_segment(row, key)
+                row = cursor.execute(LOAD_SEGMENTS(ids=[segment_id]).sql, [[segment_id]]).fetchone()
+            segment = decode_segment(row, Encryption(NO_KEYS if key is None else Keyring((key,))))
             columns = segment.columns.slice(ordinal, ordinal + last - first + 1)
             run = Run(queue_name, partition, partition_id, first, segment.uuid, ordinal, segment.created_at, columns)
             found.setdefault(partition, []).extend(run.messages())

@@ -28,8 +28,11 @@ from uuid import UUID
 
 import lockstep.engine
 from lockstep.config import Config
+from lockstep.core.codec import NO_KEYS
 from lockstep.core.messages import Batch, Columns, PushResult
 from lockstep.core.outage import Drained
+from lockstep.engine.arrivals import Arrivals
+from lockstep.engine.balancing import Balancing
 from lockstep.engine.draining import Draining
 from lockstep.engine.spool.contents import contents_of
 from lockstep.engine.spool.spool import Spool
@@ -81,6 +84,9 @@ class FileStore:
         self._database.execute("commit")
         return Drained(place, PushResult([], []) if numbers else None, aside)
 
+    def announce(self, arrivals: object) -> None:
+        """Nobody listens."""
+
     def pushed(self) -> list[int]:
         return [row[0] for row in self._database.execute("select number from pushed order by rowid")]
 
@@ -89,13 +95,10 @@ def _numbers(batches: Sequence[Batch]) -> list[int]:
     return [int(bytes(payload)) for batch in batches for payload in batch.columns.payloads]
 
 
-async def _placed(batches: Sequence[Batch]) -> Sequence[Batch]:
-    return batches
-
-
 def _draining(spool: Spool, store: FileStore) -> Draining:
     config = Config(spool_refusal_seconds_max=0)
-    return Draining(spool, cast("Store", store), config, place=_placed, tell=lambda *_: None)
+    whole = cast("Store", store)
+    return Draining(spool, whole, config, Balancing(whole, config), Arrivals(whole, config))
 
 
 def _spool(directory: Path) -> Spool:
@@ -110,7 +113,7 @@ def work(directory: Path) -> None:
         for number in half:
             if number > len(_acknowledged(directory)):
                 batch = Batch("q", "p", Columns([str(number).encode()]))
-                spool.append([contents_of([batch], key=None, now=datetime.now(UTC))], only_behind=False)
+                spool.append([contents_of([batch], keys=NO_KEYS, now=datetime.now(UTC))], only_behind=False)
                 _acknowledge(directory, number)
         asyncio.run(_to_the_end(draining))
     asyncio.run(_draining(spool, FileStore(directory, accepts_all=True)).retry_rejected())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from support.builders import ack, batch, listed, pop
 from support.clock import START
 from support.history import (
     AnyEvent,
+    Buffered,
     Delivery,
     Extension,
     Lane,
@@ -21,7 +23,9 @@ from support.history import (
     Settled,
     Settling,
     check,
+    check_ids,
     load,
+    without_lost,
 )
 
 LANE = Lane("q", "p", "g")
@@ -56,6 +60,10 @@ def push(seq: int, at: float, **changes: Any) -> Push:
         "payload": b"%d" % seq,
     }
     return Push(**{**fields, **changes})
+
+
+def buffered(number: int) -> Buffered:
+    return Buffered(sent_at=0, at=1, queue="q", partition="p", payloads=[b"%d" % number])
 
 
 def delivery(first: int, last: int, at: float, lease_id: str | None = "L1", **changes: Any) -> Delivery:
@@ -139,6 +147,7 @@ ACCEPTED: dict[str, tuple[list[AnyEvent], int]] = {
     ),
     "duplicate-names-the-first": ([push(1, 1), push(1, 2, duplicate=True, payload=b"other")], 1),
     "concurrent-pushes-in-either-order": ([push(2, 1, sent_at=0.0), push(1, 1.5, sent_at=0.5)], 2),
+    "buffered-and-stored": ([buffered(1)], 1),
     "acked-at-once": ([delivery(1, 2, 1, None), delivery(3, 3, 2, None)], 3),
     "renewed-lease": (
         [delivery(1, 1, 1), Extension(sent_at=9, at=9.1, lease_id="L1", seconds=60), *acked(1, 50)],
@@ -212,6 +221,18 @@ VIOLATIONS: dict[str, tuple[str, list[AnyEvent], list[Message]]] = {
         [delivery(1, 2, 1), *acked(2, 2), delivery(2, 2, 3, "L2")],
         stored(2),
     ),
+    "delivered-below-where-a-lease-began": (
+        "below_cursor",
+        [delivery(1, 1, 1), *acked(1, 2, answered=False), delivery(2, 2, 3, "L2"), delivery(1, 2, 14, "L3")],
+        stored(2),
+    ),
+    "delivered-with-another-payload": ("changed", [delivery(1, 1, 1, checksums=[zlib.crc32(b"2")])], stored(1)),
+    "buffered-push-is-gone": ("lost", [buffered(1), buffered(2)], stored(1)),
+    "buffered-push-is-stored-twice": (
+        "stored_twice",
+        [buffered(1)],
+        [message(1), message(2, payload=b"1")],
+    ),
     "dead-letter-delivered-again": (
         "below_cursor",
         [delivery(1, 2, 1), *acked(1, 2, status="failed", dead=True), delivery(1, 2, 3, "L2")],
@@ -257,6 +278,21 @@ def test_message_that_a_drained_group_never_saw() -> None:
     [violation] = check(events, stored(2), drained=["g"])
     assert violation.kind == "undelivered"
     assert check([delivery(1, 2, 1)], stored(2), drained=["g"]) == []
+
+
+def test_delivery_that_a_failover_may_have_undone_proves_nothing() -> None:
+    """Its ack may be lost, so the group may begin before it again."""
+    events = [delivery(1, 1, 1), *acked(1, 2), delivery(2, 3, 3, "L2"), delivery(1, 1, 5, "L3")]
+    kept = without_lost(events, {"m1", "m2"}, since=1.5, until=4)
+    assert check(kept, stored(2)) == []
+    assert [one.seqs for one in kept if isinstance(one, Delivery)] == [[1], [2], [1]]
+
+
+def test_id_of_a_partition_that_was_given_out_twice() -> None:
+    events = [delivery(1, 1, 1, partition_id=7), push(1, 2, partition_id=7)]
+    assert list(check_ids(events)) == []
+    [violation] = check_ids([*events, push(1, 3, partition="other", partition_id=7)])
+    assert violation.kind == "id_reused"
 
 
 def test_groups_and_partitions_are_judged_apart() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 
 
@@ -11,3 +12,11 @@ async def until(happened: Callable[[], object], *, seconds: float = 30) -> None:
     async with asyncio.timeout(seconds):
         while not happened():  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.001)
+
+
+def wait_until(happened: Callable[[], object], *, seconds: float = 30) -> None:
+    """The same for threads."""
+    deadline = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.05)

@@ -1,4 +1,5 @@
-"""What several commands take: times, places, headers, limits; and the question before what cannot be undone."""
+"""Arguments of several commands: times, places, headers, limits; and the prompt before actions that cannot be
+undone."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from typing import Any, TypeVar
 
 import click
 
+from lockstep.cli.output import Column
 from lockstep.core.messages import NewSchedule
 from lockstep.core.records import Position
 from lockstep.errors import LockstepError
@@ -18,7 +20,7 @@ from lockstep.errors import LockstepError
 T = TypeVar("T")
 
 PAGE = 1000
-"""What is asked of a listing at a time: no server allows less."""
+"""How many items a listing asks for at a time; every server allows at least this many."""
 
 _AGO = re.compile(r"([0-9]{1,9})([smhd])")
 _PLACES = {"start": Position("start"), "end": Position("end"), "current": Position("current")}
@@ -38,7 +40,7 @@ def time(value: str) -> datetime:
 
 
 def later(value: str) -> NewSchedule:
-    """When something is to be delivered: ISO 8601, in local time where it names no zone; or in how long, as `90s`,
+    """When to deliver something: ISO 8601, in local time unless it names a zone; or a duration from now, such as `90s`,
     `15m`, `2h`, `7d`."""
     try:
         wait = _AGO.fullmatch(value)
@@ -110,17 +112,28 @@ yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 
 
 def seconds_old(at: datetime | None) -> float | None:
-    """How long ago a time was; None where there is none."""
+    """How long ago a time was; None for no time."""
     return None if at is None else round(max((datetime.now(UTC) - at).total_seconds(), 0.0), 3)
 
 
+def figure(name: str, value: Callable[[Any], object] | None = None, *, known_by: str | None = None) -> Column:
+    """A column for a figure, with `?` where it is not known yet. It may be another value, known where `known_by` is."""
+
+    def shown(record: Any) -> object:
+        if getattr(record, known_by or name) is None:
+            return "?"
+        return getattr(record, name) if value is None else value(record)
+
+    return name, shown
+
+
 def at_terminal() -> bool:
-    """Whether somebody may type at standard input, which is nothing at all for a program that was started without."""
+    """Whether a user may type at standard input. A program that was started without one has None there."""
     return sys.stdin is not None and sys.stdin.isatty()
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Go on if the user says so. Without a terminal there is nobody to ask, so that --yes is needed."""
+    """Continue if the user confirms. Without a terminal there is no prompt, so --yes is needed."""
     if yes:
         return
     if not at_terminal():

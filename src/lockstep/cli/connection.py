@@ -14,10 +14,12 @@ import msgspec
 from click.shell_completion import CompletionItem
 
 from lockstep.cli.output import FORMATS, Format, Output
+from lockstep.cli.settings import refuse_secret, safer_ways
 from lockstep.client import Client
-from lockstep.config import Config, load
+from lockstep.config import Config, has_password, load
 from lockstep.connecting import connect
 from lockstep.errors import Unavailable
+from lockstep.secret_files import read_secret
 from lockstep.storage.postgres.embedded import EmbeddedPostgres, has_database, running_dsn
 
 URL_VARIABLE = "LOCKSTEP_URL"
@@ -30,12 +32,15 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass
 class Session:
-    """What the options that all commands share say, wherever on the command line they stand."""
+    """The values of the options that all commands share, wherever they stand on the command line."""
 
     url: str | None = None
     dsn: str | None = None
     data_dir: str | None = None
+    token_file: str | None = None
+    ca_file: str | None = None
     format: Format = "table"
+    _kept: Client | None = None
 
     @property
     def output(self) -> Output:
@@ -44,9 +49,23 @@ class Session:
     @contextmanager
     def client(self, *, begins: bool = False, **settings: Any) -> Iterator[Client]:
         """A client on what the options name. Settings by name; `begins` as for `database_in`."""
+        if self._kept is not None:
+            yield self._kept
+            return
         self._check()
-        with self._address(begins=begins) as address, _opened(address, **settings) as client:
+        of_server = {"token_file": self.token_file, "ca_file": self.ca_file}
+        with self._address(begins=begins) as address, _opened(address, of_server, **settings) as client:
             yield client
+
+    @contextmanager
+    def staying_connected(self) -> Iterator[None]:
+        """Let all that is done meanwhile share one client."""
+        with self.client() as client:
+            self._kept = client
+            try:
+                yield
+            finally:
+                self._kept = None
 
     def patient_client(self) -> AbstractContextManager[Client]:
         """For work that takes as long as there is data. A client that gives up would only begin it once more."""
@@ -67,7 +86,7 @@ class Session:
         return config if self.data_dir is None else msgspec.structs.replace(config, dsn=None)
 
     def given(self, flags: Mapping[str, object] | None = None) -> dict[str, object]:
-        """The settings that stand on the command line."""
+        """The settings given on the command line."""
         return {"dsn": self.dsn, "data_dir": self.data_dir, **(flags or {})}
 
     @property
@@ -86,9 +105,12 @@ class Session:
             raise click.UsageError("--url, --dsn and --data-dir exclude each other: a command works on one of them.")
 
 
-def _opened(address: str, **settings: Any) -> Client:
+def _opened(address: str, of_server: Mapping[str, str | None], **settings: Any) -> Client:
     if address.startswith("http"):  # the engine's settings are the server's business there
         settings = {name: value for name, value in settings.items() if name.startswith("client_")}
+        settings |= {name: value for name, value in of_server.items() if value is not None}
+    elif any(of_server.values()):
+        raise click.UsageError("--token-file and --ca-file are for a server: they go with --url.")
     client = connect(address, **settings)
     try:
         client.open()
@@ -121,18 +143,43 @@ def _remember(ctx: click.Context, param: click.Parameter, value: Any) -> None:
         setattr(ctx.ensure_object(Session), str(param.name), value)
 
 
-def _shared(*names: str, **attributes: Any) -> Callable[[F], F]:
-    return click.option(*names, callback=_remember, expose_value=False, **attributes)
+def _remember_dsn(ctx: click.Context, param: click.Parameter, value: Any) -> None:
+    if value is None:
+        return
+    session = ctx.ensure_object(Session)
+    if param.name == "dsn" and has_password(value):
+        ways = f"{safer_ways('dsn')} A DSN without the password does, too, with PGPASSFILE or ~/.pgpass."
+        raise click.UsageError(f"--dsn with a password is refused: {ways}", ctx)
+    dsn = value if param.name == "dsn" else read_secret(value, "--dsn-file")
+    if session.dsn not in (None, dsn):
+        raise click.UsageError("The database is named twice: --dsn and --dsn-file exclude each other.", ctx)
+    session.dsn = dsn
+
+
+def _shared(*names: str, callback: Callable[..., None] = _remember, **attributes: Any) -> Callable[[F], F]:
+    return click.option(*names, callback=callback, expose_value=False, **attributes)
 
 
 _OPTIONS: dict[str, Callable[[Any], Any]] = {
     "url": _shared("--url", metavar="URL", help=f"The server; default ${URL_VARIABLE}, or else {DEFAULT_URL}."),
-    "dsn": _shared("--dsn", metavar="DSN", help="The PostgreSQL to use."),
+    "dsn": _shared("--dsn", metavar="DSN", callback=_remember_dsn, help="The PostgreSQL to use, without a password."),
+    "dsn_file": _shared(
+        "--dsn-file", metavar="FILE", callback=_remember_dsn, help="File with the DSN of the PostgreSQL to use."
+    ),
     "data_dir": _shared(
         "--data-dir",
         metavar="DIR",
-        help="The directory whose embedded PostgreSQL to use.",
+        help="Use the embedded PostgreSQL in this directory.",
         shell_complete=lambda _ctx, _param, incomplete: [CompletionItem(incomplete, type="dir")],
+    ),
+    "token": _shared(
+        "--token", hidden=True, callback=refuse_secret, help="Refused: give --token-file, or $LOCKSTEP_TOKEN."
+    ),
+    "token_file": _shared(
+        "--token-file", metavar="FILE", help="File with the API key or token for the server; or $LOCKSTEP_TOKEN_FILE."
+    ),
+    "ca_file": _shared(
+        "--ca-file", metavar="FILE", help="File with the authorities that vouch for an https:// server."
     ),
     "output": _shared("-o", "--output", "format", type=click.Choice(FORMATS), help="How to print; default table."),
 }
@@ -140,7 +187,12 @@ _OPTIONS: dict[str, Callable[[Any], Any]] = {
 
 def shared_options(command: F, *names: str) -> F:
     """The options that commands share: those named, or all."""
-    for name in reversed(names or tuple(_OPTIONS)):
+    chosen = names or tuple(_OPTIONS)
+    if "dsn" in chosen and "dsn_file" not in chosen:
+        chosen = (*chosen, "dsn_file")
+    if "url" in chosen and "token" not in chosen:
+        chosen = (*chosen, "token", "token_file", "ca_file")
+    for name in reversed(chosen):
         command = _OPTIONS[name](command)
     return command
 

@@ -1,4 +1,4 @@
-"""Commands that a remark tells the user to type: as they are typed here."""
+"""Commands in hints, spelled for the way this program was started."""
 
 from __future__ import annotations
 

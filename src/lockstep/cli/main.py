@@ -7,6 +7,7 @@ import os
 import click
 
 from lockstep.cli.commands.ack import ack
+from lockstep.cli.commands.audit import audit
 from lockstep.cli.commands.bench import bench
 from lockstep.cli.commands.completion import completion
 from lockstep.cli.commands.cron import cron
@@ -14,15 +15,20 @@ from lockstep.cli.commands.demo import demo
 from lockstep.cli.commands.dlq import dlq
 from lockstep.cli.commands.doctor import doctor
 from lockstep.cli.commands.dsn import dsn
+from lockstep.cli.commands.encryption import encryption
+from lockstep.cli.commands.grant import grant, grants, revoke
 from lockstep.cli.commands.groups import groups
 from lockstep.cli.commands.job import job
+from lockstep.cli.commands.key import key
 from lockstep.cli.commands.lag import lag
 from lockstep.cli.commands.leases import leases
 from lockstep.cli.commands.maintenance import maintenance
 from lockstep.cli.commands.messages import messages
 from lockstep.cli.commands.migrate import migrate
+from lockstep.cli.commands.next import next
 from lockstep.cli.commands.operations import operations
 from lockstep.cli.commands.partitions import partitions
+from lockstep.cli.commands.pause import pause, resume
 from lockstep.cli.commands.pipeline import pipeline
 from lockstep.cli.commands.pop import pop
 from lockstep.cli.commands.push import push
@@ -33,6 +39,7 @@ from lockstep.cli.commands.seek import seek
 from lockstep.cli.commands.serve import serve
 from lockstep.cli.commands.streams import streams
 from lockstep.cli.commands.tail import tail
+from lockstep.cli.commands.top import top
 from lockstep.cli.commands.trace import trace
 from lockstep.cli.commands.verify import verify
 from lockstep.cli.connection import Session, shared_options
@@ -44,13 +51,17 @@ COMMANDS = (
     serve,
     push,
     pop,
+    next,
     ack,
     tail,
+    top,
     queues,
     queue,
     partitions,
     groups,
     seek,
+    pause,
+    resume,
     lag,
     streams,
     schedule,
@@ -64,6 +75,12 @@ COMMANDS = (
     operations,
     verify,
     maintenance,
+    key,
+    audit,
+    grant,
+    revoke,
+    grants,
+    encryption,
     migrate,
     doctor,
     dsn,
@@ -74,7 +91,7 @@ COMMANDS = (
 
 
 class _InOrder(Program):
-    """Lists the commands in the order in which they were added: what is needed first comes first."""
+    """Lists the commands in the order in which they were added, so that the most useful come first."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(self.commands)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -13,8 +12,10 @@ import click
 
 from lockstep.cli.connection import Session, database_in
 from lockstep.cli.output import at_screen, note
+from lockstep.config import ENVIRONMENT_PREFIX
 from lockstep.spark.session import LOCAL, check_spark, spark_session
 from lockstep.storage.postgres.embedded import running_dsn
+from lockstep.storage.postgres.key_files import with_stored_key
 
 if TYPE_CHECKING:
     import psycopg
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_EXECUTORS_NEED = ("LOCKSTEP_ENCRYPTION_KEY",)
+_EXECUTORS_NEED = ("encryption_key",)
 
 
 def _setting(value: str) -> tuple[str, str]:
@@ -77,10 +78,16 @@ def running(
                 first(connection)
         if at_screen():
             note("starting Spark …")
-        environment = {name: os.environ[name] for name in _EXECUTORS_NEED if os.environ.get(name)}
-        made = spark_session(f"lockstep {name}", master=master, conf=dict(conf), environment=environment)
+        made = spark_session(f"lockstep {name}", master=master, conf=dict(conf), environment=_secrets(session, dsn))
         with made as spark:
             yield RunningSpark(spark, access)
+
+
+def _secrets(session: Session, dsn: str) -> dict[str, str]:
+    """The secrets that executors need, as variables: executors cannot read the files of this machine."""
+    config = with_stored_key(session.settings(), dsn)
+    needed = {name: getattr(config, name) for name in _EXECUTORS_NEED}
+    return {f"{ENVIRONMENT_PREFIX}{name.upper()}": value for name, value in needed.items() if value is not None}
 
 
 @contextmanager

@@ -5,15 +5,14 @@ from __future__ import annotations
 import io
 import re
 import sys
-import unicodedata
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import reduce
-from threading import Event, Thread
-from time import monotonic
-from typing import Any, Literal
+from types import ModuleType
+from typing import Any, Literal, Self
 
 import click
 import msgspec
@@ -22,16 +21,20 @@ from lockstep.core.crons import Cron
 from lockstep.core.messages import Message
 from lockstep.core.payloads import decode_raw
 from lockstep.core.schedules import Scheduled
+from lockstep.errors import LockstepError
 
 Format = Literal["table", "json", "ndjson"]
 FORMATS: tuple[Format, ...] = ("table", "json", "ndjson")
 
 Column = str | tuple[str, Callable[[Any], object]]
-"""A path of attributes, whose last part is the heading; or a heading, and what stands under it."""
+"""A path of attributes, the last of which is the heading; or a heading and a function that gives its values."""
 
 WithPayload = Message | Scheduled | Cron
-"""What has a payload, and may have an encoding that says what it is."""
+"""A record with a payload, and possibly with an encoding that names its format."""
 
+_ASK_SECONDS = 1.0
+"""How often a long call is followed."""
+_NUMBER = re.compile(r"-?[0-9.]+")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
@@ -42,16 +45,16 @@ class Output:
     format: Format = "table"
 
     def rows(self, records: Iterable[Any], columns: Sequence[Column], *, empty: str = "nothing found") -> None:
-        """A listing. Tables and JSON are written when all is there, NDJSON line by line."""
+        """A listing. Tables and JSON are written once all records are there, NDJSON line by line."""
         if self.format == "ndjson":
             for record in records:
                 self.line(record)
         elif self.format == "json":
             click.echo(_pretty([plain(record) for record in records]))
         else:
-            lines = list(_table(list(records), columns))
+            lines = [cells_of(record, columns) for record in records]
             if lines:
-                _echo_table(lines)
+                _echo_table(heads_of(columns), lines)
             else:
                 note(empty)
 
@@ -61,9 +64,7 @@ class Output:
             self._data(plain(record))
             return
         cells = _fields(plain(record)) if columns is None else [(_head(c), _cell(_value(record, c))) for c in columns]
-        width = max((_width(name) for name, _ in cells), default=0)
-        for name, cell in cells:
-            click.echo(f"{click.style(_padded(name, width), bold=True)}  {cell or '-'}")
+        _echo_fields([(name, cell or "-") for name, cell in cells])
 
     def done(self, text: str, **data: Any) -> None:
         """What an action did: a sentence, or its data."""
@@ -84,7 +85,7 @@ class Output:
 
 
 def prepare_stdout() -> None:
-    """See that whatever is to be printed can be."""
+    """Make sure that all output can be printed."""
     unbuffered = getattr(sys.stdout, "buffer", None)
     if isinstance(unbuffered, io.RawIOBase):
         # Without a buffer (PYTHONUNBUFFERED) Python drops, in silence, what a pipe or a disk did not take of a write.
@@ -92,43 +93,74 @@ def prepare_stdout() -> None:
             io.BufferedWriter(unbuffered), sys.stdout.encoding, sys.stdout.errors, line_buffering=True
         )
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
-        # An old locale does not know every character, and the name of a file may be none that UTF-8 knows.
+        # An old locale lacks characters, and a file name need not be valid UTF-8.
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
-def counted(number: int, noun: str) -> str:
-    """`1 message`, `2 messages`."""
+def counted(number: int | None, noun: str) -> str:
+    """`1 message`, `2 messages`; without a number, `an unknown number of messages`."""
+    if number is None:
+        return f"an unknown number of {noun}s"
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-@contextmanager
-def going_on(what: str) -> Iterator[None]:
-    """Shows, to somebody at a terminal, that a call which tells nothing on the way goes on, and since when."""
-    if not at_screen():
-        yield
-        return
-    ended = Event()
-    ticking = Thread(target=_tick, args=(what, ended), daemon=True)
-    ticking.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        ticking.join()
+class ProgressBar:
+    """Shows at a terminal how far the work is, how fast it goes and, if the end is known, how long it will take; and
+    wipes that when it ends."""
 
+    def __init__(self, label: str, total: float | None = None) -> None:
+        self._shown = _terminal().progress_bar(bounded=total is not None) if at_screen() else None
+        self._task = self._shown.add_task(label, total=total) if self._shown else None
 
-def _tick(what: str, ended: Event) -> None:
-    began = monotonic()
-    shown = ""
-    while not ended.is_set():
-        shown = f"{what} … {monotonic() - began:.0f} s"
-        click.echo(f"\r{shown}", err=True, nl=False)
-        ended.wait(1)
-    click.echo(f"\r{' ' * len(shown)}\r", err=True, nl=False)
+    def __enter__(self) -> Self:
+        if self._shown is not None:
+            self._shown.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._shown is not None:
+            self._shown.stop()
+
+    def advance(self, steps: int) -> None:
+        if self._shown is not None and self._task is not None:
+            self._shown.advance(self._task, steps)
+
+    @contextmanager
+    def following(self, left: Callable[[], int | None], total: int | None) -> Iterator[None]:
+        """While the block runs one long call, ask how much is left of a total, and show that."""
+        if self._shown is None or total is None:
+            yield
+            return
+        ended = threading.Event()
+        asking = threading.Thread(target=self._follow, args=(left, total, ended), daemon=True)
+        asking.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            asking.join()
+
+    def _follow(self, left: Callable[[], int | None], total: int, ended: threading.Event) -> None:
+        while not ended.wait(_ASK_SECONDS):
+            with suppress(LockstepError):  # the call itself says what is wrong
+                remaining = left()
+                if remaining is not None and self._shown is not None and self._task is not None:
+                    self._shown.update(self._task, completed=max(total - remaining, 0))
+
+    def show(self, text: str) -> None:
+        """Replace the label."""
+        if self._shown is not None and self._task is not None:
+            self._shown.update(self._task, description=text)
+
+    def say(self, text: str) -> None:
+        """Replace the label; without a terminal the text is a line of its own."""
+        if self._shown is None:
+            note(text)
+        self.show(text)
 
 
 def at_screen() -> bool:
-    """Whether somebody sees remarks and progress as they come. Standard error may have been closed."""
+    """Whether a user sees notes and progress as they are written. Standard error may have been closed."""
     return sys.stderr is not None and sys.stderr.isatty()
 
 
@@ -192,19 +224,66 @@ def _pretty(data: Any) -> str:
 # --- Tables -------------------------------------------------------------------------------------------------
 
 
-def _table(records: list[Any], columns: Sequence[Column]) -> Iterable[list[str]]:
-    if records:
-        yield [_head(column) for column in columns]
-        for record in records:
-            yield [_cell(_value(record, column)) for column in columns]
+_RICH_ROWS_MAX = 200
+"""Rich takes a millisecond for a row, so that longer tables are laid out plainly, as they are in a pipe."""
 
 
-def _echo_table(lines: list[list[str]]) -> None:
-    widths = [max(map(_width, column)) for column in zip(*lines, strict=True)]
-    for number, cells in enumerate(lines):
+def _echo_table(head: list[str], lines: list[list[str]]) -> None:
+    if on_terminal() and len(lines) <= _RICH_ROWS_MAX:
+        columns = zip(*lines, strict=True)
+        numeric = [all(cell == "-" or _NUMBER.fullmatch(cell) for cell in column) for column in columns]
+        click.echo(_terminal().table(head, lines, numeric), nl=False)
+        return
+    widths = [max(map(_width, column)) for column in zip(head, *lines, strict=True)]
+    for cells in (head, *lines):
         # The last column may be as long as it likes.
-        line = "  ".join([*map(_padded, cells[:-1], widths[:-1]), cells[-1]]).rstrip()
-        click.echo(click.style(line, bold=True) if number == 0 else line)
+        click.echo("  ".join([*map(_padded, cells[:-1], widths[:-1]), cells[-1]]).rstrip())
+
+
+def _echo_fields(cells: Sequence[tuple[str, str]]) -> None:
+    if on_terminal():
+        click.echo(_terminal().fields(cells), nl=False)
+        return
+    width = max((_width(name) for name, _ in cells), default=0)
+    for name, cell in cells:
+        click.echo(f"{_padded(name, width)}  {cell}")
+
+
+def clear_screen() -> bool:
+    """Begin anew at the top of the terminal; False where there is none, and what was printed stays."""
+    if on_terminal():
+        click.echo("\x1b[H\x1b[2J", nl=False)
+        return True
+    return False
+
+
+def writes_ascii() -> bool:
+    """Whether standard output takes nothing but ASCII."""
+    return not (getattr(sys.stdout, "encoding", None) or "utf-8").lower().startswith("utf")
+
+
+def heads_of(columns: Sequence[Column]) -> list[str]:
+    return [_head(column) for column in columns]
+
+
+def cells_of(record: Any, columns: Sequence[Column]) -> list[str]:
+    return [_cell(_value(record, column)) for column in columns]
+
+
+def styled(text: str, style: str) -> str:
+    """The text in a style of rich's; as it is where standard output is no terminal."""
+    return _terminal().styled(text, style) if on_terminal() else text
+
+
+def on_terminal() -> bool:
+    """Whether standard output is a terminal."""
+    return sys.stdout is not None and sys.stdout.isatty()
+
+
+def _terminal() -> ModuleType:
+    from lockstep.cli import terminal
+
+    return terminal
 
 
 def _head(column: Column) -> str:
@@ -249,7 +328,9 @@ def _cell(value: object) -> str:
 def _width(text: str) -> int:
     if text.isascii():
         return len(text)
-    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+    from rich.cells import cell_len  # loaded for other alphabets alone
+
+    return cell_len(text)
 
 
 def _padded(text: str, width: int) -> str:

@@ -10,15 +10,14 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 import click
 from msgspec import Meta
 
-from lockstep.config import Config
+from lockstep.config import ENVIRONMENT_PREFIX, SECRETS, Config
+from lockstep.secret_files import FILE_SUFFIX
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _OF_CLIENTS = "client_"
-_SHARED = ("dsn", "data_dir")
-"""These are options of every command already."""
-_SECRETS = ("encryption_key",)
-"""These are not printed at all: what stands in their place would be refused by whoever reads it again."""
+_SHARED = ("dsn", "data_dir", "token", "ca_file")
+"""These are options of commands already, or of those that talk to a server."""
 
 
 def server_settings() -> list[str]:
@@ -30,8 +29,37 @@ def setting_options(command: F) -> F:
     """An option for each setting. The settings' own table checks the values, so that they are text here."""
     hints = get_type_hints(Config, include_extras=True)
     for name in reversed(server_settings()):
-        command = _option(name, hints[name])(command)
+        option = _file_option if name in SECRETS else _option
+        command = option(name, hints[name])(command)
     return command
+
+
+def _file_option(name: str, hint: Any) -> Callable[[F], F]:
+    """Secrets come from files. A secret on the command line is refused, with the reason."""
+    flag = name.replace("_", "-")
+    refused = click.option(
+        f"--{flag}", hidden=True, expose_value=False, callback=refuse_secret, help=f"Refused: give --{flag}-file."
+    )
+    help_text = f"File with this secret: {_description(hint)}"
+    in_file = click.option(f"--{flag}-file", f"{name}{FILE_SUFFIX}", metavar="FILE", help=help_text)
+    return lambda command: in_file(refused(command))
+
+
+def refuse_secret(ctx: click.Context, param: click.Parameter, value: object) -> None:
+    """The callback of an option that would take a secret. It does not repeat the value."""
+    if value is None:
+        return
+    name = str(param.name)
+    raise click.UsageError(f"--{name.replace('_', '-')} is refused: {safer_ways(name)}", ctx)
+
+
+def safer_ways(name: str) -> str:
+    """Why a secret does not belong on the command line, and where it does."""
+    flag, variable = f"--{name.replace('_', '-')}-file", f"{ENVIRONMENT_PREFIX}{name.upper()}"
+    return (
+        "every user of this machine can read command lines in the list of processes. "
+        f"Use {flag}, {variable}{FILE_SUFFIX.upper()} or {variable}."
+    )
 
 
 def _option(name: str, hint: Any) -> Callable[[F], F]:
@@ -83,8 +111,8 @@ def as_toml(config: Config, origins: Mapping[str, str]) -> str:
 
 def _line(name: str, value: Any, origins: Mapping[str, str]) -> str:
     origin = origins.get(name, "default")
-    origin = f"--{name.replace('_', '-')}" if origin == name else origin
-    if name in _SECRETS and value is not None:
+    origin = f"--{origin.replace('_', '-')}" if origin in (name, f"{name}{FILE_SUFFIX}") else origin
+    if name in SECRETS and value is not None:
         return f"# {name}: hidden  # {origin}"
     return f"# {name}: not set" if value is None else f"{name} = {_toml(value)}  # {origin}"
 

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 
 @contextmanager
 def terminating() -> Iterator[None]:
-    """SIGTERM ends the command as Ctrl-C does: what it has started is stopped, and what it has made is removed."""
+    """SIGTERM ends the command as Ctrl-C does: it stops the processes that it started and removes the files that it
+    made."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt

@@ -63,5 +63,9 @@ def logged_failures(queue: str) -> Iterator[None]:
     try:
         yield
     except LockstepError as error:
-        extra = {"action": "ack_failed", "queue": queue, "code": error.code, "error": error.message}
-        logger.warning("ack_failed", extra=extra)
+        log_failed_ack(queue, error)
+
+
+def log_failed_ack(queue: str, error: LockstepError) -> None:
+    extra = {"action": "ack_failed", "queue": queue, "code": error.code, "error": error.message}
+    logger.warning("ack_failed", extra=extra)

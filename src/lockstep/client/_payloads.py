@@ -11,49 +11,34 @@ import sys
 from collections.abc import Mapping
 from datetime import datetime
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import msgspec
 
 from lockstep.core.messages import NewMessage
-from lockstep.core.names import DEFAULT_PARTITION
 from lockstep.errors import InvalidPayload
 
 
-def new_message(
-    queue: str,
-    payload: Any,
-    *,
-    partition: str = DEFAULT_PARTITION,
-    transaction_id: str | None = None,
-    trace_id: str | None = None,
-    kind: str | None = None,
-    reference: str | None = None,
-    encoding: str | None = None,
-    headers: Mapping[str, str] | None = None,
-    expires_at: datetime | None = None,
-    expire_seconds: float | None = None,
-    deliver_at: datetime | None = None,
-    delay_seconds: float | None = None,
-    schedule_key: str | None = None,
-) -> NewMessage:
+class MessageOptions(TypedDict, total=False):
+    """What a message may have beside its payload. The partition is `Default` unless it is given."""
+
+    partition: str
+    transaction_id: str | None
+    trace_id: str | None
+    kind: str | None
+    reference: str | None
+    encoding: str | None
+    headers: Mapping[str, str] | None
+    expires_at: datetime | None
+    expire_seconds: float | None
+    deliver_at: datetime | None
+    delay_seconds: float | None
+    schedule_key: str | None
+
+
+def new_message(queue: str, payload: Any, **options: Unpack[MessageOptions]) -> NewMessage:
     """A message to push, with its payload encoded. Raises InvalidPayload."""
-    return NewMessage(
-        queue=queue,
-        payload=encode_payload(payload, encoding),
-        partition=partition,
-        transaction_id=transaction_id,
-        trace_id=trace_id,
-        kind=kind,
-        reference=reference,
-        encoding=encoding,
-        headers=headers,
-        expires_at=expires_at,
-        expire_seconds=expire_seconds,
-        deliver_at=deliver_at,
-        delay_seconds=delay_seconds,
-        schedule_key=schedule_key,
-    )
+    return NewMessage(queue=queue, payload=encode_payload(payload, options.get("encoding")), **options)
 
 
 def encode_payload(payload: Any, encoding: str | None = None) -> bytes:

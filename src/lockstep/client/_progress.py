@@ -14,7 +14,7 @@ from lockstep.errors import Conflict, LeaseLost, LockstepError
 
 
 @dataclass(slots=True)
-class Lane:
+class Part:
     """The messages of one partition in a delivery."""
 
     partition_id: int
@@ -37,58 +37,58 @@ class Progress:
 
     def __init__(self, lease_id: str | None, messages: Iterable[Message]) -> None:
         self._lease_id = lease_id
-        self._lanes: dict[int, Lane] = {}
+        self._parts: dict[int, Part] = {}
         for message in messages:
-            lane = self._lanes.get(message.partition_id)
-            if lane is None:
-                lane = self._lanes[message.partition_id] = Lane(message.partition_id)
-            lane.seqs.append(message.seq)
+            part = self._parts.get(message.partition_id)
+            if part is None:
+                part = self._parts[message.partition_id] = Part(message.partition_id)
+            part.seqs.append(message.seq)
 
     @property
     def over(self) -> bool:
         """Whether nothing is left to be said about any message."""
-        return all(lane.over for lane in self._lanes.values())
+        return all(part.over for part in self._parts.values())
 
     def is_open(self, partition_id: int, seq: int) -> bool:
         """Whether this message is still ours, and not finished."""
-        lane = self._lanes[partition_id]
-        return not lane.over and seq > lane.done
+        part = self._parts[partition_id]
+        return not part.over and seq > part.done
 
     def is_gone(self, partition_id: int, seq: int) -> bool:
         """Whether the lease on this message has ended before it was acknowledged."""
-        lane = self._lanes[partition_id]
-        return lane.over and seq > lane.committed
+        part = self._parts[partition_id]
+        return part.over and seq > part.committed
 
     def finish(self, partition_id: int, seq: int) -> None:
-        lane = self._lanes[partition_id]
-        lane.done = max(lane.done, seq)
+        part = self._parts[partition_id]
+        part.done = max(part.done, seq)
 
     def end(self) -> None:
         """The lease is gone, with all that it held."""
-        for lane in self._lanes.values():
-            lane.over = True
+        for part in self._parts.values():
+            part.over = True
 
     def commits(self) -> list[Ack]:
         """For what is finished, and the store does not know it yet."""
-        return [self._ack(lane, lane.done) for lane in self._open() if lane.done > lane.committed]
+        return [self._ack(part, part.done) for part in self._open() if part.done > part.committed]
 
     def whole(self) -> list[Ack]:
         """For all of it: one ack by the lease alone, unless a part of the lease has ended before."""
-        if self._lanes and not any(lane.over for lane in self._lanes.values()):
+        if self._parts and not any(part.over for part in self._parts.values()):
             return [Ack(lease_id=self._lease_id)]
-        return self.all_lanes()
+        return self.all_parts()
 
-    def all_lanes(self) -> list[Ack]:
+    def all_parts(self) -> list[Ack]:
         """For all of it, one ack for each partition."""
-        return [self._ack(lane, lane.seqs[-1]) for lane in self._open()]
+        return [self._ack(part, part.seqs[-1]) for part in self._open()]
 
     def ends(self, status: AckStatus, error: str | None = None, retry_at: datetime | None = None) -> list[Ack]:
         """For what is finished; and the first message of each partition that is not ends with `status`."""
-        heads = [(lane, lane.next_seq()) for lane in self._open()]
+        heads = [(part, part.next_seq()) for part in self._open()]
         if all(seq is None for _, seq in heads):
             return self.whole()
         return self.commits() + [
-            self._ack(lane, seq, status, error, retry_at) for lane, seq in heads if seq is not None
+            self._ack(part, seq, status, error, retry_at) for part, seq in heads if seq is not None
         ]
 
     def ends_one(
@@ -100,37 +100,37 @@ class Progress:
         retry_at: datetime | None = None,
     ) -> list[Ack]:
         """For what is finished of this message's partition; and the message itself ends with `status`."""
-        lane = self._lanes[partition_id]
-        before = [self._ack(lane, lane.done)] if lane.done > lane.committed else []
-        return [*before, self._ack(lane, seq, status, error, retry_at)]
+        part = self._parts[partition_id]
+        before = [self._ack(part, part.done)] if part.done > part.committed else []
+        return [*before, self._ack(part, seq, status, error, retry_at)]
 
     def dead(self, error: str | None) -> list[Ack]:
         """Every message that is not finished goes to the dead letters."""
         return self.commits() + [
-            self._ack(lane, seq, "dlq", error) for lane in self._open() for seq in lane.seqs if seq > lane.done
+            self._ack(part, seq, "dlq", error) for part in self._open() for seq in part.seqs if seq > part.done
         ]
 
     def settle(self, acks: Sequence[Ack], outcomes: Sequence[AckOutcome]) -> None:
         """Take over what became of the acks."""
         for ack, outcome in zip(acks, outcomes, strict=True):
-            lanes = self._lanes.values() if ack.partition_id is None else [self._lanes[ack.partition_id]]
-            for lane in lanes:
-                self._settle(lane, ack, outcome)
+            parts = self._parts.values() if ack.partition_id is None else [self._parts[ack.partition_id]]
+            for part in parts:
+                self._settle(part, ack, outcome)
 
-    def _settle(self, lane: Lane, ack: Ack, outcome: AckOutcome) -> None:
+    def _settle(self, part: Part, ack: Ack, outcome: AckOutcome) -> None:
         if outcome.error == "lease_lost" or (outcome.success and ack.status != "completed"):
-            lane.over = True
+            part.over = True
         elif outcome.success:
-            lane.committed = max(lane.seqs[-1] if ack.seq is None else ack.seq, lane.committed)
-            lane.done = max(lane.done, lane.committed)
-            lane.over = lane.committed >= lane.seqs[-1]
+            part.committed = max(part.seqs[-1] if ack.seq is None else ack.seq, part.committed)
+            part.done = max(part.done, part.committed)
+            part.over = part.committed >= part.seqs[-1]
 
-    def _open(self) -> list[Lane]:
-        return [lane for lane in self._lanes.values() if not lane.over]
+    def _open(self) -> list[Part]:
+        return [part for part in self._parts.values() if not part.over]
 
     def _ack(
         self,
-        lane: Lane,
+        part: Part,
         seq: int,
         status: AckStatus = "completed",
         error: str | None = None,
@@ -138,7 +138,7 @@ class Progress:
     ) -> Ack:
         return Ack(
             lease_id=self._lease_id,
-            partition_id=lane.partition_id,
+            partition_id=part.partition_id,
             seq=seq,
             status=status,
             error=error,
@@ -181,9 +181,9 @@ class SharedProgress:
         return [self._ack(place) for place, finished in self._open.items() if finished]
 
     def whole(self) -> list[Ack]:
-        return [Ack(lease_id=self._lease_id)] if self._whole and self._open else self.all_lanes()
+        return [Ack(lease_id=self._lease_id)] if self._whole and self._open else self.all_parts()
 
-    def all_lanes(self) -> list[Ack]:
+    def all_parts(self) -> list[Ack]:
         return [self._ack(place) for place in self._open]
 
     def ends(self, status: AckStatus, error: str | None = None, retry_at: datetime | None = None) -> list[Ack]:

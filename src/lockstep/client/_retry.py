@@ -63,7 +63,7 @@ class RetryPolicy:
         jittered = longest * (0.5 + chance / 2)
         if retry_after_seconds is None or not self.honor_retry_after:
             return jittered
-        # The jitter comes on top: those who were told the same time must not come together, either.
+        # The jitter comes on top: clients that got the same time must not come together, either.
         return min(retry_after_seconds + jittered, self.delay_seconds_max)
 
 

@@ -7,12 +7,11 @@ Column 0, the payloads, is always there and has no -1. Bit i of the mask says wh
 slices values out by offsets alone, and an Arrow binary array can lie on lengths and values as they are.
 Transaction ids take one of two columns: UUIDs in canonical spelling as 16 bytes, anything else as text. A segment has
 the times at which its messages expire beside its body, where SQL can read them; only a message that waits has it here.
-The block is compressed with zstd and, for an encrypted queue, sealed with AES-256-GCM afterwards.
+The block is compressed with zstd and, for an encrypted queue, sealed afterwards (`core/sealing.py`).
 """
 
 from __future__ import annotations
 
-import os
 import struct
 import sys
 import threading
@@ -26,8 +25,9 @@ from uuid import UUID
 import zstandard
 
 from lockstep.core.ids import all_canonical_uuids, is_canonical_uuid
-from lockstep.core.messages import Columns
-from lockstep.errors import CorruptSegment, EncryptionUnavailable
+from lockstep.core.messages import COLUMN_NAMES, Block, BlockPart, Columns
+from lockstep.core.sealing import Keyring
+from lockstep.errors import CorruptSegment
 
 
 class Codec(IntFlag):
@@ -37,32 +37,28 @@ class Codec(IntFlag):
     """As SQL arrays, for small pushes and for readers in SQL."""
     PACKED = 1
     ENCRYPTED = 2
+    BOUND = 4
+    """Encrypted for where it is; without this, in the form before that one, which says neither where nor with which
+    key."""
 
 
-_MAGIC = b"LSG1"
+SEALED = Codec.PACKED | Codec.ENCRYPTED | Codec.BOUND
+"""How what is encrypted is written. What is only encrypted is still read."""
+
+
+LAYOUT_MAGIC = b"LSG1"
 _HEADER = struct.Struct("<4sii")
 _TIME = struct.Struct("<q")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
-_NONCE_BYTES = 12
-_TAG_BYTES = 16
 _UUID_BYTES = 16
 _BODY_BYTES_MAX = 2**31 - 1
 
+NO_KEYS = Keyring()
+
 Buffer = bytes | memoryview
 
-STORED_COLUMNS = (
-    "payloads",
-    "transaction_uuids",
-    "transaction_texts",
-    "trace_ids",
-    "kinds",
-    "references",
-    "encodings",
-    "headers",
-    "producer_subs",
-    "expires_at",
-)
+STORED_COLUMNS = (COLUMN_NAMES[0], "transaction_uuids", "transaction_texts", *COLUMN_NAMES[2:])
 """What the columns of a layout hold, in their order."""
 
 HEADER_BYTES = _HEADER.size
@@ -90,32 +86,44 @@ cent less time for 1,000 messages of JSON, and bodies that are 4 per cent smalle
 _local = threading.local()
 
 
-def seal(layout: bytes, *, key: bytes | None = None) -> bytes:
-    """The compressed and, with a key, encrypted form of a layout."""
-    body = _compressor().compress(layout)
-    if key is None:
-        return body
-    # On first use, here and below: it takes long to import, and most processes have nothing that is encrypted.
-    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-
-    nonce = os.urandom(_NONCE_BYTES)
-    return nonce + AESGCM(key).encrypt(nonce, body, None)
+def pack(layout: bytes) -> bytes:
+    """The compressed form of a layout."""
+    return _compressor().compress(layout)
 
 
-def unseal(codec: int, body: bytes, *, key: bytes | None = None) -> bytes:
+def seal(layout: bytes, *, keys: Keyring | None = None, binding: bytes = b"") -> tuple[Codec, bytes]:
+    """The compressed and, with keys, encrypted form of a layout."""
+    return seal_packed(pack(layout), keys=keys, binding=binding)
+
+
+def seal_packed(body: bytes, *, keys: Keyring | None = None, binding: bytes = b"") -> tuple[Codec, bytes]:
+    """The same for a layout that is compressed already."""
+    if keys is None:
+        return Codec.PACKED, body
+    return SEALED, keys.seal(body, binding, codec=SEALED)
+
+
+def unseal(codec: int, body: bytes, *, keys: Keyring = NO_KEYS, binding: bytes = b"") -> bytes:
     """The layout that was sealed. Raises CorruptSegment, EncryptionUnavailable."""
-    body = decrypted(codec, body, key=key)
+    body = decrypted(codec, body, keys=keys, binding=binding)
     # The declared size is allocated before anything else is looked at.
     layout_bytes(body)
+    return decompress(body)
+
+
+def decompress(body: bytes) -> bytes:
+    """The layout in a body that is not encrypted: one frame, and nothing behind it. Raises CorruptSegment."""
     try:
-        return _decompressor().decompress(body, max_output_size=_BODY_BYTES_MAX)
+        return _decompressor().decompress(body, max_output_size=_BODY_BYTES_MAX, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise CorruptSegment(f"a segment's body does not decompress: {error}") from error
 
 
-def decrypted(codec: int, body: bytes, *, key: bytes | None = None) -> bytes:
-    """A body as it was before it was encrypted, if it was. Raises CorruptSegment, EncryptionUnavailable."""
-    return _decrypt(body, key) if codec & Codec.ENCRYPTED else body
+def decrypted(codec: int, body: bytes, *, keys: Keyring, binding: bytes) -> bytes:
+    """A body as it was before it was encrypted, if it was. Raises SealBroken, EncryptionUnavailable."""
+    if codec & Codec.BOUND:
+        return keys.open(body, binding, codec=codec)
+    return keys.open_unbound(body) if codec & Codec.ENCRYPTED else body
 
 
 def layout_bytes(body: bytes) -> int:
@@ -127,20 +135,6 @@ def layout_bytes(body: bytes) -> int:
     if not 0 <= size <= _BODY_BYTES_MAX:
         raise CorruptSegment("a segment's body declares no size, or an impossible one")
     return size
-
-
-def _decrypt(body: bytes, key: bytes | None) -> bytes:
-    if key is None:
-        raise EncryptionUnavailable("the message is encrypted, but no encryption key is configured")
-    if len(body) < _NONCE_BYTES + _TAG_BYTES:
-        raise CorruptSegment("an encrypted body is cut short")
-    from cryptography.exceptions import InvalidTag
-    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-
-    try:
-        return AESGCM(key).decrypt(body[:_NONCE_BYTES], body[_NONCE_BYTES:], None)
-    except InvalidTag as error:
-        raise EncryptionUnavailable("the message was encrypted with another key, or was changed") from error
 
 
 def _compressor() -> zstandard.ZstdCompressor:
@@ -155,6 +149,20 @@ def _decompressor() -> zstandard.ZstdDecompressor:
         _local.decompressor = zstandard.ZstdDecompressor()
     decompressor: zstandard.ZstdDecompressor = _local.decompressor
     return decompressor
+
+
+def block_of(columns: Columns) -> Block | None:
+    """The block that has these messages, no others, and nothing else about them; None if there is none."""
+    part = columns.part
+    if part is None or part.start or part.block.count != len(columns.payloads):
+        return None
+    mask = part.block.mask
+    stored = [True, _has_transaction_ids(mask), *[bool(mask >> bit & 1) for bit in range(_TRACE_IDS, _EXPIRES_AT + 1)]]
+    return part.block if stored == [column is not None for column in columns.all()] else None
+
+
+def _has_transaction_ids(mask: int) -> bool:
+    return bool(mask & (1 << _TRANSACTION_UUIDS | 1 << _TRANSACTION_TEXTS))
 
 
 def encode(columns: Columns) -> bytes:
@@ -179,7 +187,7 @@ def assemble(count: int, stored: Sequence[Sequence[Buffer] | None]) -> bytes:
     """The layout of columns that are in their stored form already, in the order of the mask's bits: of each the
     lengths, and the values in any number of pieces."""
     mask = sum(1 << bit for bit, column in enumerate(stored) if column is not None)
-    parts: list[Buffer] = [_HEADER.pack(_MAGIC, count, mask)]
+    parts: list[Buffer] = [_HEADER.pack(LAYOUT_MAGIC, count, mask)]
     for column in stored:
         if column is not None:
             parts += column
@@ -218,7 +226,7 @@ def _bytes_to_times(values: list[bytes | None] | None) -> list[datetime | timede
     try:
         return [None if value is None else _EPOCH + _TIME.unpack(value)[0] * _MICROSECOND for value in values]
     except (struct.error, OverflowError) as error:
-        raise CorruptSegment("a segment's body has a time that is none") from error
+        raise CorruptSegment("a segment's body contains a value that is not a time") from error
 
 
 def _split_transaction_ids(
@@ -245,7 +253,18 @@ def decode(layout: bytes) -> Columns:
     except struct.error as error:
         raise CorruptSegment("a segment's body is cut short") from error
     except UnicodeDecodeError as error:
-        raise CorruptSegment("a segment's body has a text that is none") from error
+        raise CorruptSegment("a segment's body contains a value that is not a string") from error
+
+
+def decode_block(body: bytes, layout: bytes) -> Columns:
+    """The columns of a layout that came from outside, with the block that it is if it may be stored as it is: not with
+    times, which a segment has beside its body, nor with both columns of transaction ids, which may contradict each
+    other. Raises CorruptSegment."""
+    columns = decode(layout)
+    count, mask = header(layout)
+    if not mask & 1 << _EXPIRES_AT and (not mask & 1 << _TRANSACTION_UUIDS or not mask & 1 << _TRANSACTION_TEXTS):
+        columns.part = BlockPart(Block(body, len(layout), count, mask), 0)
+    return columns
 
 
 def header(layout: bytes) -> tuple[int, int]:
@@ -254,7 +273,7 @@ def header(layout: bytes) -> tuple[int, int]:
         magic, count, mask = _HEADER.unpack_from(layout)
     except struct.error as error:
         raise CorruptSegment("a segment's body is cut short") from error
-    if magic != _MAGIC or count < 0 or mask >> (_EXPIRES_AT + 1):
+    if magic != LAYOUT_MAGIC or count < 0 or mask >> (_EXPIRES_AT + 1):
         raise CorruptSegment("a segment's body does not begin as one")
     return count, mask
 
@@ -336,6 +355,8 @@ def _join_transaction_ids(
         return _bytes_to_texts(texts)
     if texts is None:
         return _bytes_to_uuids(uuids)
+    if any([uuid is not None and text is not None for uuid, text in zip(uuids, texts, strict=True)]):
+        raise CorruptSegment("a segment's body has a message with two transaction ids")
     from_uuids, from_texts = _bytes_to_uuids(uuids), _bytes_to_texts(texts)
     assert from_uuids is not None
     assert from_texts is not None

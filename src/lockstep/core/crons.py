@@ -60,7 +60,8 @@ class Cron(NewCron, frozen=True, kw_only=True):
 
 
 def check_times(expression: str, timezone: str) -> None:
-    """Raises InvalidRequest for an expression that is none, a time zone that is unknown, or a time that never comes."""
+    """Raises InvalidRequest for an expression that is not valid, a time zone that is unknown, or a time that never
+    comes."""
     zone = _zone(timezone)
     if len(expression) > EXPRESSION_LENGTH_MAX:
         raise InvalidRequest(f"a cron expression has at most {EXPRESSION_LENGTH_MAX} characters")

@@ -11,7 +11,8 @@ PREFIX = "lockstep-dead-from-"
 
 
 def dead_copy(message: Message, dead_queue: str, *, group: str, attempts: int, error: str | None) -> Batch:
-    """A message that died, as it is pushed to a dead queue: to the same partition, with headers that tell its story."""
+    """A message that died, as it is pushed to a dead queue: to the same partition, with headers that say where it came
+    from."""
     story = {
         "queue": message.queue,
         "partition": message.partition,

@@ -1,4 +1,4 @@
-"""Maintenance: the rules of what is removed, and what the duties ask and tell.
+"""Maintenance: the rules of what is removed, and the requests and results of the duties.
 
 Four policies of a queue remove messages, each by their age:
 
@@ -83,6 +83,19 @@ class Pruned:
     """Why nothing could be done in a queue, of which the rest is left out."""
 
 
+CLOCK_STEP_MAX = timedelta(seconds=10)
+"""A clock that is set back by no more than this is not followed: it catches up sooner."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """What one batch moved to the times of a clock that was set back."""
+
+    waiting: int = 0
+    """Cursors, ranges of shared groups, and operations."""
+    next: Place | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Verified:
     """What a check of some of the partitions found."""
@@ -108,7 +121,7 @@ class DutyInfo(msgspec.Struct, frozen=True, kw_only=True):
     claimed_until: datetime | None
     """While it runs: when the claim ends by itself, should its server be gone."""
     claimed_by: str | None
-    """Who does it, or did it last; for people."""
+    """The server that performs it, or did so last; for people."""
     last_started_at: datetime
     last_finished_at: datetime | None
     last_error: str | None
@@ -138,7 +151,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Removal(msgspec.Struct, frozen=True, kw_only=True):
-    """What was removed from a queue within one minute, for one reason."""
+    """The messages removed from a queue within one minute, for one reason."""
 
     at: datetime
     """The minute."""

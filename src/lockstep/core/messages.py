@@ -1,15 +1,16 @@
 """Messages, and what becomes of pushed ones.
 
 Messages travel as columns: one list per field for all messages of a partition. Hot paths slice and join these
-lists and never look at a single message; `Message` and `Receipt` are made only for a caller who asks for one.
+lists and never look at a single message; `Message` and `Receipt` are made only when a caller asks for one.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import chain
 from typing import Any, Literal, overload
 from uuid import UUID
 
@@ -18,6 +19,25 @@ import msgspec
 from lockstep.core.ids import message_id
 from lockstep.core.names import DEFAULT_PARTITION
 from lockstep.errors import InvalidRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Messages in packed form: the compressed layout of core/codec.py, of which somebody has read every byte."""
+
+    body: bytes
+    layout_bytes: int
+    count: int
+    mask: int
+    """Which columns the layout has."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockPart:
+    """Consecutive messages of a block."""
+
+    block: Block
+    start: int
 
 
 @dataclass(slots=True)
@@ -30,12 +50,15 @@ class Columns:
     kinds: list[str | None] | None = None
     references: list[str | None] | None = None
     encodings: list[str | None] | None = None
-    """None is JSON; anything else says what the opaque bytes of the payload are."""
+    """None: JSON; anything else names the format of the opaque bytes of the payload."""
     headers: list[bytes | None] | None = None
     """A JSON object of strings, encoded."""
     producer_subs: list[str | None] | None = None
     expires_at: list[datetime | timedelta | None] | None = None
     """None is as the queue says. A span is from now: the engine makes a time of it, so that a store sees only times."""
+    part: BlockPart | None = field(default=None, init=False, compare=False, repr=False)
+    """Where the same messages are in packed form, if they came so. It is not taken over by columns that are made of
+    these, because they may say something else."""
 
     def __len__(self) -> int:
         return len(self.payloads)
@@ -56,7 +79,10 @@ class Columns:
     def slice(self, start: int, stop: int) -> Columns:
         if start == 0 and stop >= len(self.payloads):
             return self
-        return Columns(*[None if column is None else column[start:stop] for column in self.all()])  # type: ignore[arg-type]
+        columns = Columns(*[None if column is None else column[start:stop] for column in self.all()])  # type: ignore[arg-type]
+        if self.part is not None:
+            columns.part = BlockPart(self.part.block, self.part.start + start)
+        return columns
 
     def take(self, positions: Sequence[int]) -> Columns:
         return Columns(*[None if column is None else [column[i] for i in positions] for column in self.all()])  # type: ignore[arg-type]
@@ -76,17 +102,50 @@ class Columns:
         )
 
 
-COLUMN_NAMES = (
-    "payloads",
-    "transaction_ids",
-    "trace_ids",
-    "kinds",
-    "references",
-    "encodings",
-    "headers",
-    "producer_subs",
-    "expires_at",
-)
+COLUMNS_OF_FIELDS = {
+    "payload": "payloads",
+    "transaction_id": "transaction_ids",
+    "trace_id": "trace_ids",
+    "kind": "kinds",
+    "reference": "references",
+    "encoding": "encodings",
+    "headers": "headers",
+    "producer_sub": "producer_subs",
+    "expires_at": "expires_at",
+}
+"""By the name of a message's field: the column that has it for many messages."""
+
+COLUMN_NAMES = tuple(COLUMNS_OF_FIELDS.values())
+
+
+def join_columns(parts: Sequence[Columns]) -> Columns:
+    """The messages of all parts, in order; a column that any of them has is filled up with None."""
+    if len(parts) == 1:
+        return parts[0]
+    joined = Columns(list(chain.from_iterable([part.payloads for part in parts])))
+    joined.part = _joined_part(parts)
+    if all([part.bare() for part in parts]):
+        return joined
+    for name in COLUMN_NAMES[1:]:
+        columns = [getattr(part, name) for part in parts]
+        if any(column is not None for column in columns):
+            filled = (c if c is not None else [None] * len(p) for c, p in zip(columns, parts, strict=True))
+            setattr(joined, name, list(chain.from_iterable(filled)))
+    return joined
+
+
+def _joined_part(parts: Sequence[Columns]) -> BlockPart | None:
+    """The part of a block that all of them make up together, one behind the other."""
+    first = parts[0].part
+    if first is None:
+        return None
+    next_start = first.start
+    for columns in parts:
+        part = columns.part
+        if part is None or part.block is not first.block or part.start != next_start:
+            return None
+        next_start += len(columns.payloads)
+    return first
 
 
 def check_shape(columns: object) -> Columns:
@@ -104,18 +163,23 @@ def check_shape(columns: object) -> Columns:
     return columns
 
 
-class NewMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """One message to push."""
+class Described(msgspec.Struct, frozen=True, kw_only=True):
+    """What a producer may say about a message."""
 
-    queue: str
-    payload: bytes
-    partition: str = DEFAULT_PARTITION
     transaction_id: str | None = None
     trace_id: str | None = None
     kind: str | None = None
     reference: str | None = None
     encoding: str | None = None
     headers: Mapping[str, str] | None = None
+
+
+class NewMessage(Described, frozen=True, kw_only=True):
+    """One message to push."""
+
+    queue: str
+    payload: bytes
+    partition: str = DEFAULT_PARTITION
     producer_sub: str | None = None
     expires_at: datetime | None = None
     """Not delivered from this time on, whatever the queue says; or, in place of it, `expire_seconds` from now."""
@@ -128,7 +192,7 @@ class NewMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NewSchedule(msgspec.Struct, frozen=True, kw_only=True):
-    """When messages are to be delivered, if not at once: at a time, or after a while."""
+    """When to deliver messages, if not at once: at a time, or after a delay."""
 
     deliver_at: datetime | None = None
     delay_seconds: float | None = None
@@ -137,7 +201,7 @@ class NewSchedule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def schedule_of(message: NewMessage) -> NewSchedule | None:
-    """When the message is to be delivered; None for at once."""
+    """When to deliver the message; None: at once."""
     if message.deliver_at is None and message.delay_seconds is None and message.schedule_key is None:
         return None
     return NewSchedule(deliver_at=message.deliver_at, delay_seconds=message.delay_seconds, key=message.schedule_key)
@@ -159,7 +223,7 @@ class Batch:
         return cls(queue, partition, Columns(list(payloads), **columns))
 
 
-class Message(msgspec.Struct, frozen=True, kw_only=True):
+class Message(Described, frozen=True, kw_only=True):
     """One stored message."""
 
     id: str
@@ -171,11 +235,6 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     payload: bytes
     transaction_id: str
     """What the producer gave, or the message's own id."""
-    trace_id: str | None = None
-    kind: str | None = None
-    reference: str | None = None
-    encoding: str | None = None
-    headers: Mapping[str, str] | None = None
     producer_sub: str | None = None
     expires_at: datetime | None = None
     """Where the producer gave a time of its own."""
@@ -261,11 +320,14 @@ def again(message: Message, queue: str, partition: str, headers: Mapping[str, st
     return Batch(queue, partition, columns)
 
 
+ReceiptStatus = Literal["queued", "duplicate", "scheduled", "buffered", "deferred"]
+
+
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     """What became of one pushed message."""
 
     index: int
-    status: Literal["queued", "duplicate", "scheduled", "buffered", "deferred"]
+    status: ReceiptStatus
     """`queued`: stored, in its queue. `deferred`: a busy server has accepted the push as an operation, and applies it
     later. `buffered`: a server has it on its disk, until the database is there."""
     queue: str
@@ -281,10 +343,10 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     """Of a queue with a max_size: the pending messages after this push; None for a queue without."""
     remaining: int | None = None
     schedule_id: int | None = None
-    """Of a message that waits: by what it can be cancelled; a duplicate names the one that waits already."""
+    """Of a message that waits: the id for cancelling it; a duplicate names the message that already waits."""
     due_at: datetime | None = None
     operation_id: str | None = None
-    """Of a push that waits to be applied: by what it can be found; nothing else is known of the message then."""
+    """Of a push that waits to be applied: the id of the operation; nothing else is known of the message then."""
 
 
 class QueuedPush(msgspec.Struct, frozen=True, kw_only=True):
@@ -339,7 +401,7 @@ class Occupancy:
     remaining: int
 
 
-class _Part(Sequence[Placement]):
+class _PlacementSlice(Sequence[Placement]):
     """Some of the placements of a call that several requests shared, worked out when one is asked for: few look."""
 
     __slots__ = ("_found", "_start", "_stop", "_whole")
@@ -370,7 +432,7 @@ class _Part(Sequence[Placement]):
 
 
 class PushResult(Sequence[Receipt]):
-    """Receipts in input order, made when they are asked for."""
+    """Receipts in input order, made on demand."""
 
     __slots__ = ("_order", "_recent", "batches", "occupancy", "operation", "placements")
 
@@ -390,7 +452,8 @@ class PushResult(Sequence[Receipt]):
         self.occupancy = occupancy or {}
         self._order = order
         self._recent: tuple[int, Placement, list[int]] | None = None
-        """The batch that was last looked at, which usually has the next receipt, too; and where its duplicates are."""
+        """The batch that was used last, which usually has the next receipt, too; and the positions of its
+        duplicates."""
 
     def __len__(self) -> int:
         return sum(len(batch.columns.payloads) for batch in self.batches)
@@ -405,7 +468,7 @@ class PushResult(Sequence[Receipt]):
 
     def part(self, start: int, stop: int) -> PushResult:
         """The receipts of the batches from `start` to `stop`."""
-        part = _Part(self.placements, start, stop)
+        part = _PlacementSlice(self.placements, start, stop)
         return PushResult(self.batches[start:stop], part, occupancy=self.occupancy)
 
     @property
@@ -464,7 +527,7 @@ class PushResult(Sequence[Receipt]):
     def _receipt(self, index: int, batch_index: int, position: int) -> Receipt:
         if self.operation is not None:
             batch = self.batches[batch_index]
-            return _unplaced_receipt(index, batch, position, "deferred", self.operation.operation_id)
+            return _unplaced_receipt(index, batch, position, "deferred", operation_id=self.operation.operation_id)
         if self._recent is None or self._recent[0] != batch_index:
             placement = self.placements[batch_index]
             self._recent = (batch_index, placement, sorted(placement.duplicates or ()))
@@ -499,13 +562,11 @@ class PushResult(Sequence[Receipt]):
         )
 
 
-def _unplaced_receipt(
-    index: int, batch: Batch, position: int, status: Literal["deferred", "buffered"], operation_id: str | None = None
-) -> Receipt:
+def _unplaced_receipt(index: int, batch: Batch, position: int, status: ReceiptStatus, **others: Any) -> Receipt:
+    """The receipt of a message that has no place in its partition yet."""
     return Receipt(
         index=index,
         status=status,
-        operation_id=operation_id,
         queue=batch.queue,
         partition=batch.partition,
         partition_id=0,
@@ -513,20 +574,12 @@ def _unplaced_receipt(
         message_id="",
         transaction_id=_at(batch.columns.transaction_ids, position) or "",
         trace_id=_at(batch.columns.trace_ids, position),
+        **others,
     )
 
 
 def _waiting_receipt(index: int, batch: Batch, position: int, appointment: Appointment) -> Receipt:
-    return Receipt(
-        index=index,
-        status="duplicate" if appointment.duplicate else "scheduled",
-        queue=batch.queue,
-        partition=batch.partition,
-        partition_id=0,
-        seq=0,
-        message_id="",
-        transaction_id=_at(batch.columns.transaction_ids, position) or "",
-        trace_id=_at(batch.columns.trace_ids, position),
-        schedule_id=appointment.schedule_id,
-        due_at=appointment.due_at,
+    status: ReceiptStatus = "duplicate" if appointment.duplicate else "scheduled"
+    return _unplaced_receipt(
+        index, batch, position, status, schedule_id=appointment.schedule_id, due_at=appointment.due_at
     )

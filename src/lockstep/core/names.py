@@ -13,6 +13,9 @@ QUEUE_MODE = "__QUEUE_MODE__"
 
 DEFAULT_PARTITION = "Default"
 
+GROUPS_MAX = 10_000
+"""Of a queue, where no setting says otherwise."""
+
 NAME_LENGTH_MAX = 255
 TRANSACTION_ID_LENGTH_MAX = 255
 
@@ -73,7 +76,7 @@ def namespace_and_task(queue: str) -> tuple[str, str]:
 
 
 def nearest_of(name: str, known: Iterable[str]) -> str | None:
-    """The known name that somebody may have meant, whatever the case and the underscores; None if none is near."""
+    """The known name that is closest to a misspelled one, ignoring case and underscores; None if none is close."""
     plain = {one.replace("_", "").lower(): one for one in known}
     found = get_close_matches(name[:NAME_LENGTH_MAX].replace("_", "").replace("-", "").lower(), plain, n=1, cutoff=0.6)
     return plain[found[0]] if found else None

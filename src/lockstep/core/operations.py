@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from lockstep import errors
-from lockstep.core.codec import Codec, seal, unseal
+from lockstep.core.codec import Codec, pack, unseal
 from lockstep.core.ids import message_id, split_message_id
 from lockstep.core.messages import Appointment, Batch, Columns, NewSchedule, Occupancy, Placement, PushResult
 from lockstep.core.records import Ack, AckOutcome
@@ -33,7 +33,8 @@ OperationStatus = Literal["pending", "done", "failed"]
 QueueReason = Literal["system_busy", "maintaining_order"]
 QueuedAs = Literal["wait", "return"]
 """What a push does that is queued: wait until it is applied, or return at once."""
-Order = Sequence[tuple[int, int]]
+Order = list[tuple[int, int]]
+"""For each message in input order: the index of its batch, and its position there."""
 
 KINDS: tuple[OperationKind, ...] = ("ack", "push")
 """In the order in which they are applied."""
@@ -44,7 +45,7 @@ ACK_LANE = 0
 
 @dataclass(slots=True)
 class NewOperation:
-    """A request that is to be applied later: either a push or acks."""
+    """A request to apply later: either a push or acks."""
 
     batches: Sequence[Batch] = ()
     acks: Sequence[Ack] = ()
@@ -143,7 +144,7 @@ class Outcome(Struct, frozen=True, kw_only=True, array_like=True):
         return "done" if self.failure is None else "failed"
 
     def pushed(self, batches: Sequence[Batch] | None = None) -> PushResult:
-        """The receipts of a push. Without the batches, those do not tell what the producer gave. Raises what it
+        """The receipts of a push. Without the batches, they lack what the producer gave. Raises what it
         failed with."""
         placed = self._succeeded().placed or []
         occupancy = {queue: Occupancy(*one) for queue, one in self.occupancy.items()}
@@ -200,7 +201,8 @@ class OperationInfo(Struct, frozen=True, kw_only=True):
     messages: int = 0
     """Messages, or acks."""
     position: int | None = None
-    """Of one that waits, where a single one is asked for: its place among those of its kind, from 1."""
+    """Of one that waits, where a single one is asked for: its place among those of its kind, from 1; None if it is more
+    than some 10,000 places away."""
     due_at: datetime | None = None
     """Of one that waits: not before this time."""
     retries: int = 0
@@ -219,7 +221,7 @@ class OperationInfo(Struct, frozen=True, kw_only=True):
 class OperationPage(Struct, frozen=True, kw_only=True):
     items: list[OperationInfo]
     next_cursor: str | None
-    """Give it back for the next page; None at the end."""
+    """Give it back for the next page; None at the end. A page may be short, even empty, and still have one."""
 
 
 class OperationDepth(Struct, frozen=True, kw_only=True):
@@ -268,7 +270,7 @@ class OperationStats(Struct, frozen=True, kw_only=True):
     """Operations that this process has applied since it began; those that failed are among them."""
     applied_failed: int
     applied_per_second: float
-    """Of late."""
+    """Recently."""
 
 
 def operation_cursor(serial: int, ordinal: int) -> str:
@@ -309,7 +311,7 @@ class _PackedBatch(Struct, array_like=True, gc=False):
     partition: str
     payloads: list[bytes]
     others: _OtherColumns | None = None
-    """All columns after the payloads; None if there is none."""
+    """All columns after the payloads; None if there are none."""
     schedule: NewSchedule | None = None
 
 
@@ -364,7 +366,7 @@ def _batch(one: _PackedBatch) -> Batch:
 
 def pack_aims(operations: Sequence[NewOperation]) -> bytes:
     packed = _encode([Aim.of(operation) for operation in operations])
-    sealed = seal(packed, key=None) if len(packed) >= _AIMS_PACKED_BYTES_MIN else None
+    sealed = pack(packed) if len(packed) >= _AIMS_PACKED_BYTES_MIN else None
     return b"\0" + packed if sealed is None else b"\1" + sealed
 
 
@@ -372,7 +374,7 @@ def unpack_aims(packed: bytes | None, count: int) -> list[Aim]:
     """By ordinal; nothing is known where they were not stored."""
     if packed is None:
         return [_UNKNOWN] * count
-    return _decode_aims(unseal(Codec.PACKED, packed[1:], key=None) if packed[0] else packed[1:])
+    return _decode_aims(unseal(Codec.PACKED, packed[1:]) if packed[0] else packed[1:])
 
 
 def pack_outcomes(outcomes: Sequence[Outcome | None]) -> bytes:

@@ -1,4 +1,4 @@
-"""What is known while a database is away or being worked on: modes, and what is buffered meanwhile."""
+"""What servers know while a database is unavailable or in maintenance: modes, and what is buffered."""
 
 from __future__ import annotations
 
@@ -61,11 +61,11 @@ class BufferStats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MaintenanceMode(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether pushes are buffered, and pops find nothing, because somebody said so."""
+    """Whether a maintenance mode makes pushes be buffered, or pops find nothing."""
 
     push: bool
     pop: bool
     breaker: BreakerState = "closed"
-    """Open while the server that answered takes its database for away."""
+    """Open while the answering server considers its database unavailable."""
     buffer: BufferStats | None = None
     """None where there is no server that buffers, or it cannot."""

@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Literal
 
 import msgspec
 
+from lockstep.core.records import QueueInfo
+
 LabelKind = Literal["namespace", "task"]
+
+
+def total(figures: Iterable[int | None]) -> int | None:
+    """The sum of figures; None if one of them is not known."""
+    summed = 0
+    for figure in figures:
+        if figure is None:
+            return None
+        summed += figure
+    return summed
+
+
+def rest(figure: int | None, part: int | None) -> int | None:
+    """A figure minus a part of it; None if either is not known."""
+    return None if figure is None or part is None else figure - part
 
 
 class LabelInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -16,11 +33,29 @@ class LabelInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     queues: int
-    partitions: int
-    messages: int
-    pending: int
+    partitions: int | None
+    messages: int | None
+    pending: int | None
     figures_at: datetime | None = None
-    """When the oldest of these figures was counted; None: all just now."""
+    """When the oldest of these figures was counted; None: all just now. A sum is None while one of its queues is large
+    and was not counted yet."""
+
+
+def label_info(name: str, infos: Sequence[QueueInfo]) -> LabelInfo:
+    """The sums over the queues of a label."""
+    return LabelInfo(
+        name=name,
+        queues=len(infos),
+        partitions=total([info.partitions for info in infos]),
+        messages=total([info.messages for info in infos]),
+        pending=total([info.pending for info in infos]),
+        figures_at=oldest(infos),
+    )
+
+
+def oldest(infos: Iterable[QueueInfo]) -> datetime | None:
+    """When the oldest of the figures was counted; None: all just now."""
+    return min((info.figures_at for info in infos if info.figures_at is not None), default=None)
 
 
 class Spread(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,23 +79,24 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     """The whole store in one record."""
 
     queues: int
-    partitions: int
+    partitions: int | None
     namespaces: int
     tasks: int
-    messages: int
+    messages: int | None
     """Stored messages."""
-    pending: int
-    """The sum over the queues of what is pending there."""
-    processing: int
+    pending: int | None
+    """The pending messages of all queues together."""
+    processing: int | None
     """Messages under a live lease, over all groups."""
-    completed: int
+    completed: int | None
     """Stored messages that are not pending any more; those that became dead letters are among them."""
-    dead_letters: int
-    cursors_with_lag: int
-    lag_seconds: Spread
+    dead_letters: int | None
+    cursors_with_lag: int | None
+    lag_seconds: Spread | None
     """Over the cursors with lag: how old the first message before them is."""
-    lag_messages: Spread
+    lag_messages: Spread | None
     """Over the cursors with lag: how many messages are before them."""
     figures_at: datetime | None = None
     """When the oldest of these figures was counted; None: all just now. A median of older figures is an estimate: the
-    median of those of parts of a queue."""
+    median of those of parts of a queue. All but the numbers of queues, namespaces and tasks are None while one of the
+    queues is large and was not counted yet."""

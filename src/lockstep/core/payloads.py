@@ -11,10 +11,12 @@ from lockstep.core.messages import Batch, NewMessage, check_shape
 from lockstep.errors import InvalidPayload
 
 _raw = msgspec.json.Decoder(msgspec.Raw)
+_raws = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 def check_utf8(json: bytes) -> None:
-    """Raise UnicodeDecodeError for what is no text. The decoder takes it within strings that it leaves raw."""
+    """Raise UnicodeDecodeError for bytes that are not UTF-8. The decoder accepts them within strings that it leaves
+    raw."""
     if not json.isascii():
         json.decode()
 
@@ -26,9 +28,20 @@ def decode_raw(json: bytes) -> msgspec.Raw:
     return raw
 
 
+def check_json_column(payloads: Sequence[bytes]) -> None:
+    """Raise DecodeError, UnicodeDecodeError or RecursionError unless each of the payloads is one JSON value. All are
+    looked at together, which costs a fraction of one look each."""
+    together = b"[%s]" % b",".join(payloads)
+    check_utf8(together)
+    # Values of the same lengths at the same places: no payload reaches into another one.
+    if list(map(len, _raws.decode(together))) != list(map(len, payloads)):
+        for payload in payloads:
+            decode_raw(payload)
+
+
 def check_json(messages: Sequence[NewMessage] | Sequence[Batch]) -> None:
-    """Raise InvalidPayload for a payload that has no encoding and is not JSON: nobody could read it over HTTP, nor what
-    comes with it. What is no message at all is refused by whoever takes it."""
+    """Raise InvalidPayload for a payload that has no encoding and is not JSON: nobody could read it over HTTP, nor the
+    messages that come with it. A value that is not a message is refused where it is taken."""
     given: Sequence[NewMessage | Batch] = messages
     for index, message in enumerate(given):
         try:

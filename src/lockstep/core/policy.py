@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from math import log10
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -28,47 +29,120 @@ ATTEMPTS_MAX = 2**31 - 2
 BALANCED_PARTITIONS_MAX = 1_000
 
 
-class QueueOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Everything that can be configured about a queue. `configure` replaces all of it."""
+@dataclass(frozen=True, slots=True)
+class Option:
+    """What there is to know of an option beside its name, type and default: a row of the table below."""
 
-    lease_seconds: int = 300
-    retry_limit: int = 3
-    """Failed deliveries allowed after the first; one more makes the message exhausted. -1 is no limit."""
-    retry_delay_ms: int = 1000
-    retry_backoff: float = 1.0
-    """Each further retry waits this many times longer than the one before; 1 is a fixed delay."""
-    retry_delay_ms_max: int = 3_600_000
-    on_exhausted: OnExhausted = "dead"
-    max_size: int = 0
-    """Most pending messages; 0 is no limit."""
-    ttl_seconds: int = 3600
-    """Kept and echoed."""
-    priority: int = 0
-    delay_seconds: int = 0
-    """A message is visible only once it is this old."""
-    window_seconds: int = 0
-    """A partition is hidden until its newest message is this old."""
-    retention_enabled: bool = False
-    retention_seconds: int = 0
-    completed_retention_seconds: int = 0
-    max_wait_seconds: int = 0
-    """A message that has waited longer than this is passed over; 0 is no limit."""
-    encryption: bool = False
-    compression: Compression = "zstd"
-    dead_letter_queue: bool = False
-    """Kept and echoed; dead letters are always recorded."""
-    dlq_after_max_retries: bool = False
-    """Kept and echoed."""
-    expire_seconds: int = 0
-    """A message that is older than this is not delivered any more; 0 is never. A message may have a time of its own."""
-    on_expired: OnExpired = "dead"
-    """What becomes of a message that expired: a dead letter, or nothing."""
-    dead_queue: str | None = None
-    """The queue to which dead letters are pushed, too. It must exist, with neither one of its own nor a max_size."""
-    partitions: int = 0
-    """So many numbered partitions, over which messages are spread that name no partition; 0 spreads nothing."""
-    group_mode: GroupMode = "ordered"
-    """How a new group that does not say it itself is served: a lease per partition, or leases on single messages."""
+    help: str
+    range: tuple[float, float] | None = None
+    wire: str | None = None
+    """What the protocol calls it, in snake_case, if that differs."""
+
+
+_SECONDS = (0, SECONDS_MAX)
+_MILLISECONDS = (0, MILLISECONDS_MAX)
+
+
+class QueueOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything that can be configured about a queue. `configure` replaces all of it.
+
+    This is the table of all options: checks, the types of the protocol, the command line and the reference come from
+    it. Each option except dead_queue is stored in the column of its name.
+    """
+
+    lease_seconds: Annotated[
+        int,
+        Option("Duration of a lease, unless the pop or a renewal sets another.", (1, SECONDS_MAX), "lease_time"),
+    ] = 300
+    retry_limit: Annotated[
+        int,
+        Option(
+            "Failed deliveries allowed after the first; one more makes the message exhausted. -1 is no limit.",
+            (UNLIMITED, RETRY_LIMIT_MAX),
+        ),
+    ] = 3
+    retry_delay_ms: Annotated[
+        int, Option("How long a failed message waits before it is delivered again.", _MILLISECONDS, "retry_delay")
+    ] = 1000
+    retry_backoff: Annotated[
+        float,
+        Option("Each retry waits this many times longer than the one before; 1 is a fixed delay.", (1, 100)),
+    ] = 1.0
+    retry_delay_ms_max: Annotated[
+        int,
+        Option(
+            "The longest wait that `retry_backoff` leads to; never less than `retry_delay_ms`.",
+            _MILLISECONDS,
+            "retry_delay_max",
+        ),
+    ] = 3_600_000
+    on_exhausted: Annotated[
+        OnExhausted,
+        Option(
+            "What happens to an exhausted message: `dead` makes it a dead letter and goes on, `drop` goes on "
+            "without it, `stop` holds its partition for this group until an operator decides."
+        ),
+    ] = "dead"
+    max_size: Annotated[int, Option("Maximum number of pending messages; 0 is no limit.", (0, COUNT_MAX))] = 0
+    ttl_seconds: Annotated[int, Option("Stored and returned, without effect.", _SECONDS, "ttl")] = 3600
+    priority: Annotated[
+        int,
+        Option("In a pop over a namespace or task, queues with a higher priority come first.", (-(2**31), 2**31 - 1)),
+    ] = 0
+    delay_seconds: Annotated[
+        int, Option("A message is visible only once it is this old.", _SECONDS, "delayed_processing")
+    ] = 0
+    window_seconds: Annotated[
+        int, Option("A partition is hidden until its newest message is this old.", _SECONDS, "window_buffer")
+    ] = 0
+    retention_enabled: Annotated[
+        bool, Option("Whether `retention_seconds` and `completed_retention_seconds` are in force.")
+    ] = False
+    retention_seconds: Annotated[
+        int, Option("Messages older than this are removed, consumed or not; 0 is never.", _SECONDS)
+    ] = 0
+    completed_retention_seconds: Annotated[
+        int, Option("Messages older than this that every group is done with are removed; 0 is never.", _SECONDS)
+    ] = 0
+    max_wait_seconds: Annotated[
+        int,
+        Option("Messages that have waited longer are skipped; 0 is no limit.", _SECONDS, "max_wait_time_seconds"),
+    ] = 0
+    encryption: Annotated[
+        bool,
+        Option(
+            "Messages are stored encrypted; needs the setting `encryption_key`. "
+            "Only `lockstep encryption off` switches it off.",
+            wire="encryption_enabled",
+        ),
+    ] = False
+    compression: Annotated[
+        Compression, Option("`zstd` packs all but small pushes; `none` keeps every message readable in SQL.")
+    ] = "zstd"
+    dead_letter_queue: Annotated[
+        bool, Option("Stored and returned, without effect; dead letters are always recorded.")
+    ] = False
+    dlq_after_max_retries: Annotated[bool, Option("Stored and returned, without effect.")] = False
+    expire_seconds: Annotated[
+        int,
+        Option("Messages older than this are not delivered; 0 is never. A message may set its own time.", _SECONDS),
+    ] = 0
+    on_expired: Annotated[OnExpired, Option("What becomes of an expired message: a dead letter, or nothing.")] = "dead"
+    dead_queue: Annotated[
+        str | None,
+        Option("The queue to which dead letters are also pushed. It must exist, without a dead queue or max_size."),
+    ] = None
+    partitions: Annotated[
+        int,
+        Option(
+            "Number of numbered partitions over which messages without a partition are spread; 0 spreads nothing.",
+            (0, BALANCED_PARTITIONS_MAX),
+        ),
+    ] = 0
+    group_mode: Annotated[
+        GroupMode,
+        Option("How new groups are served unless they say so: a lease per partition, or leases on single messages."),
+    ] = "ordered"
 
     def exhausted(self, attempts: int) -> bool:
         """Whether a message whose delivery failed for the `attempts`-th time is not delivered again."""
@@ -101,40 +175,15 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return timedelta(seconds=self.max_wait_seconds) if self.max_wait_seconds else None
 
 
-RANGES: dict[str, tuple[float, float]] = {
-    "lease_seconds": (1, SECONDS_MAX),
-    "retry_limit": (UNLIMITED, RETRY_LIMIT_MAX),
-    "retry_delay_ms": (0, MILLISECONDS_MAX),
-    "retry_backoff": (1, 100),
-    "retry_delay_ms_max": (0, MILLISECONDS_MAX),
-    "max_size": (0, COUNT_MAX),
-    "ttl_seconds": (0, SECONDS_MAX),
-    "priority": (-(2**31), 2**31 - 1),
-    "delay_seconds": (0, SECONDS_MAX),
-    "window_seconds": (0, SECONDS_MAX),
-    "retention_seconds": (0, SECONDS_MAX),
-    "completed_retention_seconds": (0, SECONDS_MAX),
-    "max_wait_seconds": (0, SECONDS_MAX),
-    "expire_seconds": (0, SECONDS_MAX),
-    "partitions": (0, BALANCED_PARTITIONS_MAX),
+OPTIONS: dict[str, Option] = {
+    name: hint.__metadata__[0] for name, hint in get_type_hints(QueueOptions, include_extras=True).items()
 }
-_CHOICES: dict[str, tuple[str, ...]] = {
-    "on_exhausted": get_args(OnExhausted),
-    "compression": get_args(Compression),
-    "on_expired": get_args(OnExpired),
-    "group_mode": get_args(GroupMode),
-}
-OPTION_NAMES: tuple[str, ...] = QueueOptions.__struct_fields__
-PROTOCOL_NAMES = {
-    "lease_time": "lease_seconds",
-    "retry_delay": "retry_delay_ms",
-    "retry_delay_max": "retry_delay_ms_max",
-    "ttl": "ttl_seconds",
-    "delayed_processing": "delay_seconds",
-    "window_buffer": "window_seconds",
-    "max_wait_time_seconds": "max_wait_seconds",
-    "encryption_enabled": "encryption",
-}
+OPTION_NAMES = tuple(OPTIONS)
+OPTION_TYPES: dict[str, Any] = get_type_hints(QueueOptions)
+DEFAULTS = QueueOptions()
+RANGES = {name: option.range for name, option in OPTIONS.items() if option.range is not None}
+_CHOICES = {name: get_args(kind) for name, kind in OPTION_TYPES.items() if get_origin(kind) is Literal}
+PROTOCOL_NAMES = {option.wire: name for name, option in OPTIONS.items() if option.wire is not None}
 """Options that the protocol calls otherwise: its names in snake_case, and ours."""
 
 
@@ -144,7 +193,7 @@ def charged(attempts: int) -> int:
 
 
 def queue_options(**given: Any) -> QueueOptions:
-    """Options from keyword arguments, each checked; what is not given has its default."""
+    """Options from keyword arguments, each checked; missing ones have their defaults."""
     for name, value in given.items():
         check_option(name, value)
     return _check_together(QueueOptions(**given))
@@ -158,10 +207,19 @@ def check_options(options: QueueOptions) -> QueueOptions:
 
 
 def changed_options(options: QueueOptions, changes: Mapping[str, Any]) -> QueueOptions:
-    """The options with some of them changed, all checked."""
+    """The options with some of them changed, all checked. Raises InvalidOption also where that would switch encryption
+    off."""
+    if options.encryption and changes.get("encryption") is False:
+        raise encryption_stays()
     for name, value in changes.items():
         check_option(name, value)
     return _check_together(msgspec.structs.replace(options, **changes))
+
+
+def encryption_stays() -> InvalidOption:
+    return InvalidOption(
+        "an option does not switch encryption off: `lockstep encryption off QUEUE` does, or the verb stop_encryption"
+    )
 
 
 def _check_together(options: QueueOptions) -> QueueOptions:
@@ -206,7 +264,7 @@ def _check_dead_queue(name: Any) -> None:
 
 
 def _check_number(name: str, value: Any) -> None:
-    kinds = (int, float) if name == "retry_backoff" else (int,)
+    kinds = (int, float) if OPTION_TYPES[name] is float else (int,)
     low, high = RANGES[name]
     if isinstance(value, bool) or not isinstance(value, kinds):
         raise InvalidOption(

@@ -1,4 +1,4 @@
-"""What is asked of a store and what it answers, beside the messages themselves."""
+"""Requests to a store and its answers, beside the messages themselves."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class PopRequest(msgspec.Struct, frozen=True, kw_only=True):
     auto_ack: bool = False
     subscription: Subscription = Subscription()
     mode: GroupMode | None = None
-    """How the group is served; None is as it is, and for a new one as its queue says."""
+    """How the group is served; None: as it is, and for a new group as its queue says."""
 
 
 @dataclass(slots=True)
@@ -92,7 +92,7 @@ class Arrival(NamedTuple):
 
 
 LEASES_ENDED = Arrival(0, 0)
-"""Nothing came, but what was leased may be there again."""
+"""Nothing came, but leased messages may be available again."""
 
 
 def arrivals_of(batches: Iterable[Batch]) -> dict[str, Arrival]:
@@ -155,6 +155,17 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True):
     retry_at: datetime | None = None
     """With `failed` or `retry`: when it is to be delivered again, instead of after the queue's delay, or now."""
 
+    @property
+    def ends_lease(self) -> bool:
+        """Whether it completes all that a lease holds. The engine joins such acks, and stores have a cheaper way."""
+        return (
+            self.status == "completed"
+            and self.lease_id is not None
+            and self.partition_id is None
+            and self.seq is None
+            and self.transaction_id is None
+        )
+
 
 class AckOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """What became of one ack."""
@@ -181,6 +192,24 @@ ACK_ERROR_TEXTS: dict[AckError, str] = {
     "lease_lost": "the lease is not, or no longer, the live lease of this message in this group",
     "clamped": "not committed: an earlier message of the same call was not completed",
 }
+
+
+class NextRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Completes all that a lease holds, and asks for what comes next."""
+
+    lease_id: str
+    pop: PopRequest
+    give_way: bool = False
+    """Others wait for the same: partitions that were held for long enough are left to them."""
+
+
+@dataclass(slots=True)
+class Continued:
+    """What became of a lease that was to be continued, and what was leased next."""
+
+    acked: AckOutcome
+    popped: Popped
+    """Empty if the lease was lost."""
 
 
 class Renewal(msgspec.Struct, frozen=True, kw_only=True):
@@ -224,9 +253,24 @@ class Position(msgspec.Struct, frozen=True):
 
     kind: Literal["start", "end", "time", "seq", "current"]
     at: datetime | None = None
-    """With kind `time`: what was created at or before this counts as done."""
+    """With kind `time`: messages created at or before this count as done."""
     seq: int | None = None
     """With kind `seq`: the next message to deliver."""
+
+
+class SeekPreview(msgspec.Struct, frozen=True, kw_only=True):
+    """What a seek would do."""
+
+    partitions: int
+    """Those that were looked at."""
+    read_again: int
+    """Messages that are done and would be delivered again."""
+    skipped: int
+    """Messages that are not done and would not be delivered any more."""
+    leases: int
+    """Partitions under a live lease, which would be lost."""
+    complete: bool
+    """Whether all partitions were looked at."""
 
 
 class PartitionLag(msgspec.Struct, frozen=True, kw_only=True):
@@ -239,7 +283,7 @@ class PartitionLag(msgspec.Struct, frozen=True, kw_only=True):
     acked: int
     last_seq: int
     lag: int
-    """Messages that are there and not yet done."""
+    """Stored messages that are not done yet."""
     oldest_at: datetime | None
     """When the first of them was created."""
     due_at: datetime | None
@@ -262,16 +306,17 @@ class Depth(msgspec.Struct, frozen=True, kw_only=True):
 
     queue: str
     group: str
-    pending: int
-    partitions_pending: int
-    leased: int
+    pending: int | None
+    partitions_pending: int | None
+    leased: int | None
     """How many of the pending messages are under a live lease."""
-    unread: int = 0
+    unread: int | None = 0
     """The other pending messages."""
     oldest_at: datetime | None = None
     """When the oldest pending message was created."""
     figures_at: datetime | None = None
-    """When these figures were counted; None: just now. Those of a large queue are counted from time to time."""
+    """When these figures were counted; None: just now. Those of a large queue are counted from time to time; until
+    the first time they are None, which is: not known."""
 
 
 class GroupInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -281,20 +326,23 @@ class GroupInfo(msgspec.Struct, frozen=True, kw_only=True):
     queue: str
     created_at: datetime
     subscription: Subscription
-    partitions: int
-    partitions_with_lag: int
-    lag: int
-    """Messages that are there and not yet done."""
-    leases: int
+    partitions: int | None
+    partitions_with_lag: int | None
+    lag: int | None
+    """Stored messages that are not done yet."""
+    leases: int | None
     oldest_at: datetime | None
     """When the oldest message of the lag was created."""
     mode: GroupMode = "ordered"
-    in_flight: int = 0
+    in_flight: int | None = 0
     """Messages of the lag that are under a live lease."""
-    unread: int = 0
+    unread: int | None = 0
     """The other messages of the lag."""
     figures_at: datetime | None = None
-    """When these figures were counted; None: just now. Those of a large queue are counted from time to time."""
+    """When these figures were counted; None: just now. Those of a large queue are counted from time to time; until
+    the first time they are None, which is: not known."""
+    paused_at: datetime | None = None
+    """Since when nothing is delivered to it."""
 
 
 class SparkStreamInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -311,7 +359,7 @@ class SparkStreamInfo(msgspec.Struct, frozen=True, kw_only=True):
     created_at: datetime
     updated_at: datetime
     held_until: datetime
-    """Until then retention leaves what it has not read, even if it is not heard of again."""
+    """Until then retention keeps messages that it has not read, even if the stream stays silent."""
 
 
 class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -321,18 +369,19 @@ class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
     task: str
     options: QueueOptions
     created_at: datetime
-    partitions: int
-    messages: int
+    partitions: int | None
+    messages: int | None
     """Stored messages."""
-    pending: int
+    pending: int | None
     """The lag of the group that is furthest behind; all stored messages while there is no group."""
-    processing: int
+    processing: int | None
     """Messages under a live lease, over all groups."""
-    dead_letters: int
+    dead_letters: int | None
     oldest_at: datetime | None = None
     """When the oldest pending message was created."""
     figures_at: datetime | None = None
-    """When these figures were counted; None: just now. A large queue is counted by a duty, from time to time."""
+    """When these figures were counted; None: just now. A large queue is counted by a duty, from time to time; until the
+    first time they are None, which is: not known."""
 
 
 class PartitionInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -370,7 +419,7 @@ class PartitionStats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MessageFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which messages; what is None filters nothing."""
+    """Which messages; a field that is None filters nothing."""
 
     queue: str | None = None
     partition: str | None = None
@@ -453,19 +502,19 @@ class LeaseInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Utilisation(msgspec.Struct, frozen=True, kw_only=True):
-    """How busy a queue is for one group."""
+    """How busy a queue is for one group. Ready partitions are due now and not leased, so no consumer has taken that
+    work; waiting ones are due later: delayed, backing off, or held by a window."""
 
     queue: str
     group: str
-    partitions: int
-    partitions_leased: int
-    partitions_ready: int
-    """Due now and not leased: work that nobody has taken."""
-    partitions_waiting: int
-    """Due later: delayed, backing off, or held by a window."""
-    partitions_stopped: int
+    partitions: int | None
+    partitions_leased: int | None
+    partitions_ready: int | None
+    partitions_waiting: int | None
+    partitions_stopped: int | None
     figures_at: datetime | None = None
-    """When these figures were counted; None: just now. Those of a large queue are counted from time to time."""
+    """When these figures were counted; None: just now. Those of a large queue are counted from time to time; until
+    the first time they are None, which is: not known."""
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
@@ -510,6 +559,26 @@ ProblemKind = Literal[
     "delivery_wrong",
     "unverified",
 ]
+
+
+class EncryptionSlice(msgspec.Struct, frozen=True, kw_only=True):
+    """What a slice of a walk over all that is stored has found and done."""
+
+    next_cursor: str | None = None
+    """Where the next slice begins; None at the end."""
+    looked_at: int = 0
+    """Segments, waiting messages and recurring messages that the slice had, of all queues."""
+    rotated: int = 0
+    """Those that were encrypted with the active key."""
+    failed: int = 0
+    """Those that could not be read."""
+    failures: list[str] = []
+    """Why: the first of them."""
+    found: dict[str, int] = {}
+    """How they were stored before, of encrypted queues: by the id of their key; `unbound` is encrypted in the old form,
+    which does not say with which key, and `plain` is not encrypted."""
+    active_key: str | None = None
+    """The id of the key that encrypts."""
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""What every store refuses in the same words: what is not there, and what cannot be done to it."""
+"""Refusals that every store words in the same way: missing objects, and operations that they do not allow."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from lockstep.errors import (
     QueueFull,
     QueueNotFound,
     StreamQueryNotFound,
+    TooManyGroups,
 )
 
 MessageConflict = Literal["leased", "pending", "taken", "copy_leased", "done", "behind"]
@@ -36,6 +37,11 @@ def no_group(group: str, queue: str | None = None) -> GroupNotFound:
     if queue is None:
         return GroupNotFound(f"there is no group {group!r}", group=group)
     return GroupNotFound(f"queue {queue!r} has no group {group!r}", queue=queue, group=group)
+
+
+def no_room_for_group(group: str, limit: int) -> TooManyGroups:
+    text = f"the queue has {limit} groups, so group {group!r} is not created (queue_groups_max)"
+    return TooManyGroups(text, group=group)
 
 
 def no_group_on(partition_id: int, group: str) -> GroupNotFound:

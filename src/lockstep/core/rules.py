@@ -22,8 +22,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
+from lockstep.core.messages import Message
 from lockstep.core.policy import QueueOptions, charged
-from lockstep.core.records import AckError, AckStatus, MessageStatus
+from lockstep.core.records import AckError, AckStatus, GroupProgress, MessageStatus, MessageView
 
 STOPPED = datetime.max.replace(tzinfo=UTC)
 """The due_at of a stopped cursor: never due, and never overwritten by a push. PostgreSQL stores infinity."""
@@ -91,6 +92,14 @@ def due_after_release(ahead: Ahead | None, options: QueueOptions, *, not_before:
     return due_at
 
 
+def due_after_set_back(due_at: datetime, back: timedelta, *, lease: timedelta | None, now: datetime) -> datetime:
+    """due_at of what waited when the clock was set back by `back`. What is leased keeps at least `lease`, the queue's
+    lease time: it may have been leased by the new clock.
+    """
+    moved = due_at - back
+    return moved if lease is None else min(due_at, max(moved, now + lease))
+
+
 def due_after_push(cursor: Cursor, created_at: datetime, options: QueueOptions) -> datetime | None:
     """due_at after a push: set where the partition was drained, pushed back where a window is open."""
     if cursor.due_at is None:
@@ -103,7 +112,7 @@ def due_after_push(cursor: Cursor, created_at: datetime, options: QueueOptions) 
 def is_expired(created_at: datetime, own: datetime | timedelta | None, options: QueueOptions, now: datetime) -> bool:
     """Whether a message is too old to be delivered: `own` is the time that its producer gave it, or None.
 
-    Nothing under a live lease is looked at. Whoever is about to lease a message asks this first, and passes it if so
+    Messages under a live lease are not considered. A pop asks this before it leases a message, and skips it if so
     (`overdue`); a lease that would reach over an expired message ends before it, so that the next pop meets that one.
     """
     if isinstance(own, datetime):
@@ -112,13 +121,33 @@ def is_expired(created_at: datetime, own: datetime | timedelta | None, options: 
 
 
 def overdue(cursor: Cursor, seq: int, options: QueueOptions, now: datetime) -> tuple[Cursor, Death]:
-    """The cursor past its head, which expired. The attempts that the head had are told."""
+    """The cursor past its head, which expired; with the attempts that the head had."""
     death = Death(seq, cursor.attempts, EXPIRED, recorded=options.on_expired == "dead")
     return move(cursor, seq, now), death
 
 
-def lease(cursor: Cursor, *, lease_id: str, to: int, now: datetime, until: datetime) -> Cursor:
-    return replace(cursor, lease_id=lease_id, lease_to=to, leased_at=now, due_at=until)
+def lease(cursor: Cursor, *, lease_id: str, to: int, since: datetime, until: datetime) -> Cursor:
+    """`since` is now; or, where a lease is continued, when the first of them began."""
+    return replace(cursor, lease_id=lease_id, lease_to=to, leased_at=since, due_at=until)
+
+
+def is_kept(leased_at: datetime, hold: timedelta, now: datetime) -> bool:
+    """Whether a consumer that continues keeps a partition that it has had since `leased_at`, in one lease or in several
+    that continued each other. After that the partition waits for its turn, as any other does.
+
+    A time that is ahead of the clock, which was set back, counts as long ago.
+    """
+    return timedelta(0) <= now - leased_at < hold
+
+
+def share(messages_left: int, partitions_left: int) -> int:
+    """How many messages of a batch the next of these partitions may have, so that all of them get some."""
+    return -(-messages_left // partitions_left)
+
+
+def give_way(cursor: Cursor, now: datetime) -> Cursor:
+    """A released cursor that is left to those who wait: due a moment from now, so that this call does not take it."""
+    return replace(cursor, due_at=now + timedelta(microseconds=1)) if cursor.due(now) else cursor
 
 
 def release(cursor: Cursor) -> Cursor:
@@ -205,7 +234,7 @@ class Settlement:
     released: bool = False
     """A lease that was held has ended; or a failure ended a delivery that had no live lease."""
     not_before: datetime | None = None
-    """When the released cursor may be delivered again; None is now."""
+    """When the released cursor may be delivered again; None: now."""
     stopped: bool = False
     """This call stopped the cursor: its due_at is STOPPED. (One that was stopped before goes on if it is
     released or moves: what stopped it is then retried, or passed.)"""
@@ -301,3 +330,15 @@ def message_status(seq: int, cursors: Iterable[Cursor], *, dead: bool, now: date
             return "processing"
         status = "pending"
     return status if completed else "pending"
+
+
+def message_view(message: Message, cursors: Iterable[tuple[str, Cursor]], *, dead: bool, now: datetime) -> MessageView:
+    """A message with its status, and how far each group is with it; the cursors come with the names of the groups."""
+    of_groups = list(cursors)
+    status = message_status(message.seq, (cursor for _, cursor in of_groups), dead=dead, now=now)
+    groups = []
+    for group, cursor in of_groups:
+        leased = cursor.leased(now) and cursor.acked < message.seq <= (cursor.lease_to or 0)
+        consumed = message.seq <= cursor.acked
+        groups.append(GroupProgress(group=group, consumed=consumed, lease_expires_at=cursor.due_at if leased else None))
+    return MessageView(message=message, status=status, groups=groups)

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from lockstep.core.messages import Appointment, Batch, Columns, Message, NewSchedule, Placement
+from lockstep.core.messages import Appointment, Batch, Columns, Described, Message, NewSchedule, Placement
 from lockstep.errors import InvalidRequest
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -33,7 +33,7 @@ class ScheduleName(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.id}" if self.id is not None else f"{self.key!r} on queue {self.queue!r}"
 
 
-class Scheduled(msgspec.Struct, frozen=True, kw_only=True):
+class Scheduled(Described, frozen=True, kw_only=True):
     """A message that waits."""
 
     id: int
@@ -43,12 +43,6 @@ class Scheduled(msgspec.Struct, frozen=True, kw_only=True):
     created_at: datetime
     payload: bytes
     key: str | None = None
-    transaction_id: str | None = None
-    trace_id: str | None = None
-    kind: str | None = None
-    reference: str | None = None
-    encoding: str | None = None
-    headers: dict[str, str] | None = None
     producer_sub: str | None = None
     expires_at: datetime | None = None
 
@@ -132,7 +126,7 @@ def columns_of(waiting: Scheduled) -> Columns:
 
 
 def due_at(schedule: NewSchedule, now: datetime) -> datetime:
-    """When the message is to be delivered."""
+    """When to deliver the message."""
     if schedule.deliver_at is not None:
         return schedule.deliver_at
     return now + timedelta(seconds=schedule.delay_seconds or 0.0)
@@ -203,7 +197,7 @@ def find_repeats(items: Sequence[NewWaiting]) -> dict[int, int]:
 
 
 def _names(item: NewWaiting) -> Iterable[tuple[str, ...]]:
-    """By what it may be known already."""
+    """The key or transaction id by which it may be known already."""
     if item.key is not None:
         yield item.queue, item.key
     if item.transaction_id is not None:

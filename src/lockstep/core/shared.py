@@ -1,7 +1,7 @@
 """The rules of shared groups: leases on single messages, as functions of (state, now).
 
-A shared group has a cursor in each partition, as every group has; but its `acked` says what was handed out, and not
-what is done. What was handed out and is not done is *in flight*, and only of that there is more to know: *ranges* of
+A shared group has a cursor in each partition, as every group has; but its `acked` says how far messages were handed
+out, not how far they are done. Messages that were handed out and are not done are *in flight*, in *ranges* of
 seqs. A message is in one of these states:
 
     new        after `acked`                            the cursor's due_at says from when, as in rules.py
@@ -129,7 +129,7 @@ def give_up(ranges: Iterable[Range], seq: int) -> tuple[list[Range], int]:
 
 
 @dataclass(slots=True)
-class Settlement:
+class SharedSettlement:
     """What the acks of one call do to the ranges of one cursor."""
 
     ranges: list[Range]
@@ -160,7 +160,7 @@ def settle(
     options: QueueOptions,
     now: datetime,
     stored: Stored,
-) -> Settlement:
+) -> SharedSettlement:
     """Apply the acks that one call has for one cursor: those of single messages in seq order, then those of leases,
     which speak for what the lease still holds.
 
@@ -169,7 +169,7 @@ def settle(
     """
     items = list(items)
     live = {one.lease_id for one in ranges if one.leased(now)}
-    result = Settlement(list(ranges))
+    result = SharedSettlement(list(ranges))
     singles = sorted((item for item in items if not item.whole), key=lambda item: (item.seq or 0, item.index))
     fates: dict[int, _Fate] = {}
     for item in singles:
@@ -182,7 +182,7 @@ def settle(
 
 
 def _settle_message(
-    result: Settlement,
+    result: SharedSettlement,
     item: AckItem,
     cursor: Cursor,
     fates: dict[int, _Fate],
@@ -268,7 +268,7 @@ def _cut(ranges: Iterable[Range], fates: dict[int, _Fate]) -> list[Range]:
 
 
 def _settle_lease(
-    result: Settlement, item: AckItem, live: set[str | None], options: QueueOptions, now: datetime, stored: Stored
+    result: SharedSettlement, item: AckItem, live: set[str | None], options: QueueOptions, now: datetime, stored: Stored
 ) -> None:
     if item.lease_id not in live:
         result.outcomes.append(ItemOutcome(item.index, "lease_lost"))

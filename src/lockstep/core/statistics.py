@@ -1,8 +1,9 @@
-"""What a store tells about itself: its connections and caches, and the database beneath."""
+"""The statistics of a store: its connections and caches, and the database beneath."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Literal
 
 import msgspec
 
@@ -43,6 +44,27 @@ class TableStats(msgspec.Struct, frozen=True, kw_only=True):
     """With its indexes and all that it keeps elsewhere."""
     rows_estimate: int
     dead_rows_estimate: int
+
+
+class HorizonHolder(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that keeps PostgreSQL from removing dead rows, or its log."""
+
+    kind: Literal["transaction", "prepared_transaction", "replication_slot"]
+    owner: str
+    """The role, application, process and address of a transaction; the name of the others."""
+    state: str | None
+    age_seconds: float | None
+    kept_bytes: int | None
+    """Of the log, by a slot."""
+
+
+class DatabaseActivity(msgspec.Struct, frozen=True, kw_only=True):
+    """What goes on in the database beneath a store; empty where there is none."""
+
+    wal_bytes: int | None = None
+    """The position in the log: what was ever written to it. None on a standby."""
+    horizon: list[HorizonHolder] = []
+    """The oldest first."""
 
 
 class DatabaseStats(msgspec.Struct, frozen=True, kw_only=True):

@@ -53,7 +53,7 @@ class StateRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StateFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which rows of a query's state on one partition; what is not given filters nothing."""
+    """Which rows of a query's state on one partition; a field that is not given filters nothing."""
 
     query_id: int
     partition_id: int
@@ -114,7 +114,7 @@ class StreamCycle(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def registered(query: NewStreamQuery, query_id: int, *, fresh: bool) -> StreamQuery:
-    """The query as it is after it was asked for."""
+    """The query after its registration."""
     return StreamQuery(
         id=query_id,
         name=query.name,

@@ -22,7 +22,7 @@ def check_time(at: object, *, what: str) -> datetime:
 
 
 def check_kept_time(at: object, *, what: str) -> None:
-    """A time that is stored. The first and the last of all are none: a database may take them for infinities."""
+    """A time that is stored. The first and the last of all are refused: a database may take them for infinities."""
     if check_time(at, what=what) in _ENDS:
         raise InvalidRequest(f"{what} is out of range: {at}")
 

@@ -1,4 +1,4 @@
-"""Trace events: what consumers tell about a message on its way. They live as long as their message."""
+"""Trace events: what consumers report about a message on its way. They live as long as their message."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class NewTraceEvent(msgspec.Struct, frozen=True, kw_only=True):
     event_type: str = "info"
     group: str | None = None
     worker: str | None = None
-    """Who tells, for people."""
+    """The reporter, for people."""
     names: tuple[str, ...] = ()
     """What the event can be found by, over all queues."""
 
@@ -47,7 +47,7 @@ class NamedTrace(msgspec.Struct, frozen=True, kw_only=True):
 
     event: TraceEvent
     message: Message | None
-    """None if it was removed in this moment."""
+    """None if it was removed in the meantime."""
 
 
 class NamedTracePage(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,10 +1,11 @@
-"""Work that is done again and again in a task of its own: pass after pass, through failures, to a clean end."""
+"""Recurring work in a task of its own: pass after pass, through failures, to a clean end."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
+from contextvars import Context
 from logging import Logger
 from typing import Any
 
@@ -14,7 +15,7 @@ _RETRY_SECONDS_MAX = 5.0
 
 
 class Background:
-    """One piece of work. A pass says in how many seconds the next one is; who stirs it does not let it wait so long."""
+    """One piece of work. Each pass returns the seconds until the next one; `stir` begins it earlier."""
 
     def __init__(
         self,
@@ -36,16 +37,20 @@ class Background:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin; what was begun goes on, and what was stopped is not begun again."""
+        """Start, unless it has started or was stopped."""
         if self._task is None and not self._stopping:
-            self._task = asyncio.get_running_loop().create_task(self._run(), name=f"lockstep-{self._name}")
+            self._task = asyncio.get_running_loop().create_task(
+                self._run(),
+                name=f"lockstep-{self._name}",
+                context=Context(),  # not that of a request
+            )
 
     def stir(self) -> None:
         """There may be something to do now."""
         self._stirred.set()
 
     async def stop(self) -> None:
-        """End; a pass that is being done may end itself within a limit. Safe to call twice."""
+        """Stop; a pass in progress has limited time to finish. Safe to call twice."""
         self._stopping = True
         self._stirred.set()
         task, self._task = self._task, None
@@ -57,12 +62,12 @@ class Background:
             self._stirred.clear()
             seconds = await self._pass()
             with suppress(TimeoutError):
-                # A store that never waits would not let anybody else run, so it is waited for even when more is due.
+                # Wait even when more is due: with a store that never waits, nothing else would run.
                 await asyncio.wait_for(self._stirred.wait(), max(seconds, 0.001))
 
     async def _pass(self) -> float:
-        """One pass; returns in how many seconds the next one is. Never raises: a database that is away for a while
-        does not end it."""
+        """One pass; returns the seconds until the next one. Never raises: the work outlives an outage of the
+        database."""
         try:
             seconds = await self._work()
         except Exception as error:
@@ -77,7 +82,7 @@ class Background:
 
 
 async def ended(tasks: Iterable[asyncio.Task[Any]], seconds_max: float) -> None:
-    """Wait until tasks that were told to end have ended; those that have not in time are cancelled."""
+    """Wait for tasks that were asked to end; cancel those that do not end in time."""
     waiting = list(tasks)
     if waiting:
         _, late = await asyncio.wait(waiting, timeout=seconds_max)

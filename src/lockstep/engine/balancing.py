@@ -1,11 +1,12 @@
 """Balanced queues: which numbered partition takes a batch that names none.
 
-What is pending in each partition is asked of the store once in a while; in between, what is pushed here is added to
-it. Of two partitions, chosen at random, the one with less pending takes the batch: that spreads almost as well as the
-best of all would, costs nothing, and servers that know the same do not all choose the same. A batch is not taken apart,
-so that the messages of one push stay in order.
+The store reports from time to time how much is pending in each partition; in between, messages pushed here are added.
+Of two partitions chosen at random, the one with less pending takes the batch. That spreads almost as well as choosing
+the emptiest of all, costs nothing, and servers with the same figures do not all choose the same partition. A batch is
+not split, so that the messages of one push stay in order.
 
-A batch with transaction ids goes where the first of them says: a push that is repeated has to meet its duplicate there.
+A batch with transaction ids goes to the partition that the first id determines: a repeated push has to meet its
+duplicate there.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from lockstep.storage.base import Store
 
 
 @dataclass(slots=True)
-class _Known:
+class _KnownPending:
     pending: list[int]
-    """By number of the partition, as far as it is known here."""
+    """By partition number, to the knowledge of this process."""
     until: float
 
 
@@ -33,7 +34,7 @@ class Balancing:
     def __init__(self, store: Store, config: Config) -> None:
         self._store = store
         self._interval_seconds = config.balance_interval_seconds
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, _KnownPending] = {}
 
     async def place(self, batches: Sequence[Batch]) -> Sequence[Batch]:
         """The batches, with a partition for each that names none and is for a balanced queue."""
@@ -50,15 +51,15 @@ class Balancing:
         return replace(batch, partition=str(number))
 
     async def _pending(self, queue: str) -> list[int]:
-        """What is pending in each partition of a balanced queue; nothing for another queue. The store answers how many
-        partitions there are from memory, so a new number holds as soon as the store knows it."""
+        """How much is pending in each partition of a balanced queue; empty for other queues. The store has the number
+        of partitions in memory, so a new number takes effect as soon as the store knows it."""
         partitions = await self._store.balanced(queue)
         known = self._known.get(queue)
         if known is not None and len(known.pending) == partitions and known.until > time.monotonic():
             return known.pending
         pending = await self._store.balance(queue) if partitions else []
         if pending:
-            self._known[queue] = _Known(pending, time.monotonic() + self._interval_seconds)
+            self._known[queue] = _KnownPending(pending, time.monotonic() + self._interval_seconds)
         else:
             self._known.pop(queue, None)
         return pending

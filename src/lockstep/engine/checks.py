@@ -1,13 +1,14 @@
 """What may be asked: the checks of everything but pushed messages.
 
 Each returns what it checked, or raises InvalidRequest (InvalidName for a name) with a text that says what is
-wrong. Acks come by the thousand, so they are looked at column by column.
+wrong. Acks come by the thousand, so they are checked column by column.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from operator import attrgetter
 from typing import Any, Literal, TypeVar, get_args
 
 import msgspec
@@ -29,6 +30,7 @@ from lockstep.core.records import (
     DeadLetterFilter,
     MessageFilter,
     MessageStatus,
+    NextRequest,
     PendingRequest,
     PopRequest,
     Position,
@@ -43,7 +45,7 @@ from lockstep.errors import EncryptionUnavailable, InvalidName, InvalidOption, I
 LEASE_SECONDS_MIN = 0.001
 BIGINT_MAX = 2**63 - 1
 RETRY_YEAR_MAX = 9000
-"""Far before the time that stands for never."""
+"""Long before the time that stands for never."""
 
 _Request = TypeVar("_Request")
 _STATUSES = frozenset(get_args(AckStatus))
@@ -143,18 +145,18 @@ def check_queue_options(options: object, config: Config) -> QueueOptions:
     if not isinstance(options, QueueOptions):
         raise InvalidOption(f"options must be QueueOptions, not {type(options).__name__}")
     options = check_options(options)
-    if options.encryption and config.encryption_key is None and not config.encryption_allow_plain:
+    if options.encryption and not config.encryption_key and not config.encryption_allow_plain:
         raise EncryptionUnavailable()
     return options
 
 
 def check_option_changes(changes: object, config: Config) -> None:
-    """Options by name, of which the others stay; whether all of them are right together, the store must say."""
+    """Options to change, by name. Only the store can check whether they fit those that stay."""
     if not isinstance(changes, dict):
         raise InvalidOption(f"changes must be a mapping, not {type(changes).__name__}")
     for name, value in changes.items():
         check_option(name, value)
-    if changes.get("encryption") and config.encryption_key is None and not config.encryption_allow_plain:
+    if changes.get("encryption") and not config.encryption_key and not config.encryption_allow_plain:
         raise EncryptionUnavailable()
 
 
@@ -170,7 +172,7 @@ def check_work_queue_name(queue: str, options: Mapping[str, Any], config: Config
 
 
 def check_shared_name(queue: str | None, mode: GroupMode | None, config: Config) -> None:
-    """Who asks for a shared group uses the queue as a work queue."""
+    """A caller that asks for a shared group uses the queue as a work queue."""
     if queue is not None and mode == "shared":
         check_work_queue_name(queue, {"group_mode": mode}, config)
 
@@ -202,6 +204,16 @@ def check_pop(request: object, config: Config) -> PopRequest:
     check_shared_name(request.queue, request.mode, config)
     check_subscription(request.subscription)
     return request
+
+
+def check_next(request: object, config: Config) -> NextRequest:
+    request = check_kind(request, NextRequest)
+    pop = check_pop(request.pop, config)
+    if pop.auto_ack:
+        raise InvalidRequest("what comes next under a lease is not acknowledged at once (auto_ack)")
+    check_boolean(request.give_way, what="give_way")
+    [ack] = check_acks([Ack(lease_id=request.lease_id)], config)
+    return NextRequest(lease_id=ack.lease_id or "", pop=pop, give_way=request.give_way)
 
 
 def check_mode(mode: object) -> None:
@@ -237,32 +249,36 @@ def check_subscription(subscription: object) -> Subscription:
 # --- Ack and renew ----------------------------------------------------------------------------------------
 
 
+_ACK_FIELDS = attrgetter("status", "group", "transaction_id", "partition_id", "seq")
+
+
 def check_acks(acks: Sequence[Ack], config: Config) -> Sequence[Ack]:
     """The acks, with lease ids in their canonical spelling and error texts that fit."""
     check_count(acks, what="acks", limit=config.ack_items_max)
     if not set(map(type, acks)) <= {Ack}:
         for ack in acks:
             check_kind(ack, Ack)
+    if not acks:
+        return acks
     _check_forms(acks)
-    _check_statuses([ack.status for ack in acks])
-    groups = [ack.group for ack in acks]
+    statuses, groups, transaction_ids, partition_ids, seqs = map(list, zip(*map(_ACK_FIELDS, acks), strict=True))
+    _check_statuses(statuses)
     for group in set(groups) if set(map(type, groups)) == {str} else groups:
         check_group(group)
-    transaction_ids = [ack.transaction_id for ack in acks]
     check_texts(transaction_ids, what="transaction id", length_max=TRANSACTION_ID_LENGTH_MAX)
     if "" in transaction_ids:
         raise InvalidRequest("transaction id must not be empty")
-    _check_numbers((ack.partition_id for ack in acks), what="partition id")
-    _check_numbers((ack.seq for ack in acks), what="seq")
+    _check_numbers(partition_ids, what="partition id")
+    _check_numbers(seqs, what="seq")
     _check_retries(acks)
     return _normal_errors(_normal_leases(acks), config)
 
 
 def _check_forms(acks: Sequence[Ack]) -> None:
     """Each is by lease, or by message."""
-    if any(ack.lease_id is None for ack in acks if ack.transaction_id is None):
+    if any([ack.lease_id is None for ack in acks if ack.transaction_id is None]):
         raise InvalidRequest("an ack names a lease, or a partition id and a transaction id")
-    if any(ack.partition_id is None or ack.seq is not None for ack in acks if ack.transaction_id is not None):
+    if any([ack.partition_id is None or ack.seq is not None for ack in acks if ack.transaction_id is not None]):
         raise InvalidRequest("an ack by transaction id needs a partition id, and has no seq")
 
 
@@ -282,9 +298,11 @@ def _check_retries(acks: Sequence[Ack]) -> None:
             raise InvalidRequest(f"retry_at must be before the year {RETRY_YEAR_MAX}: {ack.retry_at.isoformat()}")
 
 
-def _check_numbers(column: Iterable[int | None], *, what: str) -> None:
+def _check_numbers(column: list[int | None], *, what: str) -> None:
+    if column.count(None) == len(column):
+        return
     numbers = [number for number in column if number is not None]
-    if not numbers or (set(map(type, numbers)) == {int} and min(numbers) >= 1 and max(numbers) <= BIGINT_MAX):
+    if set(map(type, numbers)) == {int} and min(numbers) >= 1 and max(numbers) <= BIGINT_MAX:
         return
     for number in numbers:
         check_integer(number, what=what, low=1)
@@ -312,7 +330,7 @@ def check_lease_id(lease_id: object) -> str:
 
 def _normal_errors(acks: Sequence[Ack], config: Config) -> Sequence[Ack]:
     """An error text is for people. One that is too long, or cannot be stored, must not make the ack fail."""
-    if all(ack.error is None for ack in acks):
+    if all([ack.error is None for ack in acks]):
         return acks
     return [
         ack if ack.error is None else msgspec.structs.replace(ack, error=_normal_error(ack.error, config))
@@ -321,7 +339,7 @@ def _normal_errors(acks: Sequence[Ack], config: Config) -> Sequence[Ack]:
 
 
 def check_error(error: object, config: Config) -> str | None:
-    """An error text that fits, of something that has one or none."""
+    """An optional error text, cut to fit."""
     return None if error is None else _normal_error(error, config)
 
 
@@ -348,7 +366,7 @@ def _check_renewal(renewal: object) -> Renewal:
 
 
 def check_subscribable(group: object) -> None:
-    """A group that can begin elsewhere than with the first message."""
+    """A group that can begin somewhere other than at the first message."""
     if check_group(group) == QUEUE_MODE:
         raise InvalidRequest("queue mode always begins with the first message")
 

@@ -1,16 +1,16 @@
-"""The way of what was buffered into the store: in order, many records in a transaction, each exactly once.
+"""Drains the spool into the store: in order, many records per transaction, each record exactly once.
 
-The store remembers, in the transaction that pushes them, up to where the records of a spool are in it. So a process may
-die, or lose the answer, at any moment: whoever goes on asks the store where.
+The transaction that pushes records also stores how far the spool is drained. So a process may die, or lose the answer,
+at any moment: its successor asks the store where to continue.
 
-New pushes go behind what is in the spool, and under load there is always a new one. So the last part is drained while
-nobody can append: then the spool is empty, its gate is opened, and those who waited push as usual.
+New pushes are appended to the spool, and under load there is always another one. So the last part is drained while
+appending is blocked: then the spool is empty, its gate opens, and the blocked callers push as usual.
 
-What the database refuses for what it is must not hold up the rest for ever. It is tried for a while, because a full
-queue gets empty and a missing key may be configured, and then set aside in a file.
+A record that the database refuses must not hold up the others for ever. It is retried for a while, because a full
+queue may empty and a missing key may be configured, and then set aside in a file.
 
-A store that was restored, or whose primary was lost, may be behind the spool. What the files still have is pushed
-again. If they lack a part, draining stops until somebody accepts that it is lost.
+A store that was restored, or that lost its primary, may be behind the spool. The server pushes records again if its
+files still have them. Otherwise draining stops until an operator accepts the loss.
 """
 
 from __future__ import annotations
@@ -18,14 +18,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lockstep.config import Config
-from lockstep.core.messages import Batch, PushResult
+from lockstep.core.messages import Batch
 from lockstep.core.outage import Drained
+from lockstep.core.sealing import Keyring
+from lockstep.engine.arrivals import Arrivals
+from lockstep.engine.balancing import Balancing
 from lockstep.engine.spool.contents import batches_of
 from lockstep.engine.spool.frames import Frame
 from lockstep.errors import (
@@ -48,14 +51,11 @@ logger = logging.getLogger("lockstep.engine.spool")
 T = TypeVar("T")
 
 _LAST_BYTES = 256 * 1024
-"""So much is drained while nobody can append."""
+"""At most this much is drained while appending is blocked."""
 _LAST_SECONDS_MAX = 2.0
 _OTHER_SECONDS = 0.25
 _BACKOFF_SECONDS_MIN = 0.05
 _BACKOFF_SECONDS_MAX = 2.0
-
-Place = Callable[[Sequence[Batch]], Awaitable[Sequence[Batch]]]
-Tell = Callable[[Sequence[Batch], PushResult], None]
 
 
 class _Later(Exception):
@@ -73,7 +73,7 @@ class _Done:
 
 
 async def in_thread(work: Callable[..., T], *args: Any, **named: Any) -> T:
-    """In a thread, and to its end also when whoever waits for it is cancelled: it may hold a lock."""
+    """Run in a thread, to the end even if the caller is cancelled, because it may hold a lock."""
     task = asyncio.ensure_future(asyncio.to_thread(work, *args, **named))
     try:
         return await asyncio.shield(task)
@@ -90,35 +90,35 @@ class Draining:
         spool: Spool,
         store: Store,
         config: Config,
+        balancing: Balancing,
+        arrivals: Arrivals,
         *,
-        place: Place,
-        tell: Tell,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._spool = spool
         self._store = store
         self._config = config
-        self._key = config.encryption_key_bytes
-        self._place = place
-        self._tell = tell
+        self._keys = Keyring(config.encryption_keys)
+        self._balancing = balancing
+        self._arrivals = arrivals
         self._clock = clock
         self._alone_until = 0
         """Records before this place are pushed one at a time, because one of them is refused."""
         self._refused: tuple[int, float] | None = None
-        """The place of the record that is refused, and since when."""
+        """The place of the refused record, and when it was first refused."""
         self._attempts = 0
         self._settled = False
-        """No record is in doubt that was to be set aside."""
+        """There is no record of which it is unknown whether it was set aside."""
         self.elsewhere = False
-        """The spool was drained into another store before: that this one lacks something means nothing."""
+        """The spool was drained into another store before, so this store need not have what was drained."""
         self._told_lost = 0
         self.active = False
         self.stopping = False
         self.refusal: str | None = None
-        """What the database says to the record that is next."""
+        """The database's error for the next record."""
 
     async def run(self) -> float | None:
-        """Drain until there is nothing left, or it does not go on: then in how many seconds to try again. Raises
+        """Drain until nothing is left or a record is refused; returns the seconds until the next attempt. Raises
         Unavailable."""
         if not self._spool.begin_draining():
             return _OTHER_SECONDS
@@ -134,7 +134,7 @@ class Draining:
         return None
 
     async def begin(self) -> None:
-        """See how far the store is. If another process drains, that process sees it. Raises Unavailable."""
+        """Compare the spool with the store. If another process drains, that process does it. Raises Unavailable."""
         if not self._spool.begin_draining():
             return
         try:
@@ -143,8 +143,16 @@ class Draining:
         finally:
             self._spool.end_draining()
 
+    async def look_back(self) -> None:
+        """See whether the store has lost something that was drained, while nothing is left to drain. Raises
+        Unavailable."""
+        # The store records it first: a store that lost nothing has everything that this machine counts as drained.
+        local = self._spool.place()
+        if local and (await self._stored()).place < local:
+            await self.begin()
+
     async def _agree(self) -> int:
-        """From where on to drain, as the store knows it, and this machine then, too."""
+        """The place from which to drain, according to the store; this machine adopts it."""
         local = self._spool.place()
         drained = await self._stored()
         if self.elsewhere and drained.place < local:
@@ -159,11 +167,11 @@ class Draining:
         return drained.place
 
     async def _stored(self) -> Drained:
-        """How far the store is. A part that is empty moves nothing."""
+        """The place up to which the store has drained the spool. An empty part changes nothing."""
         return await self._store.drain(self._spool.id, [], start=0, end=0)
 
     async def _go_back(self, place: int, local: int) -> None:
-        """Push again what the store has lost; stop if a part of that is not here any more."""
+        """Push again what the store has lost; stop if this machine no longer has all of it."""
         lost = await in_thread(self._spool.go_back, place)
         extra = {"action": "spool_again", "directory": str(self._spool.directory), "bytes": local - place - lost}
         if lost == 0:
@@ -186,7 +194,8 @@ class Draining:
         )
 
     async def accept_loss(self) -> int:
-        """Go on behind what is lost; returns how many bytes. 0 if nothing is, or if more was lost meanwhile."""
+        """Continue after a loss; returns the lost bytes: 0 if there is no loss, or if more has been lost in the
+        meantime."""
         lost, local = self._spool.counts().bytes_lost, self._spool.place()
         place = (await self._stored()).place
         if not lost or place + lost != local:
@@ -199,7 +208,7 @@ class Draining:
         return lost
 
     async def _settle(self, drained: Drained) -> None:
-        """See what became of a record that was to be set aside, and may not have been."""
+        """Find out whether a record that was to be set aside really was."""
         self._settled = await in_thread(self._spool.settle, drained.place, drained.set_aside_from)
 
     async def _drain(self) -> None:
@@ -237,7 +246,7 @@ class Draining:
             )
             self._attempts = 0
         elif done.place < place:
-            raise _Later  # the store has lost something in between: see how far it is
+            raise _Later  # the store has lost something in the meantime: compare again
         return done
 
     async def _pass_damage(self, stretch: Stretch) -> _Done:
@@ -248,11 +257,11 @@ class Draining:
         return _Done(drained.place, damaged=damaged)
 
     async def _push(self, stretch: Stretch) -> _Done:
-        """Push as many of the records as make one call; one alone where they were refused together."""
+        """Push as many records as fit into one call; only one where they were refused together."""
         frames = stretch.frames[:1] if stretch.start < self._alone_until else stretch.frames
         try:
             taken, batches = await in_thread(self._decoded, frames)
-            batches = list(await self._place(batches))
+            batches = list(await self._balancing.place(batches))
             end = taken[-1].end
             drained = await self._store.drain(self._spool.id, batches, start=stretch.start, end=end)
         except (Unavailable, Overloaded) as error:
@@ -267,18 +276,18 @@ class Draining:
             return await self._refuse(frames[0], error)
         self.refusal = self._refused = None
         if drained.pushed is not None:
-            self._tell(batches, drained.pushed)
+            self._arrivals.pushed(batches, drained.pushed)
         if not self._settled:
             await self._settle(drained)
         return _Done(drained.place, messages=sum([f.messages for f in taken if f.end <= drained.place]))
 
     def _decoded(self, frames: Sequence[Frame]) -> tuple[list[Frame], list[Batch]]:
-        """The first of the records and their batches: one, and more while they are not too much for one call."""
+        """The first records and their batches: at least one, and as many as fit into one call."""
         taken: list[Frame] = []
         batches: list[Batch] = []
         messages = size = 0
         for frame in frames:
-            decoded = batches_of(frame.body, key=self._key)
+            decoded = batches_of(frame.body, keys=self._keys)
             messages += frame.messages
             size += sum([sum(map(len, batch.columns.payloads)) for batch in decoded])
             too_much = messages > self._config.call_messages_max or size > self._config.call_bytes_max
@@ -301,8 +310,8 @@ class Draining:
         return await self._set_aside(frame, error)
 
     async def _set_aside(self, frame: Frame, error: Exception) -> _Done:
-        """Pass a record, and keep it in a file. If the answer to that is lost, nobody knows whether it was passed: then
-        it is still to be pushed, and the store says at the next opportunity which of the two it was."""
+        """Skip a record and keep it in a file. If the store's answer is lost, it is unknown whether the record was
+        skipped. It then stays in the spool, and the store settles the question at the next opportunity."""
         self._settled = False
         await in_thread(self._spool.refuse, frame)
         drained = await self._store.drain(self._spool.id, [], start=frame.start, end=frame.end, set_aside=True)
@@ -320,15 +329,15 @@ class Draining:
         return _Done(drained.place, messages=frame.messages, rejected=frame.messages)
 
     async def retry_rejected(self) -> int:
-        """Push what was set aside; returns how many messages. What is refused again stays, and its error is raised
-        after all the others were tried.
+        """Push the records that were set aside; returns the number of messages. A record that is refused again stays,
+        and its error is raised after all the others were tried.
 
-        Each record is a spool of its own for the store: it is pushed once, also if this dies before its file is gone,
-        and is told to push it again."""
+        For the store, each record is a spool of its own, so it is pushed once even if this process dies before it
+        removes the file and the call is repeated."""
         messages, refusal = 0, None
         for path, identity, frame in await in_thread(lambda: list(self._spool.rejected())):
             try:
-                batches = list(await self._place(await in_thread(batches_of, frame.body, key=self._key)))
+                batches = list(await self._balancing.place(await in_thread(batches_of, frame.body, keys=self._keys)))
                 drained = await self._store.drain(identity, batches, start=0, end=1)
             except (LockstepError, OSError) as error:
                 if isinstance(error, Unavailable):
@@ -336,7 +345,7 @@ class Draining:
                 refusal = refusal or error
                 continue
             if drained.pushed is not None:
-                self._tell(batches, drained.pushed)
+                self._arrivals.pushed(batches, drained.pushed)
             await in_thread(path.unlink, missing_ok=True)
             messages += frame.messages
         if refusal is not None:
@@ -345,7 +354,7 @@ class Draining:
 
 
 def _may_change(error: Exception) -> bool:
-    """Whether the same record may be taken later."""
+    """Whether the store may accept the same record later."""
     if isinstance(error, EncryptionUnavailable):
         return True
     return not isinstance(error, InvalidRequest | TooLarge | CorruptSegment)

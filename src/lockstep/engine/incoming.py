@@ -1,31 +1,29 @@
 """What may be pushed: the checks of messages on their way in.
 
-This is the hot path, so a column is looked at as a whole, by functions that loop in C; single messages are
-looked at only to say which one is wrong.
+This is the hot path, so a column is checked as a whole, by functions that loop in C; single messages are
+checked only to find out which one is wrong.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import chain
-from typing import Any, NoReturn, TypeGuard, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
 from lockstep.config import Config
-from lockstep.core.ids import all_canonical_uuids, parse_uuid
-from lockstep.core.messages import Batch, Columns, NewMessage, NewSchedule, check_shape, schedule_of
+from lockstep.core.gathering import canonical_trace_ids, check_schedule, gather
+from lockstep.core.messages import Batch, Columns, NewMessage, check_shape
 from lockstep.core.names import NAME_LENGTH_MAX, TRANSACTION_ID_LENGTH_MAX, check_name, check_names, storable
+from lockstep.core.operations import Order
 from lockstep.core.policy import SECONDS_MAX
-from lockstep.core.times import check_kept_time, check_seconds, check_time
+from lockstep.core.times import check_seconds, check_time
 from lockstep.errors import InvalidRequest, TooLarge
 
 _Value = TypeVar("_Value")
-
-Order = list[tuple[int, int]]
-"""For each message in input order: the index of its batch, and its position there."""
 
 _TEXT = {str, type(None)}
 _decode_headers = msgspec.json.Decoder(dict[str, str]).decode
@@ -42,20 +40,20 @@ def check_push(messages: Sequence[Batch] | Sequence[NewMessage], config: Config)
         return check_batches(messages, config), None  # type: ignore[arg-type]
     if kinds == {NewMessage}:
         _check_count(len(messages), config)
-        batches, order = _gather(messages)  # type: ignore[arg-type]
+        batches, order = gather(messages)  # type: ignore[arg-type]
         return check_batches(batches, config), order
     names = ", ".join(sorted(kind.__name__ for kind in kinds))
     raise InvalidRequest(f"a push takes batches, or messages, and not a mix or anything else: {names}")
 
 
 def check_list(given: object, *, what: str) -> None:
-    """All of a call come together, in order, and more than once if need be."""
+    """All batches of a call, in order; they can be iterated over more than once."""
     if type(given) is not list and (isinstance(given, str | bytes) or not isinstance(given, Sequence)):
         raise InvalidRequest(f"{what} must come as a list, not {type(given).__name__}")
 
 
 def _check_lone(batch: Batch, config: Config) -> list[Batch]:
-    """The same checks for one batch of nothing but payloads, which most pushes are."""
+    """The same checks for one batch that has payloads only, as most pushes do."""
     check_name(batch.queue, what="queue")
     check_name(batch.partition, what="partition")
     payloads = batch.columns.payloads
@@ -135,7 +133,7 @@ def _check_columns(columns: Columns, config: Config) -> tuple[Columns, int]:
     if columns.expires_at is not None:
         columns = replace(columns, expires_at=_times(columns.expires_at))
     if columns.trace_ids is not None:
-        trace_ids = _canonical_trace_ids(columns.trace_ids)
+        trace_ids = canonical_trace_ids(columns.trace_ids)
         if trace_ids is not columns.trace_ids:
             columns = replace(columns, trace_ids=trace_ids)
     return columns, size
@@ -162,7 +160,7 @@ def _check_transaction_ids(transaction_ids: list[str | None]) -> None:
 
 
 def check_texts(column: Sequence[str | None], *, what: str, length_max: int) -> None:
-    """Every text that is there has at most `length_max` characters, all of which PostgreSQL can store."""
+    """Every text has at most `length_max` characters, and PostgreSQL can store all of them."""
     if not set(map(type, column)) <= _TEXT:
         _fail(column, what, length_max)
     texts = [text for text in column if text is not None]
@@ -171,7 +169,7 @@ def check_texts(column: Sequence[str | None], *, what: str, length_max: int) -> 
 
 
 def _fail(column: Sequence[object], what: str, length_max: int) -> NoReturn:
-    """Say what is wrong with the first text that is not right."""
+    """Raise the error of the first invalid text."""
     for index, text in enumerate(column):
         if text is None:
             continue
@@ -182,15 +180,6 @@ def _fail(column: Sequence[object], what: str, length_max: int) -> NoReturn:
         if not storable(text):
             raise InvalidRequest(f"{what} {index} contains a NUL character or a lone surrogate")
     raise AssertionError(what)
-
-
-def _canonical_trace_ids(trace_ids: list[str | None]) -> list[str | None]:
-    """The same list if every UUID is spelled canonically, else a new one in which each is."""
-    if set(map(type, trace_ids)) <= _TEXT:
-        texts = [text for text in trace_ids if text is not None]
-        if all_canonical_uuids(texts):
-            return trace_ids
-    return [None if text is None else str(parse_uuid(text, what="trace id")) for text in trace_ids]
 
 
 def _check_headers(headers: list[bytes | None], config: Config) -> int:
@@ -223,83 +212,6 @@ def _first(values: Iterable[Any], wrong: Callable[[Any], bool]) -> tuple[int, An
     return next((index, value) for index, value in enumerate(values) if wrong(value))
 
 
-def check_schedule(schedule: object, *, messages: int) -> NewSchedule:
-    """When to deliver so many messages, if it is said clearly."""
-    if not isinstance(schedule, NewSchedule):
-        raise InvalidRequest(f"expected NewSchedule, not {type(schedule).__name__}")
-    if (schedule.deliver_at is None) == (schedule.delay_seconds is None):
-        raise InvalidRequest("a schedule needs deliver_at or delay_seconds, and not both")
-    if schedule.deliver_at is not None:
-        check_kept_time(schedule.deliver_at, what="deliver_at")
-    else:
-        check_seconds(schedule.delay_seconds, what="delay_seconds", high=SECONDS_MAX)
-    if schedule.key is not None:
-        check_name(schedule.key, what="schedule key")
-        if messages != 1:
-            raise InvalidRequest(f"a schedule key is for one message, not for {messages}")
-    return schedule
-
-
-def _schedule_of(message: NewMessage) -> NewSchedule | None:
-    """It is looked at before it is compared with others: what is no time may not even be hashable."""
-    schedule = schedule_of(message)
-    return None if schedule is None else check_schedule(schedule, messages=1)
-
-
-def _gather(messages: Sequence[NewMessage]) -> tuple[list[Batch], Order]:
-    """Single messages as batches, one for each queue, partition and schedule, in order of first appearance."""
-    queues = [message.queue for message in messages]
-    partitions = [message.partition for message in messages]
-    for what, names in (("queue", queues), ("partition", partitions)):
-        if set(map(type, names)) != {str}:
-            # Not all are strings, so that the check fails; and what is no string may not even be hashable.
-            for name in names:
-                check_name(name, what=what)
-    schedules = [_schedule_of(message) for message in messages]
-    batch_indexes: dict[tuple[str, str, NewSchedule | None], int] = {}
-    gathered: list[list[NewMessage]] = []
-    order: Order = []
-    for message, key in zip(messages, zip(queues, partitions, schedules, strict=True), strict=True):
-        index = batch_indexes.setdefault(key, len(gathered))
-        if index == len(gathered):
-            gathered.append([])
-        order.append((index, len(gathered[index])))
-        gathered[index].append(message)
-    batches = [
-        Batch(queue, partition, _columns(gathered[index]), schedule)
-        for (queue, partition, schedule), index in batch_indexes.items()
-    ]
-    return batches, order
-
-
-def _columns(messages: list[NewMessage]) -> Columns:
-    return Columns(
-        payloads=[message.payload for message in messages],
-        transaction_ids=_used([message.transaction_id for message in messages]),
-        trace_ids=_used([message.trace_id for message in messages]),
-        kinds=_used([message.kind for message in messages]),
-        references=_used([message.reference for message in messages]),
-        encodings=_used([message.encoding for message in messages]),
-        headers=_encoded([message.headers for message in messages]),
-        producer_subs=_used([message.producer_sub for message in messages]),
-        expires_at=_expiries(messages),
-    )
-
-
-def _expiries(messages: list[NewMessage]) -> list[datetime | timedelta | None] | None:
-    expiries = [_expiry_of(message) for message in messages]
-    return expiries if any(expiry is not None for expiry in expiries) else None
-
-
-def _expiry_of(message: NewMessage) -> datetime | timedelta | None:
-    if message.expire_seconds is None:
-        return message.expires_at
-    if message.expires_at is not None:
-        raise InvalidRequest("a message has expires_at or expire_seconds, and not both")
-    check_seconds(message.expire_seconds, what="expire_seconds", high=SECONDS_MAX)
-    return timedelta(seconds=message.expire_seconds)
-
-
 def _times(expiries: list[datetime | timedelta | None]) -> list[datetime | timedelta | None]:
     """When messages expire; spans count from now, by this process's clock."""
     now = datetime.now(UTC)
@@ -315,29 +227,3 @@ def _time(at: datetime | None) -> datetime | None:
     if at is not None:
         check_time(at, what="expires_at")
     return at
-
-
-def _used(column: list[_Value | None]) -> list[_Value | None] | None:
-    """The column, or None if no message uses it."""
-    return column if any(value is not None for value in column) else None
-
-
-def _encoded(column: list[Mapping[str, str] | None]) -> list[bytes | None] | None:
-    if _used(column) is None:
-        return None
-    return [None if headers is None else _encode_headers(headers) for headers in column]
-
-
-def _encode_headers(headers: object) -> bytes:
-    if not _is_headers(headers):
-        raise InvalidRequest("headers must be a mapping of strings to strings")
-    try:
-        return msgspec.json.encode(dict(headers))
-    except UnicodeEncodeError as error:
-        raise InvalidRequest("headers contain a lone surrogate") from error
-
-
-def _is_headers(headers: object) -> TypeGuard[Mapping[str, str]]:
-    return isinstance(headers, Mapping) and all(
-        isinstance(name, str) and isinstance(value, str) for name, value in headers.items()
-    )

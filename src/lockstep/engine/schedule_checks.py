@@ -1,4 +1,4 @@
-"""What may be asked of schedules and recurring messages."""
+"""Checks of requests about scheduled and recurring messages."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import get_args
 
 from lockstep.config import Config
 from lockstep.core.crons import CRON_NAME_LENGTH_MAX, CatchUp, NewCron, batch_of, check_times
+from lockstep.core.gathering import check_schedule
 from lockstep.core.messages import NewSchedule
 from lockstep.core.names import check_name
 from lockstep.core.schedules import ScheduleFilter, ScheduleName, parse_schedule_cursor
 from lockstep.engine import checks
-from lockstep.engine.incoming import check_batches, check_schedule
+from lockstep.engine.incoming import check_batches
 from lockstep.errors import InvalidName, InvalidRequest
 
 _SOME_TIME = datetime(2000, 1, 1, tzinfo=UTC)
@@ -32,7 +33,7 @@ def check_schedule_name(which: object) -> ScheduleName:
 
 
 def check_new_time(schedule: object) -> NewSchedule:
-    """A time for a message that waits already: its key stays."""
+    """A new time for a message that is already scheduled; its key stays."""
     schedule = check_schedule(schedule, messages=1)
     if schedule.key is not None:
         raise InvalidRequest("the key of a schedule cannot be changed")

@@ -1,9 +1,9 @@
 """Pushes while the store is away, or in maintenance mode: they go to a spool, and from there into the store.
 
-Every push looks at the *gate* first. It is shut for all processes of the machine while there is something in the spool,
-so that nothing overtakes what is there; and in a process for itself while it cannot reach the store, or is to buffer,
-or has not heard from the store yet whether it is to.
-Who asks under the lock of the spool whether it is really so is told; see `spool/spool.py` and `draining.py`.
+Every push checks the *gate* first. It is shut for all processes of the machine while the spool is not empty, so that
+nothing overtakes the buffered pushes. It is also shut for a single process that cannot reach the store, is in
+maintenance mode, or does not know the mode yet.
+The state that counts is the one read under the lock of the spool; see `spool/spool.py` and `draining.py`.
 
 Records that come together are written and made safe together: while one write is in flight the next ones gather.
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import tempfile
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -24,7 +24,10 @@ from typing import TYPE_CHECKING
 from lockstep.config import Config
 from lockstep.core.messages import Batch, Placement, PushResult
 from lockstep.core.outage import BreakerState, BufferStats, MaintenanceMode, System
-from lockstep.engine.draining import Draining, Place, Tell, in_thread
+from lockstep.core.sealing import Keyring
+from lockstep.engine.arrivals import Arrivals
+from lockstep.engine.balancing import Balancing
+from lockstep.engine.draining import Draining, in_thread
 from lockstep.engine.spool.contents import contents_of
 from lockstep.errors import Buffering, LockstepError, SpoolFull, SpoolUnusable, Unavailable
 from lockstep.storage.base import Store
@@ -43,8 +46,6 @@ _LEARN_SECONDS = 5.0
 _RETRY_SECONDS = 0.25
 _NEVER = -inf
 
-Push = Callable[[Sequence[Batch]], Awaitable[PushResult]]
-
 
 @dataclass(slots=True)
 class _Entry:
@@ -52,29 +53,25 @@ class _Entry:
 
     batches: Sequence[Batch]
     unless_open: bool
-    """It is to be written only if the gate is really shut."""
+    """Write it only if the gate is still shut under the lock of the spool."""
     written: asyncio.Future[bool]
 
 
 class Spooling:
-    """The spool of a server, as its engine uses it. Until it is started there is none: nothing is ever buffered."""
+    """The spool of a server, as its engine uses it. Until it is started, nothing is buffered."""
 
-    def __init__(
-        self, store: Store, config: Config, *, place: Place, tell: Tell, paused: Callable[[bool], None]
-    ) -> None:
+    def __init__(self, store: Store, config: Config, balancing: Balancing, arrivals: Arrivals) -> None:
         self.gate: Gate = _OPEN
         self.pops_paused = False
         self._store = store
         self._config = config
-        self._place = place
-        self._tell = tell
-        self._paused = paused
-        """Is told when pops are to find nothing from now on, and when no longer."""
-        self._key = config.encryption_key_bytes
+        self._balancing = balancing
+        self._arrivals = arrivals
+        self._keys = Keyring(config.encryption_keys)
         self._root: Path | None = None
         self._directory: Path | None = None
         self._unusable: str | None = None
-        """Why the spool could not be opened, if so."""
+        """Why the spool could not be opened; None if it could."""
         self._system: System | None = None
         """None until the store has said it."""
         self._learned_at = _NEVER
@@ -89,9 +86,9 @@ class Spooling:
         self._tending: asyncio.Task[None] | None = None
 
     async def start(self, directory: Path | None) -> None:
-        """Buffer from now on, in a directory of the store's own below this one; without one, in one that is gone with
-        the process. While it cannot be used, pushes fail as they would without it, which the log says. The store may be
-        away."""
+        """Buffer from now on, in a directory for this store below the given one, or else in a temporary directory.
+        While the directory cannot be used, pushes fail as they would without a spool, and the log says so. The store
+        may be away."""
         if self._tending is not None:
             return
         self._store.watch(there=self._told_there, changed=self._told_changed)
@@ -111,7 +108,7 @@ class Spooling:
             self._unusable = error.message
             return
         self._spool = spool
-        self._draining = Draining(spool, self._store, self._config, place=self._place, tell=self._tell)
+        self._draining = Draining(spool, self._store, self._config, self._balancing, self._arrivals)
         if self._unusable is not None:
             self._unusable = None
             logger.warning("spool_usable", extra={"action": "spool_usable", "directory": str(spool.directory)})
@@ -138,7 +135,7 @@ class Spooling:
         return opened
 
     def _tell_unclaimed(self, own: Path) -> None:
-        """An address that was wrong, or is no longer used, may have left pushes behind."""
+        """A wrong or abandoned address may have left pushes behind."""
         from lockstep.engine.spool.addresses import unclaimed
 
         assert self._directory is not None
@@ -148,7 +145,7 @@ class Spooling:
                 logger.warning("spool_unclaimed", extra=extra)
 
     def _spool_directory(self, system: System | None) -> Path:
-        """The one for this store; noted as that, where the store could be asked."""
+        """The directory for this store; recorded as such, if the store could be reached."""
         from lockstep.engine.spool.addresses import directory_of
 
         assert self._directory is not None
@@ -158,7 +155,7 @@ class Spooling:
             raise SpoolUnusable(f"the spool in {self._directory} cannot be used: {error}") from error
 
     async def stop(self) -> None:
-        """Finish what is being written and drained; the rest stays for the next one. Safe to call twice."""
+        """Finish the current write and drain; the rest stays for the next process. Safe to call twice."""
         self._stopping = True
         self._stirred.set()
         if self._draining is not None:
@@ -185,23 +182,19 @@ class Spooling:
     # Pushes
 
     async def push(self, batches: Sequence[Batch]) -> PushResult | None:
-        """Buffer a push, whose process found the gate shut. None if it is open by now: it goes the usual way."""
+        """Buffer a push that found the gate shut. None if the gate has opened: then push as usual."""
         if self._spool is None and not self._pushes_paused:
             return None
         return await self._buffered(batches, unless_open=True)
 
-    async def rescue(self, batches: Sequence[Batch], error: Unavailable, again: Push) -> PushResult:
-        """What becomes of a push that failed: it is buffered if the store cannot be reached and the push is surely not
-        in it, or would be found to be a duplicate. Raises the error if not."""
+    async def rescue(self, batches: Sequence[Batch], error: Unavailable, *, repeated: bool) -> PushResult | None:
+        """Buffer a push that failed, if the store cannot be reached and the push either is certainly not in it or would
+        be found to be a duplicate. Raises the error if not. None: perhaps only this connection was lost, and the push
+        is worth one more attempt."""
         if not self._may_buffer(batches, error):
             raise error
-        if self._is_there and error.details.get("maybe_applied"):
-            # Perhaps only this connection was lost.
-            try:
-                return await again(batches)
-            except Unavailable as second:
-                if not self._may_buffer(batches, second):
-                    raise
+        if self._is_there and error.details.get("maybe_applied") and not repeated:
+            return None
         buffered = await self._buffered(batches, unless_open=False)
         assert buffered is not None
         return buffered
@@ -222,7 +215,7 @@ class Spooling:
         if self._pushes_paused:
             return "pushes are buffered, because maintenance mode is on"
         if self._is_there and self._system is not None:
-            return "pushes are buffered until what was buffered before them is in the database"
+            return "pushes are buffered until earlier buffered pushes are in the database"
         return "pushes are buffered until the database is back"
 
     async def _buffered(self, batches: Sequence[Batch], *, unless_open: bool) -> PushResult | None:
@@ -233,7 +226,7 @@ class Spooling:
 
     async def _write(self, entry: _Entry) -> bool:
         if self._spool is None:
-            raise SpoolUnusable("pushes are to be buffered, and the spool of this server cannot be used")
+            raise SpoolUnusable("pushes have to be buffered, but the spool of this server cannot be used")
         self._entries.append(entry)
         if self._writing is None or self._writing.done():
             self._writing = asyncio.create_task(self._write_all(self._spool))
@@ -256,13 +249,13 @@ class Spooling:
 
     def _append(self, spool: Spool, entries: Sequence[_Entry], only_behind: bool) -> int | None:
         now = datetime.now(UTC)
-        contents = [contents_of(entry.batches, key=self._key, now=now) for entry in entries]
+        contents = [contents_of(entry.batches, keys=self._keys, now=now) for entry in entries]
         return spool.append(contents, only_behind=only_behind)
 
     # Modes
 
     async def mode(self) -> MaintenanceMode:
-        """As this process acts; of one that was not started, as servers on the store do."""
+        """The modes that this process follows; before `start`, those of the servers on the store."""
         system = self._system if self._tending is not None else await self._store.system()
         push, pop = self._modes(system)
         return MaintenanceMode(push=push, pop=pop, breaker=self.breaker, buffer=self.buffer_stats())
@@ -272,7 +265,7 @@ class Spooling:
         return "closed" if self._is_there else "open"
 
     async def set_mode(self, *, push: bool | None, pop: bool | None) -> MaintenanceMode:
-        """For all servers on the store; while it is away for those of this machine, and for all once it is back."""
+        """For all servers on the store; during an outage only for those of this machine, until the store is back."""
         try:
             system = await self._store.set_maintenance_mode(push=push, pop=pop)
         except Unavailable:
@@ -292,15 +285,19 @@ class Spooling:
         return await self.mode()
 
     async def retry_rejected(self) -> int:
-        """Push what was set aside; returns how many messages. Raises what the store says to what it refuses again."""
+        """Push the records that were set aside; returns the number of messages. Raises the store's error for a record
+        that it refuses again."""
         if self._draining is None:
             return 0
         if self._pushes_paused:
-            raise Buffering("pushes are buffered, because maintenance mode is on; what was set aside has to wait, too")
+            raise Buffering(
+                "pushes are buffered, because maintenance mode is on; the records that were set aside have to wait, too"
+            )
         return await self._draining.retry_rejected()
 
     async def accept_loss(self) -> int:
-        """Let draining go on behind what the store has lost and is not here any more; returns how many bytes."""
+        """Let draining continue after the part that the store has lost and this machine no longer has; returns its
+        bytes."""
         if self._draining is None:
             return 0
         lost = await self._draining.accept_loss()
@@ -308,7 +305,7 @@ class Spooling:
         return lost
 
     def _modes(self, system: System | None) -> tuple[bool, bool]:
-        """What was decided here while the store was away counts until the store knows it."""
+        """Modes set here during an outage count until the store knows them."""
         push, pop = (None, None) if self._spool is None else self._spool.modes()
         return (
             (system is not None and system.push_maintenance) if push is None else push,
@@ -320,7 +317,7 @@ class Spooling:
         return self._modes(self._system)[0]
 
     def _adjust(self) -> None:
-        """Shut or open what depends on the modes, and on whether the store is there."""
+        """Open or shut the gates by the modes and the availability of the store."""
         if self._tending is None or self._stopping:
             return
         pushes_paused, pops_paused = self._modes(self._system)
@@ -329,7 +326,7 @@ class Spooling:
         self.gate = _SHUT if shut else open_gate
         if pops_paused != self.pops_paused:
             self.pops_paused = pops_paused
-            self._paused(pops_paused)
+            self._arrivals.waiting.pause(pops_paused)
 
     def buffer_stats(self) -> BufferStats | None:
         if self._spool is None or self._draining is None:
@@ -364,7 +361,7 @@ class Spooling:
     # Beside the requests
 
     async def _tend(self) -> None:
-        """Learn of changes, and drain what is in the spool, as long as this process lives."""
+        """Follow changes of the modes and drain the spool while this process runs."""
         while not self._stopping:
             self._stirred.clear()
             seconds = await self._look()
@@ -373,12 +370,14 @@ class Spooling:
                     await self._stirred.wait()
 
     async def _look(self) -> float:
-        """One pass; returns in how many seconds to look again. Never raises: a store that is away does not end it."""
+        """One pass; returns the seconds until the next one. Never raises, so an outage does not end the loop."""
         try:
-            await self._learn()
+            has_learned = await self._learn()
             if self._spool is None:
                 await self._open()
             self._adjust()
+            if has_learned and self._draining is not None and not self._buffers():
+                await self._draining.look_back()
             if self._draining is None or not self._is_there or self._pushes_paused or not self._buffers():
                 return _LOOK_SECONDS
             return await self._draining.run() or _LOOK_SECONDS
@@ -392,10 +391,11 @@ class Spooling:
     def _buffers(self) -> bool:
         return self._spool is not None and self._spool.gate[0] != 0
 
-    async def _learn(self) -> None:
-        """What others decided for all servers; and tell them what was decided here while the store was away."""
+    async def _learn(self) -> bool:
+        """Fetch the modes of all servers, and publish modes that were set here during an outage. Returns whether the
+        store was asked."""
         if not self._is_there:
-            return
+            return False
         push, pop = (None, None) if self._spool is None else self._spool.modes()
         if push is not None or pop is not None:
             system = await self._store.set_maintenance_mode(push=push, pop=pop)
@@ -405,13 +405,15 @@ class Spooling:
             system = await self._store.system()
             self._learned_at = asyncio.get_running_loop().time()
         else:
-            return
+            return False
         if self._system is None and self._spool is not None:
             await self._meet(system, self._spool)
         self._system = system
+        return True
 
     async def _meet(self, system: System, spool: Spool) -> None:
-        """The store has come, and says which one it is. What was buffered for its address is for it in any case."""
+        """The store is reachable and has identified itself. Pushes buffered for its address belong to it in any
+        case."""
         directory = await in_thread(self._spool_directory, system)
         if directory != spool.directory:
             extra = {"action": "spool_of_other_store", "directory": str(spool.directory), "store": str(system.id)}

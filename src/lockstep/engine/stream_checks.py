@@ -1,4 +1,4 @@
-"""What may be asked of trace events and stream queries."""
+"""Checks of requests about trace events and stream queries."""
 
 from __future__ import annotations
 

@@ -1,25 +1,25 @@
 """Pops that wait for messages.
 
-A waiting pop is tried once, and then lies still until something may be there for it:
-* A push that this process has committed wakes, at once, as many polls of each group as it had partitions; an ack that
-  frees a partition wakes one. Nobody else is disturbed: a thousand polls do not storm the store for one message.
-* A push of another process is heard over the store's signals (`Store.listen`), and wakes in the same way; and so is
-  what the store pushes itself: what dies goes to a dead queue, and what is redriven comes back.
-  An ack of another process makes those look who wait for its queue.
-* What becomes due by itself (a lease that ends, a retry, a delay) has a timer. Checks ask the store when something is
-  due next: `due_in`, one call for all that is waited for. However many polls wait for the same queue and group, they
-  are one question. A check is made when a poll begins to wait and when one was woken and found nothing, because what
-  woke it may be due later; when a timer has run out; and from time to time, with a wait that doubles while nothing
-  comes, which finds what no signal told of.
-A poll that was woken and finds nothing, because another was faster, lies still again.
+A waiting pop is tried once, and then sleeps until there may be something for it:
+* A push that this process has committed wakes at once as many polls of each group as it had partitions; an ack that
+  frees a partition wakes one. The others sleep on: a thousand polls do not storm the store for one message.
+* A push of another process arrives as a signal of the store (`Store.listen`) and wakes polls in the same way. So do
+  pushes that the store makes itself: dead messages that go to a dead queue, and messages that are redriven.
+  An ack of another process wakes the polls that wait for its queue.
+* Messages that become due by themselves (the end of a lease, a retry, a delay) have a timer. Checks ask the store when
+  the next message is due: `due_in`, one call for all waiting polls. All polls that wait for the same queue and group
+  are one question. A check is made when a poll begins to wait; when a woken poll found nothing, because the messages
+  that woke it may be due later; when a timer expires; and periodically, with an interval that doubles while nothing
+  comes, to find what no signal has announced.
+A poll that was woken and finds nothing, because another one was faster, goes back to sleep.
 
 Checks are cheap because they are few. What is due within some milliseconds is one call, whatever the number of keys. A
 lease that is renewed does not move a timer: the timer runs out, and the check finds the later time. If a check finds
 something that no pop can get, because another transaction holds it, the next check of this key comes later each time.
 
 Polls of a shared group share what a push brings: as many are woken as there are messages, and each takes no more than
-its fair share, so that one with a large batch does not leave the others with nothing. Where it is not known how much
-there is, those who want least are woken first.
+its fair share, so that a poll with a large batch does not starve the others. Where the number of messages is not
+known, the polls with the smallest batches are woken first.
 """
 
 from __future__ import annotations
@@ -27,17 +27,18 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from itertools import count
+from typing import Protocol
 
 from msgspec.structs import replace
 
 from lockstep.config import Config
 from lockstep.core.records import LEASES_ENDED, Arrival, Awaited, Popped, PopRequest, Subscription
-from lockstep.errors import LockstepError, Unavailable
+from lockstep.errors import LockstepError, TooManyPolls, Unavailable
 from lockstep.storage.base import Store
 
 _CHECK_KEYS_MAX = 1000
@@ -45,7 +46,7 @@ _WAKE_ALL = 1_000_000_000
 _LOOK_SECONDS_MIN = 0.02
 """Between two checks of a key because of acks of other processes."""
 _LEARN_SECONDS = 0.01
-"""A poll that begins to wait, or found nothing, asks so much later when something is due: most are woken before."""
+"""A poll that begins to wait, or found nothing, asks this much later when something is due: most are woken before."""
 _CHECK_SECONDS_MIN = 0.005
 """Between two checks of any keys: what becomes due in between is one call."""
 _TICK_SECONDS = 0.05
@@ -69,9 +70,10 @@ class _Poll:
     batch: int
     wake: asyncio.Future[None]
     share: int | None = None
-    """How many messages it may take when it is woken; None is as many as it wants."""
+    """How many messages it may take when it is woken; None: as many as it wants."""
     chained: bool = False
-    """It was woken by a check, which does not know how much there is: if it finds something, the next is woken."""
+    """It was woken by a check, which does not know how much there is: if this poll finds something, it wakes the
+    next."""
     checked: bool = False
     """It was woken because a check found something."""
     looked: bool = False
@@ -90,18 +92,21 @@ class _Queue:
     shared: bool = False
     """Its group is a shared one."""
     vain: int = 0
-    """So many checks in a row found something that no pop could get."""
+    """Number of checks in a row that found messages which no pop could get."""
     polls: OrderedDict[_Poll, None] = field(default_factory=OrderedDict)
+
+
+class PopsAtOnce(Protocol):
+    """Pops that do not wait (`batching.py`)."""
+
+    async def pop(self, requests: Sequence[PopRequest]) -> list[Popped]: ...
 
 
 class Waiting:
     """All polls that wait in this process."""
 
-    def __init__(
-        self, store: Store, pop: Callable[[list[PopRequest]], Awaitable[list[Popped]]], config: Config
-    ) -> None:
+    def __init__(self, store: Store, config: Config) -> None:
         self._store = store
-        self._pop = pop
         self._config = config
         self._within = 2 * max(config.pop_check_seconds_max, config.pop_check_seconds_min)
         """What is due later than this is found by a later check."""
@@ -109,7 +114,7 @@ class Waiting:
         self._queues: dict[Awaited, _Queue] = {}
         self._by_name: dict[str | None, dict[Awaited, _Queue]] = {}
         self._agenda: list[tuple[float, int, _Queue]] = []
-        """By when they are checked; entries of what is gone, or was moved forward, are dropped when met."""
+        """When they are checked; outdated entries are dropped when they come up."""
         self._numbers = count()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
@@ -118,8 +123,10 @@ class Waiting:
         self._paused = False
         self.counts = WaitingCounts()
 
-    async def pop(self, request: PopRequest, seconds: float) -> Popped:
-        """What there is for the request as soon as there is something; empty after `seconds`."""
+    async def pop(self, pops: PopsAtOnce, request: PopRequest, seconds: float) -> Popped:
+        """The answer to the request as soon as there are messages; empty after `seconds`."""
+        if self.counts.polls >= self._config.polls_waiting_max:
+            raise TooManyPolls(f"{self.counts.polls} pops wait for messages (polls_waiting_max)")
         deadline = time.monotonic() + seconds
         poll = _Poll(awaited(request), request.batch, _future())
         # It counts as waiting before it looks: what comes in between wakes it.
@@ -128,7 +135,7 @@ class Waiting:
         try:
             while True:
                 try:
-                    popped = (await self._pop([_limited(request, poll.share)]))[0]
+                    popped = (await pops.pop([_limited(request, poll.share)]))[0]
                 except Unavailable:
                     # One that waits already outlasts a short outage, and is woken when the store is back.
                     if not waited:
@@ -154,7 +161,7 @@ class Waiting:
             self._remove(poll)
 
     def pushed(self, partitions_by_queue: Mapping[str, Collection[str]], messages_by_queue: Mapping[str, int]) -> None:
-        """Something was pushed to these partitions; so many messages."""
+        """Something was pushed to these partitions; the number of messages."""
         if not self._queues:
             return
         for queue, partitions in partitions_by_queue.items():
@@ -207,11 +214,15 @@ class Waiting:
                 self._wake(key, count, chained=True)
         self._wake_wide()
 
+    def is_waited_for(self, request: PopRequest) -> bool:
+        """Whether a poll waits for the same as this request."""
+        return awaited(request) in self._queues
+
     def is_anybody(self) -> bool:
         return bool(self._queues)
 
     def pause(self, paused: bool) -> None:
-        """Let every poll answer now, and every later one without a wait; or no longer."""
+        """Let every poll answer now, and later ones without waiting; or let them wait again."""
         self._paused = paused
         if paused:
             for key in list(self._queues):
@@ -250,7 +261,7 @@ class Waiting:
                 del self._by_name[poll.key.queue]
 
     async def _sleep(self, poll: _Poll, seconds: float) -> bool:
-        """Lie still until woken. False when the time is up, or everybody is sent home."""
+        """Sleep until woken. False when the time is up or all polls are ended."""
         if seconds <= 0 or self._stopped or self._paused:
             return False
         if not poll.wake.done():
@@ -271,7 +282,7 @@ class Waiting:
         queue = self._queues.get(key)
         if queue is None:
             return
-        # Of shared groups those come first who want least: then what there is lasts for the most of them.
+        # Of shared groups, the smallest requests come first: then the messages serve the most polls.
         polls: Iterable[_Poll] = queue.polls
         if queue.shared:
             polls = sorted(queue.polls, key=lambda poll: poll.batch)
@@ -289,7 +300,7 @@ class Waiting:
             self._plan(queue, self._later(queue))
 
     def _wake_wide(self) -> None:
-        """Which namespace a queue belongs to is not known here, so all who wait for one look."""
+        """The namespace of a queue is not known here, so all polls that wait for a namespace check."""
         for key in list(self._by_name.get(None, ())):
             self._wake(key, _WAKE_ALL)
 
@@ -308,7 +319,7 @@ class Waiting:
         return min(_LEARN_SECONDS * (1 << min(queue.vain, 16)), max(self._config.pop_check_seconds_max, _LEARN_SECONDS))
 
     def _later(self, queue: _Queue) -> float:
-        """When a key is checked although nothing is known to be due."""
+        """When to check a key although nothing is known to be due."""
         at = time.monotonic() + queue.pause
         return at - at % self._tick
 
@@ -343,7 +354,7 @@ class Waiting:
             self._set_timer(self._agenda[0][0])
 
     def _take_due(self) -> list[_Queue]:
-        """The keys that are to be checked now. Timers may be some tenths of a millisecond early."""
+        """The keys to check now. Timers may fire some tenths of a millisecond early."""
         now = time.monotonic() + 0.0005
         due: list[_Queue] = []
         while self._agenda:
@@ -397,8 +408,8 @@ def awaited(request: PopRequest) -> Awaited:
 
 
 def fair_shares(wanted: Sequence[int], there: int) -> list[int]:
-    """How so many messages are shared by those who want some: nobody gets more than they want, and who gets less than
-    they want gets no less than anybody else, give or take one."""
+    """Divides messages fairly among requests: no request gets more than it wants, and a request that gets less than it
+    wants gets no less than any other, give or take one."""
     shares = [0] * len(wanted)
     by_size = sorted(range(len(wanted)), key=wanted.__getitem__)
     for place, index in enumerate(by_size):

@@ -1,7 +1,7 @@
 """The application: finds the route, keeps the limits, translates errors, counts and logs.
 
-A request is looked at twice: when its head has come, because one that is refused need not be kept; and when it is
-whole. Our own connections ask for both (protocol.py); any other ASGI server can call the application, too.
+A request is checked twice: when its head has arrived, because the body of a refused one need not be kept; and when it
+is whole. Our own connections ask for both (protocol.py); any other ASGI server can call the application, too.
 """
 
 from __future__ import annotations
@@ -10,14 +10,23 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import aclosing, suppress
 from typing import Any
 
-from lockstep.errors import LockstepError, TooLarge
-from lockstep.server.exchange import ANYWHERE, Disconnected, Request, Response
+from lockstep.core.rights import Right
+from lockstep.errors import Forbidden, LockstepError, TooLarge
+from lockstep.logs import REQUEST_ID
+from lockstep.server.auth.callers import NOBODY, Caller
+from lockstep.server.exchange import AS_DECLARED, Disconnected, EventStream, Request, Response
 from lockstep.server.failures import failure, unexpected
+from lockstep.server.intake import PROBES, Intake, Rates
+from lockstep.server.live import Live
 from lockstep.server.node import Node
+from lockstep.server.origins import Origins
 from lockstep.server.routes import ROUTES
 from lockstep.server.routing import Routes
+from lockstep.server.strictness import check_encoding
+from lockstep.server.watching import WatchedRoutes
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -27,13 +36,8 @@ logger = logging.getLogger("lockstep.server")
 
 _REQUEST_ID_LENGTH_MAX = 128
 _CLIENT_WENT_AWAY = 499
-_PREFLIGHT = Response(
-    204,
-    b"",
-    (b"access-control-allow-methods", b"GET, POST, PATCH, DELETE, OPTIONS"),
-    (b"access-control-allow-headers", b"*"),
-    (b"access-control-max-age", b"86400"),
-)
+ENTRY_AUDITED: frozenset[Right] = frozenset({"manage", "configure", "admin"})
+"""The audit log records callers that are refused a route with one of these rights."""
 
 
 class Application:
@@ -42,22 +46,43 @@ class Application:
     def __init__(self, node: Node, routes: Routes = ROUTES) -> None:
         self._node = node
         self._routes = routes
+        self._origins = Origins(node.config)
+        self.intake = Intake(node.config)
+        per_second = node.config.requests_per_second_max
+        self._rates = Rates(per_second) if per_second else None
+        node.live = Live(
+            WatchedRoutes(node, routes),
+            interval_seconds=node.config.events_interval_seconds,
+            streams_max=node.config.events_streams_max,
+        )
         self._log_requests = logger.isEnabledFor(logging.DEBUG)
 
-    def request(self, method: str, path: bytes, query_string: bytes, headers: dict[bytes, bytes]) -> Request:
+    def request(
+        self, method: str, path: bytes, query_string: bytes, headers: dict[bytes, bytes], address: str = ""
+    ) -> Request:
         """A request whose head has come."""
         given = headers.get(b"x-request-id")
         id = given[:_REQUEST_ID_LENGTH_MAX].decode("latin-1") if given else self._node.next_request_id()
-        return Request(method, path, query_string, headers, id)
+        request = Request(method, path, query_string, headers, id)
+        request.address = address
+        request.items_max = self._node.config.body_items_max
+        request.intake = self.intake
+        return request
 
     def refuse(self, request: Request) -> Response | None:
-        """The answer to a request that must not go on, by its head alone; None if its body is worth reading."""
+        """The refusal of a request, judged by its head alone; None if its body should be read."""
         try:
+            self._check_headers(request)
+            self._origins.check_host(request)
+            if self._rates is not None and request.path not in PROBES:
+                self._check_rate(self._rates, request)
             if request.method == "OPTIONS":
-                response = _PREFLIGHT
+                self._origins.check_page(request)
+                response = self._origins.preflight(request)
             else:
-                self._check_headers(request)
-                request.route, request.parameters = self._routes.find(request.method, request.path)
+                check_encoding(request.headers)
+                self._find(request)
+                self._recognise(request)
                 length = request.headers.get(b"content-length")
                 if length is not None and length.isdigit():
                     self.check_body_size(int(length))
@@ -72,24 +97,73 @@ class Application:
         self._count(request, response)
         return response
 
+    def _check_rate(self, rates: Rates, request: Request) -> None:
+        """Known callers have a limit of their own, whatever their address; all others share that of their address."""
+        authentication = self._node.guards.authentication
+        caller = None
+        if authentication.required:
+            with suppress(LockstepError):
+                caller = authentication.recognise(request.headers.get(b"authorization"))
+        payer = request.address if caller is None else f"{caller.kind} {caller.name}"
+        rates.check(payer, time.monotonic())
+
+    def _find(self, request: Request) -> None:
+        try:
+            request.route, request.parameters = self._routes.find(request.method, request.path)
+        finally:
+            # Whether a page may send the request depends on the route; a page that may must be able to read that there
+            # is none.
+            self._origins.check_page(request)
+
     async def respond(self, request: Request) -> Response | None:
-        """The answer to a request that is whole; None if its client has gone."""
+        """The answer to a complete request; None if its client has gone."""
         counters = self._node.counters
         counters.in_flight += 1
+        REQUEST_ID.set(request.id)  # for what is logged in this task, which ends with the answer
         response: Response | None = None
         try:
             request.check_no_body()
-            response = await request.route.endpoint(self._node, request)
+            caller = request.caller or await self._identify(request)
+            response = await request.route.endpoint(self._node.seen_by(caller), request)
         except Disconnected:
-            pass
+            counters.polls_abandoned += 1
         except LockstepError as error:
             response = failure(error, request, self._node.failures)
         except Exception as error:
             response = unexpected(error, request)
         finally:
             counters.in_flight -= 1
-            self._count(request, response)
+            durations = counters.durations[request.verb or request.route.verb]
+            durations.observe(self._count(request, response))
+            durations.bytes_in += len(request.body)
+            if response is not None:
+                durations.bytes_out += len(response.body)
         return response
+
+    def _recognise(self, request: Request) -> None:
+        """The caller, if memory suffices to identify it. Raises Unauthorized, Forbidden."""
+        authentication = self._node.guards.authentication
+        if request.route.right is None and authentication.required:
+            request.caller = NOBODY
+        else:
+            request.caller = authentication.recognise(request.headers.get(b"authorization"))
+            if request.caller is not None:
+                self._check_entry(request.caller, request)
+
+    async def _identify(self, request: Request) -> Caller:
+        """The caller, identified by the store or the issuer of tokens."""
+        caller = await self._node.guards.authentication.identify(request.headers.get(b"authorization"))
+        self._check_entry(caller, request)
+        request.caller = caller
+        return caller
+
+    def _check_entry(self, caller: Caller, request: Request) -> None:
+        """Raises Forbidden if the caller does not have the right for this route on any queue."""
+        route = request.route
+        if not caller.may_enter(route.rights):
+            if not ENTRY_AUDITED.isdisjoint(route.rights):
+                self._node.guards.audit.note_denied(caller, f"{route.method} {route.path}")
+            raise Forbidden(f"Insufficient permissions: this needs the right {' or '.join(route.rights)}")
 
     def _check_headers(self, request: Request) -> None:
         limit = self._node.config.request_headers_bytes_max
@@ -103,12 +177,13 @@ class Application:
             raise TooLarge(f"the body has more than {limit} bytes (body_bytes_max)")
 
     def failed(self, error: LockstepError, request: Request) -> Response:
-        """The answer to a request that is refused on its way."""
+        """The answer to a request that is refused before it is complete."""
         response = failure(error, request, self._node.failures)
         self._count(request, response)
         return response
 
-    def _count(self, request: Request, response: Response | None) -> None:
+    def _count(self, request: Request, response: Response | None) -> float:
+        """Count the request; returns its duration in seconds."""
         seconds = time.perf_counter() - request.came_at
         method, path = (request.route.method, request.route.path) if request.route else ("*", "*")
         status = response.status if response else _CLIENT_WENT_AWAY
@@ -126,6 +201,7 @@ class Application:
                     "seconds": round(seconds, 6),
                 },
             )
+        return seconds
 
     # ASGI
 
@@ -139,7 +215,8 @@ class Application:
 
     async def _exchange(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope.get("raw_path") or scope["path"].encode()
-        request = self.request(scope["method"], path, scope["query_string"], dict(scope["headers"]))
+        address = (scope.get("client") or ("",))[0]
+        request = self.request(scope["method"], path, scope["query_string"], dict(scope["headers"]), address)
         response = self.refuse(request)
         if response is None:
             try:
@@ -151,9 +228,12 @@ class Application:
             else:
                 watch = asyncio.create_task(_watch(receive, request))
                 response = await self.respond(request)
+                if isinstance(response, EventStream) and request.method != "HEAD":
+                    await _send_events(send, response, request)
+                    response = None
                 watch.cancel()
         if response is not None:
-            await _send(send, response, request.id)
+            await _send(send, response, request)
 
     async def _body(self, receive: Receive) -> bytes:
         chunks, size, more = [], 0, True
@@ -171,19 +251,36 @@ class Application:
 async def _watch(receive: Receive, request: Request) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-    request.tell_disconnected()
+    request.leave()
 
 
-async def _send(send: Send, response: Response, request_id: str) -> None:
-    headers = [*response.headers, ANYWHERE, (b"x-request-id", request_id.encode("latin-1", "replace"))]
-    if response.status != 204:
+async def _send_events(send: Send, stream: EventStream, request: Request) -> None:
+    headers = [
+        *stream.headers,
+        *request.answer_headers,
+        AS_DECLARED,
+        (b"x-request-id", request.id.encode("latin-1", "replace")),
+    ]
+    await send({"type": "http.response.start", "status": stream.status, "headers": headers})
+    with suppress(Disconnected):
+        async with aclosing(stream.events) as events:
+            with request.while_connected():
+                async for event in events:
+                    await send({"type": "http.response.body", "body": event, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+
+async def _send(send: Send, response: Response, request: Request) -> None:
+    headers = [*response.headers, *request.answer_headers, AS_DECLARED]
+    headers.append((b"x-request-id", request.id.encode("latin-1", "replace")))
+    if response.status not in (204, 304):
         headers.append((b"content-length", str(len(response.body)).encode()))
     await send({"type": "http.response.start", "status": response.status, "headers": headers})
     await send({"type": "http.response.body", "body": response.body})
 
 
 async def _lifespan(receive: Receive, send: Send) -> None:
-    """The engine is opened and closed by whoever runs the application, so there is nothing to do here."""
+    """The caller that runs the application opens and closes the engine, so there is nothing to do here."""
     while True:
         message: Any = await receive()
         await send({"type": f"{message['type']}.complete"})

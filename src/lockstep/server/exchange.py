@@ -1,7 +1,7 @@
-"""One HTTP exchange: what the application needs of a request, and what it answers.
+"""One HTTP exchange: a request for the application, and its answer.
 
-A request is handed over when it is whole; query strings become typed structs. Names may be spelled in two ways, and
-names that nobody knows are refused (core/wire/spelling.py).
+A request is passed on when it is complete; query strings become typed structs. Names may be spelled in two ways, and
+unknown names are refused (core/wire/spelling.py).
 """
 
 from __future__ import annotations
@@ -9,34 +9,59 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
 
 from lockstep.core.payloads import check_utf8
-from lockstep.core.wire.spelling import belongs_elsewhere, is_strict, is_unknown_field, renamed, respelled
+from lockstep.core.wire.counting import check_items
+from lockstep.core.wire.spelling import belongs_elsewhere, choices, is_strict, is_unknown_field, renamed, respelled
 from lockstep.errors import InvalidRequest, UnknownName
+from lockstep.server.auth.callers import Caller
+
+if TYPE_CHECKING:
+    from lockstep.server.intake import Intake
 
 T = TypeVar("T")
 
 _REMEMBERED_BYTES_MAX = 1024
 JSON = (b"content-type", b"application/json")
-ANYWHERE = (b"access-control-allow-origin", b"*")
-"""With every answer: pages from anywhere may ask."""
+AS_DECLARED = (b"x-content-type-options", b"nosniff")
+"""Sent with every answer, so that no browser guesses another content type."""
+_NO_CHOICE = re.compile(r"Invalid enum value .* - at `\$\.(\w+)`")
 _MISSING = re.compile(r"Object missing required field `(\w+)`(?: - at `(.+)`)?")
 
 
 class Disconnected(Exception):
-    """The client went away. Nobody waits for an answer."""
+    """The client has gone and waits for no answer."""
 
 
 class Request:
     """A request as the routes see it."""
 
-    __slots__ = ("_gone", "body", "came_at", "headers", "id", "method", "parameters", "path", "query_string", "route")
+    __slots__ = (
+        "address",
+        "answer_headers",
+        "body",
+        "caller",
+        "came_at",
+        "gone",
+        "headers",
+        "id",
+        "intake",
+        "items_max",
+        "method",
+        "parameters",
+        "path",
+        "query_string",
+        "route",
+        "verb",
+        "waiting",
+    )
 
     def __init__(self, method: str, path: bytes, query_string: bytes, headers: Mapping[bytes, bytes], id: str) -> None:
         self.method = method
@@ -49,11 +74,26 @@ class Request:
         self.body = b""
         """Whole, once the request is answered."""
         self.came_at = time.perf_counter()
+        self.address = ""
+        """Of its client."""
+        self.items_max = 1 << 62
+        """Most values of its body."""
+        self.intake: Intake | None = None
+        """Where bytes count that its body becomes."""
         self.route: Any = None
         """Found by the application (routing.py); None if the path leads nowhere."""
+        self.caller: Caller | None = None
+        """The caller; None until it is identified."""
+        self.verb: str | None = None
+        """The verb that its duration counts for, if it is not the verb of the route."""
         self.parameters: dict[str, str] = {}
         """What the path has for the names in the route, percent-decoded."""
-        self._gone: asyncio.Future[None] | None = None
+        self.answer_headers: tuple[tuple[bytes, bytes], ...] = ()
+        """Further headers of its answer, which depend on the caller (origins.py)."""
+        self.gone = False
+        """Whether its client has gone."""
+        self.waiting: asyncio.Task[Any] | None = None
+        """The task that waits on behalf of this client only."""
 
     def header(self, name: bytes) -> str | None:
         value = self.headers.get(name)
@@ -66,8 +106,8 @@ class Request:
         return parsed
 
     def check_query(self) -> None:
-        """Raises InvalidRequest if the route has no such parameters, or not of these types. Probes and browsers add
-        some of their own to public routes, which take none: a liveness probe must not fail for that."""
+        """Raises InvalidRequest if the route has no such parameters, or not of these types. Probes and browsers may add
+        parameters to public routes, which take none: a liveness probe must not fail for that."""
         if self.query_string and (self.route.query is not None or self.route.level != "public"):
             try:
                 self.query(self.route.query or _NoQuery)
@@ -75,16 +115,16 @@ class Request:
                 raise belongs_elsewhere(error, self.route.body, "into the body") from None
 
     def check_no_body(self) -> None:
-        """Raises InvalidRequest if a body says something to a route that takes none. Clients may send an empty one."""
+        """Raises InvalidRequest if there is a body for a route that takes none. Clients may send an empty one."""
         if self.body and self.route.body is None and self.body.strip() not in _EMPTY_BODIES:
             self.json(_no_body)
 
     def json(self, decoder: msgspec.json.Decoder[T]) -> T:
-        """The body, decoded. Raises InvalidRequest for what is no JSON, or not of the right shape."""
+        """The body, decoded. Raises InvalidRequest if it is not JSON, or not of the right shape."""
         if not self.body:
             raise InvalidRequest("the body is empty; a JSON document is needed")
         try:
-            return decode(self.body, decoder)
+            return decode(self.body, decoder, self.items_max)
         except UnknownName as error:
             raise belongs_elsewhere(error, self.route.query, "into the query string") from None
 
@@ -92,15 +132,27 @@ class Request:
         """For routes whose fields are all optional: clients send no body at all then."""
         return self.json(decoder) if self.body.strip() else default
 
-    async def disconnected(self) -> None:
-        """Returns when the client has gone."""
-        if self._gone is None:
-            self._gone = asyncio.get_running_loop().create_future()
-        await self._gone
+    @contextmanager
+    def while_connected(self) -> Iterator[None]:
+        """The block is cancelled when the client goes: then this raises Disconnected."""
+        if self.gone:
+            raise Disconnected
+        self.waiting = task = asyncio.current_task()
+        try:
+            yield
+        except asyncio.CancelledError:
+            if not self.gone or task is None:
+                raise
+            task.uncancel()
+            raise Disconnected from None
+        finally:
+            self.waiting = None
 
-    def tell_disconnected(self) -> None:
-        if self._gone is not None and not self._gone.done():
-            self._gone.set_result(None)
+    def leave(self) -> None:
+        """The client has gone. Only waiting ends then: a push or an ack that has begun is finished."""
+        self.gone = True
+        if self.waiting is not None:
+            self.waiting.cancel()
 
 
 class _NoQuery(msgspec.Struct, frozen=True):
@@ -115,11 +167,14 @@ _no_body = msgspec.json.Decoder(_NoBody)
 _EMPTY_BODIES = (b"", b"{}", b"null")
 
 
-def decode(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
-    """The body as the decoder's type. Raises InvalidRequest; UnknownName for a field that the type does not have."""
+def decode(body: bytes, decoder: msgspec.json.Decoder[T], items_max: int) -> T:
+    """The body as the decoder's type. Raises InvalidRequest; UnknownName for a field that the type does not have;
+    TooManyItems."""
     try:
+        check_items(body, decoder.type, items_max)
         decoded = _decode(body, decoder)
-        # What stays raw, such as payloads, is not looked into, and would make every answer unreadable that it is in.
+        # Raw values, such as payloads, are not decoded; invalid text in one would make every answer that contains it
+        # unreadable.
         check_utf8(body)
         return decoded
     except msgspec.ValidationError as error:
@@ -143,7 +198,7 @@ def _decode(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
 
 
 def _what_does_not_fit(error: msgspec.ValidationError) -> str:
-    """In the words of the protocol, where those of msgspec are others."""
+    """The error in the protocol's words, where msgspec uses others."""
     missing = _MISSING.fullmatch(str(error))
     if missing is None:
         return f"the body does not fit: {error}"
@@ -158,11 +213,17 @@ def _query(query_string: bytes, kind: type[Any]) -> Any:
     try:
         return msgspec.convert(renamed(pairs, kind, what="query parameter"), kind, strict=False)
     except msgspec.ValidationError as error:
-        raise InvalidRequest(f"the query does not fit: {error}") from None
+        raise InvalidRequest(f"the query does not fit: {error}{_choices(error, kind)}") from None
+
+
+def _choices(error: msgspec.ValidationError, kind: type[Any]) -> str:
+    """The values that a parameter may have, if it is one of few."""
+    found = _NO_CHOICE.fullmatch(str(error))
+    return "" if found is None else f"; it is one of {', '.join(choices(kind, found[1]))}"
 
 
 _remembered_query = lru_cache(maxsize=4096)(_query)
-"""Consumers ask the same again and again, so what a short query string means is remembered."""
+"""Consumers repeat the same requests, so decoded short query strings are remembered."""
 
 
 class Response:
@@ -175,7 +236,24 @@ class Response:
         self.body = body
         self.headers = headers
         self.undelivered: Callable[[], None] | None = None
-        """What is to be done if the client has gone before it could be sent."""
+        """Releases the leases in the answer if the client has gone before it could be sent."""
+
+
+_EVENT_HEADERS = (
+    (b"content-type", b"text/event-stream"),
+    (b"cache-control", b"no-store"),
+    (b"x-accel-buffering", b"no"),  # or nginx keeps events back
+)
+
+
+class EventStream(Response):
+    """Server-sent events, as long as the client listens."""
+
+    __slots__ = ("events",)
+
+    def __init__(self, events: AsyncGenerator[bytes]) -> None:
+        super().__init__(200, b"", *_EVENT_HEADERS)
+        self.events = events
 
 
 _encode = msgspec.json.Encoder(decimal_format="number").encode

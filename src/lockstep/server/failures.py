@@ -1,7 +1,7 @@
 """Errors as answers. This is the one place where they are translated for HTTP, and logged.
 
-While the database is away every request fails alike. A line for each would fill the disk and hide the rest; so there is
-one for the first, one every now and then with how many they were, and one when it is over.
+While the database is away every request fails alike. A line for each would fill the disk and hide the rest. So the
+first is logged, then a count at intervals, and the end.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from lockstep.errors import LockstepError, MethodNotAllowed, Overloaded, QueueFull, Unavailable
+from lockstep.errors import LockstepError, MethodNotAllowed, Overloaded, QueueFull, Unauthorized, Unavailable
 from lockstep.server.exchange import Request, Response, answer
 
 logger = logging.getLogger("lockstep.server")
@@ -54,7 +54,7 @@ class FailureLog:
         asyncio.get_running_loop().call_later(self._summary_seconds, self._look, code)
 
     def _look(self, code: str) -> None:
-        """If none failed since the last look, it is over. One that failed alone has its line already."""
+        """If none failed since the last check, the outage is over. A single failure already has its line."""
         spell = self._spells[code]
         seconds = round(asyncio.get_running_loop().time() - spell.began, 3)
         if spell.failed > spell.told:
@@ -89,6 +89,8 @@ def _failure(error: LockstepError) -> Response:
     if isinstance(error, QueueFull | Overloaded | Unavailable):
         seconds = error.details.get("retry_after_seconds", _RETRY_AFTER_SECONDS)
         response.headers = (*response.headers, (b"retry-after", str(seconds).encode()))
+    if isinstance(error, Unauthorized):
+        response.headers = (*response.headers, (b"www-authenticate", b"Bearer"))
     if isinstance(error, MethodNotAllowed):
         response.headers = (*response.headers, (b"allow", ", ".join(error.details["allow"]).encode()))
     return response
@@ -103,7 +105,7 @@ def error_content(error: LockstepError) -> dict[str, Any]:
 
 
 def unexpected(error: Exception, request: Request) -> Response:
-    """The answer for what nobody expected: the log has all of it, the client a text without insides."""
+    """The answer to an unexpected error: the log has all details, the client gets a text without them."""
     _log(error, request)
     return answer(
         {"error": "the server failed; its log says why", "code": "internal_error", "request": request.id}, 500

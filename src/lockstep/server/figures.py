@@ -12,10 +12,13 @@ from lockstep.version import VERSION
 
 
 class Figures(msgspec.Struct):
-    """What a process tells those that share its port."""
+    """The figures that a process shares with the others on its port."""
 
     metrics: wire.MetricsAnswer
     worker: WorkerRow
+    pushed: dict[str, int]
+    """Messages by queue. Not in the answer of `/metrics`, which everybody may read."""
+    popped: dict[str, int]
 
 
 _encode = msgspec.json.Encoder().encode
@@ -23,12 +26,16 @@ _decode = msgspec.json.Decoder(Figures).decode
 
 
 def encoded_figures(node: Node) -> bytes:
-    return _encode(Figures(metrics_of(node), worker_row(node)))
+    return _encode(_own(node))
+
+
+def _own(node: Node) -> Figures:
+    return Figures(metrics_of(node), worker_row(node), node.counters.pushed.sums, node.counters.popped.sums)
 
 
 async def all_figures(node: Node) -> list[Figures]:
     """Of this process, and of the others behind its port."""
-    own = Figures(metrics_of(node), worker_row(node))
+    own = _own(node)
     if node.siblings is None:
         return [own]
     return [own, *map(_decode, await node.siblings.ask())]
@@ -41,8 +48,12 @@ def metrics_of(node: Node) -> wire.MetricsAnswer:
         version=VERSION,
         uptime_seconds=system.uptime_seconds,
         requests=_requests(node),
-        messages=wire.Messages(
-            counters.messages_pushed, counters.messages_duplicate, counters.messages_popped, counters.messages_acked
+        messages=wire.MessageSums(
+            counters.messages_pushed,
+            counters.messages_duplicate,
+            counters.messages_popped,
+            counters.messages_acked,
+            counters.messages_redelivered,
         ),
         polls=wire.Polls(
             waiting.polls, waiting.woken, counters.polls_abandoned, waiting.precheck_hits, waiting.precheck_misses
@@ -68,13 +79,19 @@ def _buffer(node: Node) -> wire.Buffer:
     return wire.Buffer(**buffered, breaker_open=away)
 
 
-def _requests(node: Node) -> wire.Requests:
+def _requests(node: Node) -> wire.RequestSums:
     counters = node.counters
-    return wire.Requests(
+    return wire.RequestSums(
         total=sum(counters.requests.values()),
         in_flight=counters.in_flight,
         by_route=[wire.RequestRow(*key, count) for key, count in sorted(counters.requests.items())],
         seconds=[wire.RouteSeconds(*key, seconds) for key, seconds in sorted(counters.seconds.items())],
+        durations=[
+            wire.DurationRow(
+                verb, durations.seconds, dict(durations.buckets()), durations.bytes_in, durations.bytes_out
+            )
+            for verb, durations in sorted(counters.durations.items())
+        ],
     )
 
 
@@ -91,9 +108,9 @@ def _queries(node: Node) -> list[wire.QueryRow]:
     ]
 
 
-def _load(node: Node) -> list[wire.LoadRow]:
+def _load(node: Node) -> list[wire.LoadFigures]:
     return [
-        wire.LoadRow(
+        wire.LoadFigures(
             kind, state.answer.value, round(state.load, 4), state.depth, state.queued, state.rejected, state.changes
         )
         for kind, state in node.engine.counts.load.items()

@@ -39,7 +39,7 @@ async def every_queue(
 
 
 async def some_partitions(node: Node, queue: str, count: int) -> list[PartitionInfo]:
-    """The first ones of a queue: at least so many, if there are."""
+    """The first items of a queue: at least this many, if there are that many."""
     size = node.config.page_items_max
     return await _all(
         lambda last: node.engine.partitions(queue, after=last.name if last else None, limit=size), size, enough=count

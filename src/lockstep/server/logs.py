@@ -9,17 +9,30 @@ from datetime import UTC, datetime
 import msgspec
 
 from lockstep.config import Config
-from lockstep.logs import fields_of, on_one_line
+from lockstep.logs import REQUEST_ID, fields_of, on_one_line
 
 
 def log_to_stderr(config: Config) -> None:
-    """Send the logs of Lockstep, and of what it is made of, to standard error."""
+    """Send the logs of Lockstep, and of the libraries it uses, to standard error."""
     target = logging.StreamHandler(sys.stderr)
+    target.addFilter(_with_request_id)
+    if config.tracing:
+        from lockstep.tracing import name_span
+
+        target.addFilter(name_span)
     target.setFormatter(_Lines() if config.log_format == "text" else _Json())
     root = logging.getLogger()
     root.handlers[:] = [target]
     root.setLevel(logging.WARNING)
     logging.getLogger("lockstep").setLevel(config.log_level.upper())
+
+
+def _with_request_id(record: logging.LogRecord) -> bool:
+    """Name the request in every line that is logged while it is answered."""
+    request_id = REQUEST_ID.get()
+    if request_id is not None and not hasattr(record, "request_id"):
+        record.request_id = request_id
+    return True
 
 
 def _time(record: logging.LogRecord) -> str:

@@ -1,4 +1,4 @@
-"""The OpenAPI document, made of the routes: what they take and give stands there in types, and nowhere else."""
+"""The OpenAPI document, derived from the routes, whose types are the only description of what they take and return."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Error(Struct, omit_defaults=True):
     code: str
     details: dict[str, Any] | None = None
     request: str | None = None
-    """The id of the request, by which the log has more."""
+    """The id of the request, to find it in the log."""
 
 
 def document(routes: Iterable[Route]) -> Schema:
@@ -65,12 +65,15 @@ def document(routes: Iterable[Route]) -> Schema:
             "description": _DESCRIPTION,
         },
         "paths": paths,
-        "components": {"schemas": {name: schema for name, schema in components.items() if name not in queries}},
+        "components": {
+            "schemas": {name: schema for name, schema in components.items() if name not in queries},
+            "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
+        },
     }
 
 
 def _types(routes: Iterable[Route]) -> Iterator[Any]:
-    """Every type that is taken or given, once."""
+    """Every type of a request or an answer, once."""
     seen = {_key(Error)}
     yield Error
     for route in routes:
@@ -105,6 +108,8 @@ def _operation(route: Route, by_type: Mapping[str, Schema], components: Mapping[
         "parameters": [*_path_parameters(route), *_query_parameters(route, by_type, components)],
         "responses": _responses(route, by_type),
         "x-level": route.level,
+        "x-rights": list(route.rights),
+        "security": [] if route.right is None else [{}, {"bearer": []}],
     }
     if route.body is not None:
         schema = by_type[_key(route.body)]
@@ -134,7 +139,7 @@ def _query_parameters(
 
 
 def _without_null(schema: Schema) -> Schema:
-    """A query string cannot say null: what may be null may be left out."""
+    """A query string cannot contain null, so a parameter that may be null is optional."""
     plain = {name: value for name, value in schema.items() if not (name == "default" and value is None)}
     if "anyOf" in plain:
         kinds = [kind for kind in plain.pop("anyOf") if kind != {"type": "null"}]
@@ -175,7 +180,7 @@ def _add_notes(components: Mapping[str, Schema], types: Iterable[Any]) -> None:
 
 
 def _close(components: Mapping[str, Schema], bodies: Iterable[Any]) -> None:
-    """Say of each struct in a body that it has no other fields: such a body is refused."""
+    """Declare that structs in a body have no other fields: such a body is refused."""
     for struct in _structs([*bodies, Options]):
         if "properties" in components.get(struct.__name__, {}):
             components[struct.__name__]["additionalProperties"] = False

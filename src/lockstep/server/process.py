@@ -1,4 +1,4 @@
-"""What a server process tells about itself."""
+"""The figures of a server process."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def system_metrics(node: Node) -> wire.SystemMetricsAnswer:
 
 
 def rss_bytes_max(reported: int) -> int:
-    """macOS reports bytes, everybody else KiB."""
+    """macOS reports bytes, other systems KiB."""
     return reported if sys.platform == "darwin" else reported * 1024
 
 

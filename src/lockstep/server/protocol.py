@@ -4,10 +4,10 @@ It stands in for uvicorn's own, which makes an ASGI exchange of every request: w
 answers that leave in one piece (one system call, one packet), and nothing between the parser and the application that
 a small request would have to pay for. uvicorn listens, accepts, and ends connections and tasks when it is stopped.
 
-A request reaches the application when it is whole, so that one which never gets so far costs nothing; but its head is
-shown before, and what is refused by it is not kept. Requests that a client sends without waiting for the answers are
-answered one after the other. The times, also that of an idle connection, are looked at by one timer per connection,
-so that a request costs no timer.
+A request reaches the application when it is complete, so that one that never completes costs nothing; but its head is
+shown before, and the body of a request that is refused by its head is not kept. Requests that a client sends without
+waiting for the answers are answered one after the other. One timer per connection watches all time limits, also that of
+an idle connection, so that a request costs no timer.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from contextlib import aclosing, suppress
 from functools import lru_cache
 from http import HTTPStatus
 from typing import Any
@@ -24,22 +25,30 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from lockstep.config import Config
-from lockstep.errors import TooLarge
+from lockstep.errors import InvalidRequest, TooLarge, TooManyBytes, TooManyConnections
 from lockstep.server.app import Application
-from lockstep.server.exchange import ANYWHERE, JSON, Request, Response
+from lockstep.server.exchange import AS_DECLARED, JSON, Disconnected, EventStream, Request, Response
+from lockstep.server.intake import PROBES, place_of
+from lockstep.server.strictness import ONCE, framing_fault
 
 logger = logging.getLogger("lockstep.server")
 
 _REMEMBERED_BYTES_MAX = 512
 _LINGER_SECONDS = 2.0
-"""So long a client that is still sending may read why it was refused, before the connection is cut."""
+"""How long a client that is still sending may read the refusal before the connection is cut."""
 _BEHIND_MAX = 16
-"""So many small requests may wait for the answer to the one in front of them before no more are read."""
+"""Up to this many small requests may queue behind the current one before reading stops."""
 _TOO_LARGE = Response(
     413, b'{"error":"the headers are too large (request_headers_bytes_max)","code":"too_large"}', JSON
 )
+_TOO_MANY_HEADERS = Response(
+    413, b'{"error":"the request has too many headers (request_headers_max)","code":"too_large"}', JSON
+)
 _TOO_SLOW = Response(
     408, b'{"error":"the request did not arrive in time (request_timeout_seconds)","code":"request_timeout"}', JSON
+)
+_TOO_LONG = Response(
+    408, b'{"error":"the request took too long to arrive (request_seconds_max)","code":"request_timeout"}', JSON
 )
 _NOT_HTTP = Response(400, b'{"error":"this is not HTTP/1.1","code":"invalid_request"}', JSON)
 _BAD_URL = Response(
@@ -49,11 +58,13 @@ _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class HttpConnection(asyncio.Protocol):
-    """A client's connection, whose requests are bounded in size and time."""
+    """A client's connection, with limits on the size and time of requests."""
 
     application: Application
     head_bytes_max: int
+    headers_max: int
     timeout_seconds: float
+    seconds_max: float
     idle_seconds: float
 
     def __init__(
@@ -69,28 +80,40 @@ class HttpConnection(asyncio.Protocol):
         self._parser: Any = httptools.HttpRequestParser(self)
         self._transport: Any = None
         self._watch: asyncio.TimerHandle | None = None
+        self._left = True
+        """Whether the connection no longer counts, or does not count yet."""
+        self._address = ""
+        self._crowded: TooManyConnections | None = None
+        """Why only a few paths are answered, if there are too many connections."""
         # What arrives
         self._url = b""
         self._headers: dict[bytes, bytes] = {}
+        self._doubled: bytes | None = None
+        """A header that came twice, and must not."""
+        self._header_count = 0
         self._head_bytes: int | None = 0
-        """Bytes of the head that is arriving, without those that came with the request before; None while none is."""
+        """Bytes of the head that is arriving, without those that came with the previous request; None between heads."""
         self._arriving: _Arriving | None = None
-        """The request whose body is arriving."""
+        """The request that is arriving."""
         self._since: float | None = None
         """When the head began to arrive, or the last part of the body came; None between requests."""
+        self._begun = 0.0
+        """When the head began to arrive."""
         self._deaf = False
-        """Whether what still comes is thrown away, because the last answer has been given."""
+        """Whether further input is discarded, because the last answer has been given."""
         # What is answered
         self._answering: _Arriving | None = None
         self._behind: deque[_Arriving] = deque()
-        """Whole requests that came before the one in front of them was answered."""
+        """Complete requests that arrived before the previous one was answered."""
         self._full = False
-        """Whether the client does not read what it is sent."""
+        """Whether the client has stopped reading its answers."""
+        self._writable = asyncio.Event()
+        self._writable.set()
         self._unsent = 0
-        """Bytes that the client had not taken when this was last looked at, and since when they are so many."""
+        """Bytes that the client had not taken at the last check, and since when there have been that many."""
         self._unsent_since = 0.0
         self._closing = False
-        """Whether the connection ends with the answer to the last request of which there is something."""
+        """Whether the connection ends with the answer to the last request that has begun to arrive."""
         self._idle_since: float | None = None
         """When the last answer was complete; None while there is a request."""
 
@@ -101,7 +124,9 @@ class HttpConnection(asyncio.Protocol):
             "application": application,
             # Room for the request line: the application looks at the headers themselves.
             "head_bytes_max": config.request_headers_bytes_max * 2,
+            "headers_max": config.request_headers_max,
             "timeout_seconds": config.request_timeout_seconds,
+            "seconds_max": config.request_seconds_max,
             "idle_seconds": config.keep_alive_seconds,
         }
         return type("ConfiguredConnection", (cls,), fixed)
@@ -109,20 +134,43 @@ class HttpConnection(asyncio.Protocol):
     # Called by the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.enter((transport.get_extra_info("peername") or ("",))[0])
         self._transport = transport
-        self._server.connections.add(self)  # type: ignore[arg-type]
         # The first head must come, too.
         self._since = self._loop.time()
         self._watch = self._loop.call_later(self._watch_seconds(), self._look)
 
+    def enter(self, host: str) -> None:
+        """Count the connection, once. `host` is the address of its client."""
+        if not self._left:
+            return
+        self._left = False
+        self._server.connections.add(self)  # type: ignore[arg-type]
+        self._address = place_of(host)
+        self._crowded = self.application.intake.enter(self, self._address)
+
+    def leave(self) -> None:
+        """The same for its end."""
+        if not self._left:
+            self._left = True
+            self._server.connections.discard(self)
+            self.application.intake.leave(self, self._address, spare=self._crowded is not None)
+
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
-        self._server.connections.discard(self)
+        self.leave()
         if self._watch is not None:
             self._watch.cancel()
         self._parser = None  # it refers to us
+        for unanswered in (self._arriving, *self._behind):
+            if unanswered is not None:
+                self._forget(unanswered)
         self._behind.clear()
         if self._answering is not None:
-            self._answering.request.tell_disconnected()
+            self._answering.request.leave()
+
+    def cut(self) -> None:
+        """End it now, whatever is on its way."""
+        self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
         if self._deaf:
@@ -168,9 +216,11 @@ class HttpConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._full = True
+        self._writable.clear()
 
     def resume_writing(self) -> None:
         self._full = False
+        self._writable.set()
         self._go_on()
 
     # Called by the parser
@@ -178,29 +228,50 @@ class HttpConnection(asyncio.Protocol):
     def on_message_begin(self) -> None:
         self._idle_since = None
         self._head_bytes = 0
-        self._since = self._loop.time()
+        self._since = self._begun = self._loop.time()
         self._url = b""
         self._headers = {}
+        self._doubled = None
+        self._header_count = 0
 
     def on_url(self, url: bytes) -> None:
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._headers[name.lower()] = value
+        name = name.lower()
+        self._header_count += 1
+        if name in self._headers and name in ONCE:
+            self._doubled = name
+        self._headers[name] = value
 
     def on_headers_complete(self) -> None:
         self._head_bytes = None
         parser = self._parser
-        if self._deaf or self._wants_upgrade():
+        if self._deaf:
+            return
+        if self._header_count > self.headers_max:
+            self._refuse(_TOO_MANY_HEADERS)
+            return
+        version = parser.get_http_version()
+        fault = framing_fault(version, self._url, self._headers, self._doubled)
+        if fault is not None:
+            self._refuse_unclear(fault)
+            return
+        if self._wants_upgrade():
             return
         path, query_string = (_split if len(self._url) <= _REMEMBERED_BYTES_MAX else _split_url)(self._url)
-        request = self.application.request(parser.get_method().decode("ascii"), path, query_string, self._headers)
+        method = parser.get_method().decode("ascii")
+        request = self.application.request(method, path, query_string, self._headers, self._address)
         arriving = self._arriving = _Arriving(request)
-        arriving.keep_alive = parser.should_keep_alive() and parser.get_http_version() != "1.0"
+        if self._crowded is not None and path not in PROBES:
+            self._refuse(self.application.failed(self._crowded, request))
+            return
+        arriving.keep_alive = parser.should_keep_alive() and version != "1.0" and self._crowded is None
         arriving.refusal = refusal = self.application.refuse(request)
-        if refusal is not None and refusal.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
-            self._refuse(refusal)
-        elif refusal is None and self._headers.get(b"expect", b"").lower() == b"100-continue":
+        asks_first = b"expect" in self._headers and self._headers[b"expect"].lower() == b"100-continue"
+        if refusal is not None and (asks_first or refusal.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE):
+            self._refuse(refusal)  # a client that asks first would wait for us, and we for its body
+        elif asks_first:
             self._transport.write(_CONTINUE)
 
     def on_body(self, body: bytes) -> None:
@@ -210,8 +281,9 @@ class HttpConnection(asyncio.Protocol):
         arriving.chunks.append(body)
         arriving.size += len(body)
         try:
+            self.application.intake.take(len(body))
             self.application.check_body_size(arriving.size)
-        except TooLarge as error:
+        except (TooLarge, TooManyBytes) as error:
             self._refuse(self.application.failed(error, arriving.request))
 
     def on_message_complete(self) -> None:
@@ -223,10 +295,11 @@ class HttpConnection(asyncio.Protocol):
     # Answers
 
     def _take(self, arrived: _Arriving) -> None:
-        """A request that is whole, or whose body does not matter."""
+        """A complete request, or one that is refused whatever its body."""
         if self._answering is not None or self._full:
             self._behind.append(arrived)
-            # A few that hold no memory are read on behind: else a poll in front would not know that its client went.
+            # A few small requests are read ahead; otherwise a poll before them would not notice that its client has
+            # gone.
             if arrived.chunks or len(self._behind) >= _BEHIND_MAX:
                 self._transport.pause_reading()
         else:
@@ -238,6 +311,7 @@ class HttpConnection(asyncio.Protocol):
             self._answer(arrived, arrived.refusal)
             return
         arrived.request.body = b"".join(arrived.chunks)
+        arrived.chunks = []
         arrived.task = self._loop.create_task(self._respond(arrived))
         self._server.tasks.add(arrived.task)
 
@@ -246,12 +320,31 @@ class HttpConnection(asyncio.Protocol):
         try:
             response = await self.application.respond(arrived.request)
         finally:
+            self._forget(arrived)
             self._server.tasks.discard(arrived.task)
             if response is None:
-                self._transport.close()  # nobody is there, or we are being stopped
-        if response is not None:
+                self._transport.close()  # the client is gone, or the server is stopping
+        if isinstance(response, EventStream) and arrived.request.method != "HEAD":
+            await self._send_events(arrived, response)
+        elif response is not None:
             self._answer(arrived, response)
             self._go_on()
+
+    async def _send_events(self, arrived: _Arriving, stream: EventStream) -> None:
+        """Until the client goes, or the server stops. The end of the connection is the end of the answer."""
+        self._server.total_requests += 1
+        arrived.streaming = True
+        self._transport.write(_stream_head(stream, arrived.request))
+        try:
+            with suppress(Disconnected):
+                async with aclosing(stream.events) as events:
+                    with arrived.request.while_connected():
+                        async for event in events:
+                            self._transport.write(event)
+                            await self._writable.wait()
+        finally:
+            self._answering = None
+            self._transport.close()
 
     def _answer(self, arrived: _Arriving, response: Response) -> None:
         self._server.total_requests += 1
@@ -262,7 +355,7 @@ class HttpConnection(asyncio.Protocol):
             return
         request = arrived.request
         last = not arrived.keep_alive or (self._closing and not self._behind and self._arriving is None)
-        self._transport.write(_written(response, request.id, last=last, body=request.method != "HEAD"))
+        self._transport.write(_written(response, request, last=last, body=request.method != "HEAD"))
         if last:
             self._end()
         else:
@@ -272,13 +365,14 @@ class HttpConnection(asyncio.Protocol):
         if self._deaf:
             # What is on its way is thrown away for a while: a connection that is closed before would be reset, and the
             # client might never see why.
-            self._transport.write_eof()
+            if self._transport.can_write_eof():  # TLS cannot
+                self._transport.write_eof()
             self._loop.call_later(_LINGER_SECONDS, self._transport.close)
         else:
             self._transport.close()
 
     def _go_on(self) -> None:
-        """Begin with the next request that is whole."""
+        """Start the next complete request."""
         while self._behind and self._answering is None and not self._full and not self._transport.is_closing():
             self._idle_since = None
             arrived = self._behind.popleft()
@@ -293,40 +387,56 @@ class HttpConnection(asyncio.Protocol):
         logger.warning("request_unreadable", extra={"action": "request_unreadable", **fields})
         self._refuse(_BAD_URL if isinstance(reason, httptools.HttpParserInvalidURLError) else _NOT_HTTP)
 
+    def _refuse_unclear(self, fault: str) -> None:
+        arriving = self._arriving = self._nameless()
+        self._refuse(self.application.failed(InvalidRequest(fault), arriving.request))
+
     def _nameless(self) -> _Arriving:
-        """A request of which nothing is known yet."""
+        """A request of which nothing has arrived yet."""
         return _Arriving(self.application.request("", b"", b"", {}))
 
     def _refuse(self, response: Response) -> None:
-        """Answer what is not worth reading to its end, after all that came before it; and hear nothing more."""
+        """Answer a request without reading the rest of it, after all earlier ones; then stop reading."""
         if self._deaf or self._transport.is_closing():
             return
         arriving, self._arriving = self._arriving or self._nameless(), None
+        self._forget(arriving)
         arriving.refusal = response
         arriving.keep_alive = False
         self._deaf = True
         self._since = None
         self._take(arriving)
 
+    def _forget(self, arrived: _Arriving) -> None:
+        """Its body takes no room any more."""
+        self.application.intake.bytes -= arrived.size
+        arrived.size = 0
+        arrived.chunks = []
+
     def shutdown(self) -> None:
-        """uvicorn's word for: end with the answer to what is being worked on, or has begun to arrive."""
+        """uvicorn's name for: close after the answer to the current request, or to one that has begun to arrive."""
         self._closing = True
-        if self._answering is None and not self._behind and self._arriving is None:
+        if self._answering is not None and self._answering.streaming:
+            self._answering.request.leave()
+        elif self._answering is None and not self._behind and self._arriving is None:
             self._transport.close()
 
     # Time
 
     def _watch_seconds(self) -> float:
-        return min(self.timeout_seconds, self.idle_seconds) / 2
+        return min(self.timeout_seconds, self.idle_seconds, self.seconds_max) / 2
 
     def _look(self) -> None:
         now = self._loop.time()
         if self._idle_since is not None and self._since is None and now - self._idle_since >= self.idle_seconds:
             self._transport.close()
         if self._behind and self._since is not None:
-            self._since = now  # that we do not read on is not the client's fault
-        if self._since is not None and now - self._since >= self.timeout_seconds:
-            self._refuse(_TOO_SLOW)
+            self._since = self._begun = now  # the client is not to blame if we have stopped reading
+        if self._since is not None:
+            if now - self._since >= self.timeout_seconds:
+                self._refuse(_TOO_SLOW)
+            elif self._arriving is not None and now - self._begun >= self.seconds_max:
+                self._refuse(_TOO_LONG)
         unsent = self._transport.get_write_buffer_size()
         if unsent == 0 or unsent != self._unsent:
             self._unsent, self._unsent_since = unsent, now
@@ -337,17 +447,19 @@ class HttpConnection(asyncio.Protocol):
 
 
 class _Arriving:
-    """A request on its way in, and later on its way to its answer."""
+    """A request that is arriving, or whose answer is pending."""
 
-    __slots__ = ("chunks", "keep_alive", "refusal", "request", "size", "task")
+    __slots__ = ("chunks", "keep_alive", "refusal", "request", "size", "streaming", "task")
 
     def __init__(self, request: Request) -> None:
         self.request = request
         self.keep_alive = True
         self.refusal: Response | None = None
-        """What it is answered whatever its body is; that is not kept then."""
+        """The answer if it does not depend on the body, which is not kept then."""
         self.chunks: list[bytes] = []
         self.size = 0
+        self.streaming = False
+        """Whether its answer is an endless stream."""
         self.task: asyncio.Task[None] | None = None
 
 
@@ -358,23 +470,28 @@ def _split_url(url: bytes) -> tuple[bytes, bytes]:
 
 
 _split = lru_cache(maxsize=1024)(_split_url)
-"""Clients ask the same again and again."""
+"""Clients repeat the same requests."""
 
 
-def _written(response: Response, request_id: str, *, last: bool, body: bool) -> bytes:
+def _written(response: Response, request: Request, *, last: bool, body: bool) -> bytes:
     """An answer as it goes over the wire."""
-    length = b"" if response.status == 204 else b"content-length: %d\r\n" % len(response.body)
+    length = b"" if response.status in (204, 304) else b"content-length: %d\r\n" % len(response.body)
     return b"%bx-request-id: %b\r\n%b%b\r\n%b" % (
-        _begin_of(response.status, response.headers),
-        request_id.encode("latin-1", "replace"),
+        _begin_of(response.status, response.headers + request.answer_headers),
+        request.id.encode("latin-1", "replace"),
         length,
         b"connection: close\r\n" if last else b"",
         response.body if body else b"",
     )
 
 
+def _stream_head(stream: EventStream, request: Request) -> bytes:
+    begin = _begin_of(stream.status, stream.headers + request.answer_headers)
+    return b"%bx-request-id: %b\r\nconnection: close\r\n\r\n" % (begin, request.id.encode("latin-1", "replace"))
+
+
 @lru_cache(maxsize=256)
 def _begin_of(status: int, headers: tuple[tuple[bytes, bytes], ...]) -> bytes:
     lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}".encode()]
-    lines += [b"%b: %b" % header for header in (*headers, ANYWHERE)]
+    lines += [b"%b: %b" % header for header in (*headers, AS_DECLARED)]
     return b"".join([line + b"\r\n" for line in lines])

@@ -10,31 +10,35 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import unquote_to_bytes
 
+from lockstep.core.rights import LEVELS, Level, Right
 from lockstep.errors import InvalidRequest, MethodNotAllowed, NoSuchRoute
 from lockstep.server.exchange import Request, Response
 from lockstep.server.node import Node
+from lockstep.server.strictness import check_path
 
 Endpoint = Callable[[Node, Request], Awaitable[Response]]
-Level = Literal["public", "ro", "rw", "admin"]
-"""The role that a caller needs once there is authentication."""
 
-_NAMES = {":queue", ":partition", ":group", ":name", ":transactionId"}
+_NAMES = {":queue", ":partition", ":group", ":name", ":transactionId", ":page"}
 """Parameters that may contain slashes that were not encoded. The others are ids."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Route:
-    """One method of one path: who answers it, and what the OpenAPI document says of it."""
+    """One method of one path: its endpoint, and its description in the OpenAPI document."""
 
     method: str
     path: str
     """Pieces that begin with a colon are parameters."""
     endpoint: Endpoint
     summary: str
-    level: Level
+    right: Right | tuple[Right, ...] | None
+    """The right that a caller needs on some queue, or one of several; None for a public route. The verbs that it calls
+    then check the rights on their queues (auth/verbs.py)."""
+    verb: str = "other"
+    """The verb whose histogram has its durations."""
     query: type[Any] | None = None
     """A struct: the names, types and defaults of the query string."""
     body: Any = None
@@ -46,52 +50,68 @@ class Route:
     """Whether it may also answer 204."""
     also: Mapping[int, Any] = field(default_factory=dict)
     """Other answers that are no plain errors: their types by status."""
+    personal: bool = False
+    """Whether its answer depends on the caller beyond the queues that the caller may browse."""
     media: str = "application/json"
     admit: Callable[[Node], None] | None = None
-    """Asked when the head of a request has come; raises if it is refused, whatever its body is."""
+    """Called when the head of a request has arrived; raises if the request is refused, whatever its body."""
+
+    @property
+    def rights(self) -> tuple[Right, ...]:
+        if self.right is None:
+            return ()
+        return self.right if isinstance(self.right, tuple) else (self.right,)
+
+    @property
+    def level(self) -> Level:
+        """The role that is enough for it."""
+        return LEVELS[self.rights[0]] if self.rights else "public"
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """Its own; and HEAD, if it is a GET that changes nothing: a pop would lease what nobody sees."""
+        """Its own method, and HEAD for a GET that changes nothing: a pop would lease messages that the client never
+        sees."""
         return ("GET", "HEAD") if self.method == "GET" and self.level != "rw" else (self.method,)
 
 
 @dataclass(slots=True)
-class _Place:
-    """A place in the tree of paths."""
+class _Branch:
+    """A branch of the tree of paths."""
 
     methods: dict[str, Route] = field(default_factory=dict)
-    literal: dict[str, _Place] = field(default_factory=dict)
-    parameter: _Place | None = None
+    literal: dict[str, _Branch] = field(default_factory=dict)
+    parameter: _Branch | None = None
 
 
 class Routes:
     """All routes, ready to be looked up."""
 
-    def __init__(self, routes: Iterable[Route]) -> None:
+    def __init__(self, routes: Iterable[Route], *, addresses: Iterable[Route] = ()) -> None:
+        """`addresses` of pages are found like routes but not documented: they are for people."""
         self.all = list(routes)
-        self._root = _Place()
+        addresses = list(addresses)
+        self._root = _Branch()
         self._plain: dict[bytes, dict[str, Route]] = {}
         """Paths without parameters, as they come over the wire: the short way for the busiest routes."""
         self._wide: list[tuple[re.Pattern[bytes], Route]] = []
         """The longest paths come first, and of those the ones with most written out: another would take their pieces
         for its parameters."""
-        for route in self.all:
+        for route in (*self.all, *addresses):
             self._add(route)
         self._wide.sort(key=lambda wide: (wide[1].path.count("/"), -wide[1].path.count(":")), reverse=True)
 
     def _add(self, route: Route) -> None:
-        place = self._root
+        branch = self._root
         for piece in route.path.strip("/").split("/"):
             if piece.startswith(":"):
-                place.parameter = place.parameter or _Place()
-                place = place.parameter
+                branch.parameter = branch.parameter or _Branch()
+                branch = branch.parameter
             else:
-                place = place.literal.setdefault(piece, _Place())
-        if route.method in place.methods:
+                branch = branch.literal.setdefault(piece, _Branch())
+        if route.method in branch.methods:
             raise ValueError(f"two routes for {route.method} {route.path}")
         by_method = dict.fromkeys(route.methods, route)
-        place.methods |= by_method
+        branch.methods |= by_method
         if ":" not in route.path:
             self._plain.setdefault(route.path.encode(), {}).update(by_method)
         if not _NAMES.isdisjoint(route.path.split("/")):
@@ -102,13 +122,16 @@ class Routes:
         plain = self._plain.get(raw_path)
         if plain is not None and method in plain:
             return plain[method], {}
+        check_path(raw_path)
         pieces = raw_path.strip(b"/").split(b"/")
-        place = self._walk(self._root, pieces, 0)
-        if place is None:
+        branch = self._walk(self._root, pieces, 0)
+        if branch is None:
             return self._find_wide(method, raw_path)
-        route = place.methods.get(method)
+        route = branch.methods.get(method)
         if route is None:
-            raise MethodNotAllowed(f"this route takes {', '.join(sorted(place.methods))}", allow=sorted(place.methods))
+            raise MethodNotAllowed(
+                f"this route takes {', '.join(sorted(branch.methods))}", allow=sorted(branch.methods)
+            )
         return route, _parameters(route, pieces)
 
     def _find_wide(self, method: str, raw_path: bytes) -> tuple[Route, dict[str, str]]:
@@ -119,13 +142,13 @@ class Routes:
                 return route, {name: _decoded(piece) for name, piece in found.groupdict().items()}
         raise NoSuchRoute(f"there is no route {raw_path.decode('ascii', 'replace')[:200]}")
 
-    def _walk(self, place: _Place, pieces: list[bytes], index: int) -> _Place | None:
+    def _walk(self, branch: _Branch, pieces: list[bytes], index: int) -> _Branch | None:
         if index == len(pieces):
-            return place if place.methods else None
-        written = place.literal.get(pieces[index].decode("latin-1"))
+            return branch if branch.methods else None
+        written = branch.literal.get(pieces[index].decode("latin-1"))
         found = None if written is None else self._walk(written, pieces, index + 1)
-        if found is None and place.parameter is not None and pieces[index]:
-            found = self._walk(place.parameter, pieces, index + 1)
+        if found is None and branch.parameter is not None and pieces[index]:
+            found = self._walk(branch.parameter, pieces, index + 1)
         return found
 
 

@@ -14,7 +14,7 @@ import multiprocessing
 import signal
 import socket
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -26,12 +26,17 @@ import uvicorn
 
 from lockstep.config import Config
 from lockstep.errors import InvalidOption, LockstepError
-from lockstep.opening import check_address, running_database, serving_engine_on
+from lockstep.opening import check_address, running_database, serving_engine_on, with_key
 from lockstep.server.app import Application
+from lockstep.server.exposure import check_exposure
 from lockstep.server.figures import encoded_figures
+from lockstep.server.intake import raise_file_limit
 from lockstep.server.node import Node
+from lockstep.server.origins import Origins
+from lockstep.server.privileges import drop_root
 from lockstep.server.protocol import HttpConnection
 from lockstep.server.siblings import Siblings
+from lockstep.server.tls import Certificate, TlsConnection, TlsListener
 
 logger = logging.getLogger("lockstep.server")
 
@@ -41,15 +46,21 @@ _GC_THRESHOLDS = (20_000, 20, 50)
 _BACKLOG = 2048
 
 Announce = Callable[[str, str], None]
-"""Is told, once the server takes requests, its URL and the address of its store."""
+"""Called once the server takes requests, with its URL and the address of its store."""
 
 
 async def serve(config: Config, *, announce: Announce) -> None:
-    """Serve until SIGINT or SIGTERM; then finish what is in flight and return."""
+    """Serve until SIGINT or SIGTERM; then finish the requests in flight and return."""
     _check_workers(config)
+    # These raise if something is not valid, before anything is started.
+    Origins(config)
+    Certificate.of(config)
     with _listening_socket(config) as listener:
-        url = _url(config.host, listener.getsockname()[1])
-        async with running_database(config) as address:
+        url = _url(config, listener.getsockname()[1])
+        async with running_database(config) as (address, embedded):
+            config = with_key(config, address)
+            raise_file_limit(config.connections_max)  # which root may raise further
+            drop_root(embedded)
             if config.workers == 1:
                 await _work(config, address, listener, ready=lambda: announce(url, address))
                 return
@@ -64,15 +75,16 @@ def _check_workers(config: Config) -> None:
 
 
 def _listening_socket(config: Config) -> socket.socket:
-    """Bound before the database starts: a port that is taken is the quickest thing to find out."""
+    """Bound before the database starts, because a port in use is the quickest error to find."""
     try:
         family = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM)[0][0]
         listener = socket.socket(family, socket.SOCK_STREAM)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind((config.host, config.port))
+            check_exposure(config, listener.getsockname()[0])
             listener.listen(_BACKLOG)
-        except OSError:
+        except (OSError, InvalidOption):
             listener.close()
             raise
     except OSError as error:
@@ -81,9 +93,10 @@ def _listening_socket(config: Config) -> socket.socket:
     return listener
 
 
-def _url(host: str, port: int) -> str:
-    shown = {"0.0.0.0": "localhost", "::": "localhost", "127.0.0.1": "localhost"}.get(host, host)
-    return f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"
+def _url(config: Config, port: int) -> str:
+    shown = {"0.0.0.0": "localhost", "::": "localhost", "127.0.0.1": "localhost"}.get(config.host, config.host)
+    scheme = "http" if config.tls_cert_file is None else "https"
+    return f"{scheme}://[{shown}]:{port}" if ":" in shown else f"{scheme}://{shown}:{port}"
 
 
 # --- One worker ---------------------------------------------------------------------------------------------
@@ -93,6 +106,14 @@ async def _work(
     config: Config, address: str, listener: socket.socket, meeting: str | None = None, *, ready: Callable[[], None]
 ) -> None:
     """One process; with `meeting`, the directory in which the workers of the port find each other, one of several."""
+    raise_file_limit(config.connections_max)
+    with _exporting(config):
+        await _serve_on(config, address, listener, meeting, ready)
+
+
+async def _serve_on(
+    config: Config, address: str, listener: socket.socket, meeting: str | None, ready: Callable[[], None]
+) -> None:
     async with serving_engine_on(address, config) as engine:
         node = Node(engine, config)
         if meeting is not None:
@@ -104,17 +125,37 @@ async def _work(
             await node.stop()
 
 
+def application_of(node: Node) -> Application:
+    """The application, with a span around each request if the settings say so."""
+    if not node.config.tracing:
+        return Application(node)
+    from lockstep.server.tracing import TracedApplication
+
+    return TracedApplication(node)
+
+
+def _exporting(config: Config) -> AbstractContextManager[None]:
+    if not config.tracing:
+        return nullcontext()
+    from lockstep.tracing import exporting
+
+    return exporting("lockstep-server")
+
+
 class _Server(uvicorn.Server):
     """uvicorn, which says when it is ready, and lets waiting polls answer before it waits for them."""
 
     def __init__(self, node: Node, ready: Callable[[], None]) -> None:
         config = node.config
-        application = Application(node)
+        application = application_of(node)
+        self._certificate = Certificate.of(config)
+        self._renewing: asyncio.Task[None] | None = None
+        self._tls_listeners: list[TlsListener] = []
         super().__init__(
             uvicorn.Config(
                 application,
                 loop="uvloop",
-                http=HttpConnection.of(config, application),
+                http=(HttpConnection if self._certificate is None else TlsConnection).of(config, application),
                 ws="none",
                 lifespan="off",
                 interface="asgi3",
@@ -137,7 +178,11 @@ class _Server(uvicorn.Server):
         self._captured_signals.clear()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        if self._certificate is None:
+            await super().startup(sockets)
+        else:
+            await super().startup([])
+            self._listen(self._certificate, sockets or [])
         # What is here now stays, and requests leave little behind that only the collector can free: with Python's
         # defaults it looks at everything again and again, which cost 5 to 10 per cent of a small request.
         gc.freeze()
@@ -147,16 +192,30 @@ class _Server(uvicorn.Server):
             asyncio.get_running_loop().add_reader(parent.sentinel, self._stop_without, parent)
         self._ready()
 
+    def _listen(self, certificate: Certificate, sockets: list[socket.socket]) -> None:
+        """With TLS, in place of uvicorn, which would see connections only when their handshake is over."""
+        self._renewing = asyncio.create_task(certificate.watch())
+        kind: Any = self.config.http_protocol_class
+        connect = partial(kind, self.config, self.server_state, {})
+        seconds = self._node.config.request_timeout_seconds
+        self._tls_listeners = [TlsListener(one, connect, certificate, seconds) for one in sockets]
+        for listener in self._tls_listeners:
+            listener.start()
+
     def _stop_without(self, parent: BaseProcess) -> None:
-        """Nobody is left who would replace or stop this worker, and its port would stay taken."""
+        """The parent process that replaces and stops workers is gone, and the port would stay in use."""
         asyncio.get_running_loop().remove_reader(parent.sentinel)
         logger.error("parent_died", extra={"action": "parent_died", "pid": parent.pid})
         self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._node.stopping = True
+        if self._renewing is not None:
+            self._renewing.cancel()
+        for listener in self._tls_listeners:
+            listener.stop()
         for connection in list(self.server_state.connections):
-            connection.shutdown()  # before polls are answered, so that each is told not to poll here again
+            connection.shutdown()  # before polls are answered, so that each answer closes its connection
         await self._node.engine.stop_waiting()
         await super().shutdown(sockets)
 
@@ -177,7 +236,7 @@ async def _watch_over_workers(
         ready()
         watching = [asyncio.create_task(worker.watch()) for worker in workers]
         await stop.wait()
-        listener.close()  # as the workers do: whoever comes now is refused, and not left to wait for nobody
+        listener.close()  # as the workers do: new clients are refused instead of waiting for an accept that never comes
         for task in watching:
             task.cancel()
         await asyncio.wait(watching)

@@ -1,8 +1,7 @@
-"""The worker processes behind one port, which tell each other their figures.
+"""The worker processes behind one port, which exchange their figures.
 
-A request comes to whichever of them accepts it first; so who is asked for figures asks the others, over a socket that
-each of them has in a directory of theirs. One that does not answer soon is left out: it is being replaced, or hangs.
-"""
+The process that accepts a request for figures asks the others, over their sockets in a shared directory. A process that
+does not answer soon is left out, because it is being replaced or hangs."""
 
 from __future__ import annotations
 
@@ -36,10 +35,10 @@ class Siblings:
             self._server = None
         _remove(self._own)
         with suppress(OSError):
-            self._directory.rmdir()  # the last one, where nobody is left who would
+            self._directory.rmdir()  # the last process, as no other is left to do it
 
     async def ask(self) -> list[bytes]:
-        """What the others tell, by process."""
+        """The answers of the others, by process."""
         others = [path for path in sorted(self._directory.iterdir()) if path != self._own]
         answers = await asyncio.gather(*map(self._ask_one, others))
         return [answer for answer in answers if answer]

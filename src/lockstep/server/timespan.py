@@ -1,13 +1,15 @@
-"""The span of time that a request asks about, and the samples in it."""
+"""The time span of a request, and the samples in it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Annotated
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 from lockstep.core.buckets import Buckets, SampleSpan
+from lockstep.core.policy import SECONDS_MAX
 from lockstep.core.wire.analytics import INTERVAL_SECONDS, Interval, TimeRange, time_range
 from lockstep.core.wire.times import Time, parse_time_or_none
 from lockstep.errors import InvalidRequest
@@ -15,14 +17,16 @@ from lockstep.server.listing import every_queue, every_sample
 from lockstep.server.node import Node
 
 _SPANS = {"minute": timedelta(hours=1), "hour": timedelta(days=1), "day": timedelta(days=30)}
-"""How far a request looks back that does not say it."""
+"""How far a request looks back by default."""
 
 
 class SpanQuery(Struct, frozen=True):
     from_: Time | None = field(default=None, name="from")
-    """At or after; an hour, a day or 30 days ago if nothing is said, by the interval."""
+    """At or after; by default an hour, a day or 30 days ago, depending on the interval."""
     to: Time | None = None
     """Before; now if nothing is said."""
+    last_seconds: Annotated[int, Meta(ge=1, le=SECONDS_MAX)] | None = field(default=None, name="lastSeconds")
+    """In place of `from`: this many seconds before the end."""
     interval: Interval = "minute"
     queue: str | None = None
     namespace: str | None = None
@@ -30,21 +34,25 @@ class SpanQuery(Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class AskedSpan:
     from_at: datetime
     to_at: datetime
 
     @classmethod
-    def of(cls, query: SpanQuery) -> Span:
+    def of(cls, query: SpanQuery) -> AskedSpan:
         """Raises InvalidRequest."""
         to_at = parse_time_or_none(query.to, what="to") or datetime.now(UTC)
-        from_at = parse_time_or_none(query.from_, what="from") or before(to_at, _SPANS[query.interval])
+        from_at = parse_time_or_none(query.from_, what="from") or before(to_at, _length(query))
         if from_at > to_at:
             raise InvalidRequest("from must not be after to")
         return cls(from_at, to_at)
 
     def shown(self) -> TimeRange:
         return time_range(self.from_at, self.to_at)
+
+
+def _length(query: SpanQuery) -> timedelta:
+    return _SPANS[query.interval] if query.last_seconds is None else timedelta(seconds=query.last_seconds)
 
 
 def before(at: datetime, span: timedelta) -> datetime:
@@ -54,7 +62,7 @@ def before(at: datetime, span: timedelta) -> datetime:
         return datetime.min.replace(tzinfo=UTC)
 
 
-async def spans_of(node: Node, query: SpanQuery, span: Span, *, seconds: int) -> list[SampleSpan]:
+async def spans_of(node: Node, query: SpanQuery, span: AskedSpan, *, seconds: int) -> list[SampleSpan]:
     """The samples that a request asks about, joined over all of their queues."""
     return await node.engine.sample_spans(
         seconds=seconds,
@@ -66,7 +74,7 @@ async def spans_of(node: Node, query: SpanQuery, span: Span, *, seconds: int) ->
     )
 
 
-async def spans_by_queue(node: Node, query: SpanQuery, span: Span) -> dict[str, list[SampleSpan]]:
+async def spans_by_queue(node: Node, query: SpanQuery, span: AskedSpan) -> dict[str, list[SampleSpan]]:
     """The samples that a request asks about, joined for each queue."""
     samples = await every_sample(node, queue=query.queue or None, from_at=span.from_at, to_at=span.to_at)
     wanted = await wanted_queues(node, query)

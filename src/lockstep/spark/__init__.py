@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from lockstep.spark.pipelines import side_inputs as inputs
     from lockstep.spark.pipelines.pipeline import Pipeline
     from lockstep.spark.pipelines.rejects import reject
 
-__all__ = ["Pipeline", "reject"]
+__all__ = ["Pipeline", "inputs", "reject"]
 
 
 def __getattr__(name: str) -> Any:
@@ -21,4 +22,8 @@ def __getattr__(name: str) -> Any:
         from lockstep.spark.pipelines.rejects import reject
 
         return reject
+    if name == "inputs":
+        from lockstep.spark.pipelines import side_inputs
+
+        return side_inputs
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,15 +9,23 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg
+from psycopg import RawCursor
 from psycopg.conninfo import conninfo_to_dict
+from psycopg.rows import tuple_row
 
-from lockstep.config import ENVIRONMENT_PREFIX, Config, load
+from lockstep.config import VARIABLES, Config, load
 from lockstep.errors import InvalidOption, LockstepError, Unavailable
+from lockstep.secret_files import FILE_SUFFIX
+from lockstep.storage.postgres import sql
+from lockstep.storage.postgres.calls import Call
 from lockstep.storage.postgres.failures import caused_by, translate
-from lockstep.storage.postgres.session import ISOLATION, limits
+from lockstep.storage.postgres.key_files import with_stored_key
+from lockstep.storage.postgres.session import ISOLATION, PLANNER, limits
+
+R = TypeVar("R")
 
 APPLICATION_NAME = "lockstep-spark"
 
@@ -26,8 +34,8 @@ _KEEPALIVES = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_cou
 _KEEPALIVE_SECONDS_MIN = 60.0
 """A JVM that collects garbage keeps its machine's other processes from running, too."""
 
-
-_SET = "select set_config(t.name, t.value, false) from unnest(%s::text[], %s::text[]) t (name, value)"
+_INDEXES = {name: value for name, value in PLANNER.items() if name != "plan_cache_mode"}
+"""What Spark reads is found through indexes, too. But its positions differ, so each is planned for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +50,14 @@ class Access:
         """The settings in force in this process."""
         # Variables that the options of this read, or of another, name may begin like a setting and be none.
         environ = {name: value for name, value in os.environ.items() if _is_setting(name)}
-        return load(
+        config = load(
             {
                 "dsn": self.dsn or _variable(self.dsn_env, "dsnEnv"),
                 "encryption_key": _variable(self.encryption_key_env, "encryptionKeyEnv"),
             },
             environ=environ,
         )
+        return config if config.dsn is None else with_stored_key(config, config.dsn)
 
     @contextmanager
     def connect(self) -> Iterator[psycopg.Connection[Any]]:
@@ -59,8 +68,7 @@ class Access:
         connection = _connect(config.dsn, config)
         try:
             with explained():
-                settings = {**_limits(config), **ISOLATION}
-                connection.execute(_SET, [list(settings), list(settings.values())])
+                set_all(connection, {**_limits(config), **ISOLATION, **_INDEXES})
                 yield connection
         finally:
             connection.close()
@@ -77,9 +85,9 @@ def _limits(config: Config) -> dict[str, str]:
 
 
 def _is_setting(variable: str) -> bool:
-    return variable.startswith(ENVIRONMENT_PREFIX) and variable[len(ENVIRONMENT_PREFIX) :].lower() in (
-        Config.__struct_fields__
-    )
+    """Commands hand secrets to executors as variables. Those win over the file from which they come, if it is here."""
+    held = variable.removesuffix(FILE_SUFFIX.upper())
+    return variable in VARIABLES and (held == variable or not os.environ.get(held))
 
 
 def _variable(name: str | None, option: str) -> str | None:
@@ -104,12 +112,38 @@ def _connect(dsn: str, config: Config) -> psycopg.Connection[Any]:
         connection = psycopg.connect(dsn, autocommit=True, **settings)
     except psycopg.ProgrammingError:
         # Its text repeats the DSN.
-        raise InvalidOption("the dsn is none that PostgreSQL understands") from None
+        raise InvalidOption("the dsn is not one that PostgreSQL understands") from None
     except psycopg.OperationalError as error:
         raise Unavailable(f"the database cannot be reached: {error}") from None
     # Plans made for one position are wrong for the next.
     connection.prepare_threshold = None
     return connection
+
+
+def cursor_of(connection: psycopg.Connection[Any]) -> RawCursor[Any]:
+    """A cursor whose placeholders are $1, $2, …"""
+    return RawCursor(connection, row_factory=tuple_row)
+
+
+def results_of(cursor: RawCursor[Any], call: Call[R]) -> list[R]:
+    """What the call of a procedure returns, a record for each row."""
+    return call.rows(cursor.execute(call.sql, call.args).fetchall())
+
+
+def result_of(cursor: RawCursor[Any], call: Call[R]) -> R:
+    """The single record or value that the call of a procedure returns."""
+    [result] = results_of(cursor, call)
+    return result
+
+
+def rows_of(connection: psycopg.Connection[Any], query: str, *arguments: Any) -> list[Any]:
+    """The rows of a query from `sql/queries/`."""
+    return cursor_of(connection).execute(sql.query(query), arguments).fetchall()
+
+
+def set_all(connection: psycopg.Connection[Any], settings: Mapping[str, str]) -> None:
+    """Settings for the rest of the session."""
+    rows_of(connection, "session_settings", list(settings), list(settings.values()))
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """Errors on their way through Spark: a failure in a task or in a callback arrives as the text of a traceback.
 
-Ours are told without the way to them, and what Spark raises becomes ours again.
+Lockstep errors are shown without a traceback, and what Spark raises becomes a Lockstep error again.
 """
 
 from __future__ import annotations
@@ -17,6 +17,17 @@ from lockstep.errors import JobFailed, LockstepError
 
 _OURS = re.compile(r"^(?:.*?\b)?lockstep\.errors\.(\w+): (.*)$", re.MULTILINE)
 _CAUSE = re.compile(r"^(?:: |Caused by: )?[\w.$]*(?:Exception|Error): (.*)$", re.MULTILINE)
+_OF_MACHINES = re.compile(
+    r"ExecutorLostFailure|OutOfMemoryError|Python worker exited unexpectedly|Python worker failed to connect back|"
+    r"Cannot run program|CANNOT_OPEN_SOCKET|Accept timed out|No space left"
+)
+"""What Spark says when a process, a machine or its disk fails it."""
+_CRASHED = re.compile(r"Python worker exited unexpectedly")
+"""What it says of a process that runs somebody's function, and that the function or the system has ended."""
+_STOPPED = re.compile(
+    r"SPARK_JOB_CANCELLED|was cancelled|InterruptedException|SparkContext (?:was (?:shut|stopped)|has been shut)"
+)
+"""What it says when somebody ends its work."""
 _TRACEBACK = "Traceback (most recent call last):\n"
 _TEXT_LENGTH_MAX = 500
 
@@ -24,7 +35,7 @@ M = TypeVar("M", bound=Callable[..., Any])
 
 
 def told(method: M) -> M:
-    """A method that Spark calls, whose errors of ours have no traceback: users read it, and look for the last line."""
+    """A method that Spark calls. Lockstep errors leave it without a traceback: users look for the last line."""
 
     @wraps(method)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -56,7 +67,7 @@ def explained_by_spark() -> Iterator[None]:
 
 
 def explain(error: BaseException) -> LockstepError:
-    """The error of ours that is inside what Spark raises; or else what Python, or Java, says in a line."""
+    """The Lockstep error inside an error of Spark; otherwise the message of Python or Java, in one line."""
     text = str(error)
     for name, message in reversed(_OURS.findall(text)):
         kind = getattr(errors, name, None)
@@ -73,3 +84,24 @@ def _line(text: str) -> str:
         return raised[0] if raised else text
     causes = _CAUSE.findall(text)
     return causes[-1] if causes else text.strip().partition("\n")[0]
+
+
+def is_stopped(error: BaseException) -> bool:
+    """Whether Spark was told to end its work."""
+    return _STOPPED.search(str(error)) is not None
+
+
+def is_of_machines(error: BaseException) -> bool:
+    """Whether Spark could not do its work, whatever the rows are. The same may succeed when it is done again."""
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
+    if not isinstance(error, PySparkException | Py4JJavaError) or is_stopped(error):
+        return False
+    return _OF_MACHINES.search(str(error)) is not None
+
+
+def is_crash(error: BaseException) -> bool:
+    """Whether the process died that ran somebody's function. If it does so time after time, the function is wrong, or
+    takes more memory than there is."""
+    return _CRASHED.search(str(error)) is not None

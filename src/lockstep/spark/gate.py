@@ -26,7 +26,7 @@ class Gate:
         self._closed = threading.Event()
 
     def close(self) -> None:
-        """From now on no batch begins; one that has begun goes on."""
+        """From now on no batch begins; a running batch finishes."""
         self._closed.set()
 
     def await_opening(self, opened: threading.Event) -> None:
@@ -47,7 +47,7 @@ class Gate:
 
     @contextmanager
     def emptied(self, seconds: float) -> Iterator[bool]:
-        """Nobody is within, if the batch that is ends in time: that is what it gives."""
+        """Wait for the running batch; returns whether it ended in time."""
         held = self._lock.acquire(timeout=seconds)
         try:
             yield held

@@ -13,35 +13,47 @@ from lockstep.core.ids import parse_uuid
 from lockstep.core.names import check_name
 from lockstep.errors import InvalidOption, InvalidRequest
 from lockstep.spark.database import Access
-from lockstep.spark.offsets import Place
-from lockstep.spark.schema import COLUMNS, DATA, PayloadType
+from lockstep.spark.payloads.formats import FORMATS, PayloadSpec
+from lockstep.spark.payloads.registry import RegistryAddress
+from lockstep.spark.read.offsets import SnapshotPlace
+from lockstep.spark.read.schema import COLUMNS, DATA, ON_REQUEST, ColumnTypes, HeadersType, PayloadType
 
 READ_OPTIONS = {
     "dsn": "PostgreSQL to read from",
     "dsnEnv": "environment variable that holds the DSN, on the driver and on every executor",
     "encryptionKeyEnv": "environment variable that holds the key of encrypted queues",
     "queue": "queue, or several: separated by commas, or as a JSON list",
+    "queuePattern": "queues whose names fit, in which `*` stands for any text, with those to come",
     "path": 'the same as `queue`, for `load("orders")`',
     "partitions": "only these partitions, separated by commas or as a JSON list",
     "traceId": "only messages of this trace",
     "columns": "only these columns, in this order",
     "payloadType": "`string`, or `binary` for the payload's bytes",
-    "payloadSchema": "schema (DDL) of the JSON payload, which is parsed into a column `data`",
+    "headersType": "`string`, or `map` for headers as map<string,string>",
+    "payloadFormat": "`json`, `avro` or `protobuf`",
+    "payloadSchema": "schema of the payload, which is parsed into a column `data`: DDL for JSON, JSON for Avro, a "
+    "descriptor set in base64 for Protobuf",
+    "payloadMessage": "full name of the Protobuf message",
+    "schemaRegistry": "address of a Confluent-compatible registry, whose schemas payloads name",
+    "schemaSubject": "subject of the registry, whose newest schema gives the column `data`",
+    "schemaRegistryAuthEnv": "environment variable with user:password, or a token, on the driver and on every executor",
     "payloadMode": "a payload that does not fit the schema: `failfast` is an error, `permissive` a null in `data`",
+    "startingSeqs": 'only these partitions, each from a seq on: JSON such as `{"a": 5}`',
+    "endingSeqs": "only these partitions, each before a seq; for a batch read",
     "startingPosition": "`earliest`, `latest`, an ISO time, `-10m`, or an offset as JSON",
     "endingPosition": "the same, for a batch read",
     "maxMessagesPerTrigger": "most messages of a batch, in whole segments",
     "maxBytesPerTrigger": "most stored bytes of a batch, in whole segments",
-    "minMessagesPerTrigger": "wait until there are so many messages",
+    "minMessagesPerTrigger": "wait until there are at least N messages",
     "maxTriggerDelay": "and no longer than this (`30s`, `15m`)",
     "parallelism": "most tasks of a batch",
     "mode": "`snapshot`, or `lease` to share a consumer group",
     "group": "the consumer group of mode `lease`",
     "failOnDataLoss": "whether messages that were removed before they were read are an error",
-    "onFailover": "what a stream does whose checkpoint is ahead of the database: `fail`, or `continue`",
+    "onFailover": "what a stream does if its checkpoint is ahead of the database: `fail`, or `continue`",
     "streamName": "under which the position of the stream is shown",
 }
-"""Every option of a read, and what it means."""
+"""Every option of a read, with its meaning."""
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -53,14 +65,18 @@ _SECONDS_MAX = 100 * 366 * 86_400
 _NUMBER_MAX = 2**62
 
 
+Seqs = tuple[tuple[str | None, str, int], ...]
+"""Queue, where there are several, partition and seq."""
+
+
 @dataclass(frozen=True, slots=True)
-class Position:
+class ReadPosition:
     """Where a read begins or ends."""
 
     kind: Literal["earliest", "latest", "time", "ago", "offset"]
     at: datetime | None = None
     ago: timedelta | None = None
-    place: Place | None = None
+    place: SnapshotPlace | None = None
     system: str | None = None
     """Of an offset: the database that it is of, where it says so."""
 
@@ -72,23 +88,28 @@ class Position:
         return self.at
 
 
-EVERYTHING = Position("earliest")
+EVERYTHING = ReadPosition("earliest")
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What a read was asked for."""
+    """The options of a read."""
 
     queues: tuple[str, ...]
+    """None where a pattern says which."""
+    pattern: str | None = None
     access: Access = field(default_factory=Access)
     partitions: tuple[str, ...] | None = None
     trace_id: str | None = None
     columns: tuple[str, ...] | None = None
     payload_type: PayloadType = "string"
-    payload_schema: str | None = None
+    headers_type: HeadersType = "string"
+    payloads: PayloadSpec = field(default_factory=PayloadSpec)
     payload_mode: Literal["failfast", "permissive"] = "failfast"
-    starting: Position | None = None
-    ending: Position | None = None
+    starting_seqs: Seqs | None = None
+    ending_seqs: Seqs | None = None
+    starting: ReadPosition | None = None
+    ending: ReadPosition | None = None
     messages_max: int | None = None
     bytes_max: int | None = None
     messages_min: int | None = None
@@ -99,6 +120,10 @@ class ReadOptions:
     fail_on_data_loss: bool = True
     on_failover: Literal["fail", "continue"] = "fail"
     stream_name: str | None = None
+
+    @property
+    def types(self) -> ColumnTypes:
+        return ColumnTypes(self.payload_type, self.headers_type)
 
     @classmethod
     def of(cls, options: Mapping[str, str], *, also: Iterable[str] = ()) -> ReadOptions:
@@ -140,13 +165,17 @@ class Given:
 def _read_options(given: Given) -> ReadOptions:
     read = ReadOptions(
         queues=_queues(given),
+        pattern=given.get("queuePattern", lambda text: check_name(text, what="it")),
         access=access(given.get),
         partitions=given.get("partitions", _names("a partition")),
         trace_id=given.get("traceId", lambda text: str(parse_uuid(text, what="it"))),
         columns=given.get("columns", _columns),
         payload_type=given.get("payloadType", parse_word("string", "binary"), "string"),
-        payload_schema=given.get("payloadSchema", _text),
+        headers_type=given.get("headersType", parse_word("string", "map"), "string"),
+        payloads=payload_spec(given),
         payload_mode=given.get("payloadMode", parse_word("failfast", "permissive"), "failfast"),
+        starting_seqs=given.get("startingSeqs", _seqs),
+        ending_seqs=given.get("endingSeqs", _seqs),
         starting=given.get("startingPosition", parse_position),
         ending=given.get("endingPosition", parse_position),
         messages_max=given.get("maxMessagesPerTrigger", parse_count),
@@ -171,24 +200,64 @@ def access(get: Callable[..., Any]) -> Access:
     )
 
 
+def payload_spec(given: Given) -> PayloadSpec:
+    """What the options say of payloads. Raises InvalidOption, SparkUnavailable."""
+    url, auth = given.get("schemaRegistry", _text), given.get("schemaRegistryAuthEnv", _text)
+    if url is None and auth is not None:
+        raise InvalidOption("the option schemaRegistryAuthEnv needs the option schemaRegistry")
+    registry = None if url is None else RegistryAddress(url, auth)
+    if registry is not None:
+        registry.check()
+    spec = PayloadSpec(
+        format=given.get("payloadFormat", parse_word(*FORMATS), "json"),
+        schema=given.get("payloadSchema", _text),
+        message=given.get("payloadMessage", _text),
+        registry=registry,
+        subject=given.get("schemaSubject", _text),
+    )
+    spec.check()
+    return spec
+
+
 def _check_together(read: ReadOptions) -> None:
+    if read.mode == "lease" and read.pattern is not None:
+        raise InvalidOption("the option queuePattern is for mode snapshot: a group is of a queue")
     if read.mode == "lease" and read.group is None:
         raise InvalidOption("mode lease needs the option group")
     if read.mode == "snapshot" and read.group is not None:
         raise InvalidOption("the option group is for mode lease; mode snapshot has no consumer group")
-    if read.columns is not None and DATA in read.columns and read.payload_schema is None:
+    if read.columns is not None and DATA in read.columns and not read.payloads.has_data:
         raise InvalidOption("the option columns names data, which needs the option payloadSchema")
+    if read.starting_seqs is not None or read.ending_seqs is not None:
+        _check_seqs(read)
     if read.messages_min is not None and (read.messages_max or read.messages_min) < read.messages_min:
         raise InvalidOption("minMessagesPerTrigger is more than maxMessagesPerTrigger")
+
+
+def _check_seqs(read: ReadOptions) -> None:
+    if read.mode == "lease" or read.partitions is not None:
+        raise InvalidOption("startingSeqs and endingSeqs name partitions themselves: not with partitions or mode lease")
+    if read.pattern is not None:
+        raise InvalidOption("startingSeqs and endingSeqs are of queues that are named: not with queuePattern")
+    for name, seqs in (("startingSeqs", read.starting_seqs), ("endingSeqs", read.ending_seqs)):
+        queues = {queue for queue, _, _ in seqs or () if queue is not None}
+        if seqs is not None and len(read.queues) > 1 and any(queue is None for queue, _, _ in seqs):
+            raise InvalidOption(f"with several queues {name} is by queue: " + '{"queue": {"partition": 1}}')
+        if queues - set(read.queues):
+            raise InvalidOption(f"{name} names {', '.join(sorted(queues - set(read.queues)))}, which is not read")
 
 
 def _queues(given: Given) -> tuple[str, ...]:
     queue, path = given.get("queue", _names("a queue")), given.get("path", _names("a queue"))
     if queue is not None and path is not None:
         raise InvalidOption("the queue is given twice: by the option queue, and as a path")
+    if given.get("queuePattern", str) is not None:
+        if queue or path:
+            raise InvalidOption("the options queue and queuePattern exclude each other: give one of them")
+        return ()
     queues: tuple[str, ...] | None = queue or path
     if not queues:
-        raise InvalidOption("the option queue is missing: which queue is to be read?")
+        raise InvalidOption("the option queue is missing: name the queue to read")
     return queues
 
 
@@ -212,12 +281,31 @@ def parse_list(text: str) -> list[str]:
 def _columns(text: str) -> tuple[str, ...]:
     # As everywhere in Spark, names of columns are in any case.
     columns = tuple(dict.fromkeys(name.lower() for name in parse_list(text)))
-    unknown = [name for name in columns if name not in COLUMNS and name != DATA]
+    unknown = [name for name in columns if name not in (*COLUMNS, *ON_REQUEST, DATA)]
     if unknown:
-        raise ValueError(
-            f"there is no column {', '.join(map(repr, unknown))}; a message has {', '.join([*COLUMNS, DATA])}"
-        )
+        known = ", ".join([*COLUMNS, *ON_REQUEST, DATA])
+        raise ValueError(f"there is no column {', '.join(map(repr, unknown))}; a message has {known}")
     return columns
+
+
+def _seqs(text: str) -> Seqs:
+    """Seqs by partition, or by queue and partition."""
+    found: list[tuple[str | None, str, int]] = []
+    given = json.loads(text)
+    if not isinstance(given, dict) or not given:
+        raise ValueError('JSON such as {"partition": 1} is expected')
+    for name, value in given.items():
+        if isinstance(value, dict):
+            found += [(name, check_name(one, what="a partition"), _seq(seq)) for one, seq in value.items()]
+        else:
+            found.append((None, check_name(name, what="a partition"), _seq(value)))
+    return tuple(found)
+
+
+def _seq(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < _NUMBER_MAX:
+        raise ValueError(f"a seq is a number, not {value!r}")
+    return value
 
 
 def parse_word(*values: str) -> Callable[[str], str]:
@@ -267,23 +355,23 @@ def parse_duration(text: str) -> timedelta:
     return timedelta(seconds=seconds)
 
 
-def parse_position(text: str) -> Position:
+def parse_position(text: str) -> ReadPosition:
     if text.lower() == "earliest":
-        return Position("earliest")
+        return ReadPosition("earliest")
     if text.lower() == "latest":
-        return Position("latest")
+        return ReadPosition("latest")
     if text.startswith("-"):
-        return Position("ago", ago=parse_duration(text[1:]))
+        return ReadPosition("ago", ago=parse_duration(text[1:]))
     if text.startswith("{"):
         return _position_of_json(text)
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
         raise ValueError(f"{text[:100]!r} is neither earliest, latest, a time, a span such as -10m, nor JSON") from None
-    return Position("time", at=at if at.tzinfo is not None else at.replace(tzinfo=UTC))
+    return ReadPosition("time", at=at if at.tzinfo is not None else at.replace(tzinfo=UTC))
 
 
-def _position_of_json(text: str) -> Position:
+def _position_of_json(text: str) -> ReadPosition:
     given = json.loads(text)
     system = given.get("system")
-    return Position("offset", place=Place.of(given), system=None if system is None else str(system))
+    return ReadPosition("offset", place=SnapshotPlace.of(given), system=None if system is None else str(system))

@@ -1,6 +1,6 @@
 """A Spark for jobs and pipelines: the same on a laptop and on a cluster, quiet, and offline where it is local.
 
-What is missing (PySpark, Java, a Java that is new enough) is found out before Spark starts, and said in one sentence.
+Missing requirements (PySpark, a recent enough Java) are found before Spark starts and reported in one sentence.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
 logger.gateway.level = error
 logger.repl.name = org.apache.spark.repl.Main
 logger.repl.level = error
-# A query that fails tells its error to whoever waits for it.
+# A query that fails raises its error in whoever waits for it.
 logger.query.name = org.apache.spark.sql.execution.streaming
 logger.query.level = off
 logger.task.name = org.apache.spark.executor
@@ -74,7 +74,7 @@ PYTHONPATH=$paths exec {python} "$@"
 """
 
 _REDACTED = r"(?i)secret|password|passwd|token|access[.]?key|dsn|encryption_key"
-"""Settings that Spark shows nobody: its own pattern, and ours."""
+"""Settings that Spark redacts: its own pattern, and ours."""
 
 
 @contextmanager
@@ -105,11 +105,23 @@ def spark_session(
             for key, value in settings.items():
                 builder = builder.config(key, value)
             with _variables(_workers(settings["spark.master"], Path(folder))):
+                _start_apart(settings)
                 session = builder.getOrCreate()
                 try:
                     yield session
                 finally:
                     session.stop()
+
+
+def _start_apart(settings: Mapping[str, str]) -> None:
+    """Start Spark's Java in a process group of its own. What systemd, `timeout` and terminals send to the whole group
+    reaches this program alone, which ends its work first. Java ends when this program does: it reads from it."""
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+
+    if SparkContext._gateway is None:
+        conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
+        SparkContext._ensure_initialized(gateway=launch_gateway(conf, {"start_new_session": True}))  # type: ignore[no-untyped-call]
 
 
 def check_spark() -> None:

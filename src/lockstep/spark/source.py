@@ -22,7 +22,7 @@ from pyspark.sql.datasource import (
 from lockstep.errors import InvalidOption
 from lockstep.spark.failures import told
 from lockstep.spark.options import ReadOptions
-from lockstep.spark.schema import ddl
+from lockstep.spark.read.schema import ddl, struct_ddl
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -40,7 +40,7 @@ class LockstepSource(DataSource):
     @told
     def schema(self) -> str:
         options = self._read_options()
-        columns = ddl(options.columns, payload_type=options.payload_type, payload_schema=options.payload_schema)
+        columns = ddl(options.columns, types=options.types, data=_data(options))
         # Of a list of columns that it cannot parse, Spark shows the wrong place.
         return f"struct<{columns}>"
 
@@ -49,7 +49,7 @@ class LockstepSource(DataSource):
         options = self._read_options()
         if options.mode == "lease":
             raise InvalidOption("mode lease is for streams: a batch read has no consumer group to share")
-        from lockstep.spark.readers import BatchReader
+        from lockstep.spark.read.spark_readers import BatchReader
 
         return BatchReader(options, schema)
 
@@ -57,24 +57,32 @@ class LockstepSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         options = self._read_options()
         if options.mode == "lease":
-            from lockstep.spark.leases import lease_stream_reader
+            from lockstep.spark.lease.lease_stream import lease_stream_reader
 
             return lease_stream_reader(self.options, schema)
-        from lockstep.spark.readers import StreamReader
+        from lockstep.spark.read.spark_readers import StreamReader
 
         return StreamReader(options, schema)
 
     @told
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from lockstep.spark.sink import batch_writer
+        from lockstep.spark.write.sink import batch_writer
 
         return batch_writer(self.options, schema, overwrite)
 
     @told
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-        from lockstep.spark.sink import stream_writer
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: ARG002, N802
+        from lockstep.spark.write.sink import stream_writer
 
-        return stream_writer(self.options, schema, overwrite)
+        return stream_writer(self.options, schema)
 
     def _read_options(self) -> ReadOptions:
         return ReadOptions.of(self.options)
+
+
+def _data(options: ReadOptions) -> str | None:
+    """The type of the parsed payload."""
+    spec = options.payloads.resolved()
+    if spec.schema is None:
+        return None
+    return struct_ddl(spec.schema) if spec.format == "json" else spec.codec().ddl()

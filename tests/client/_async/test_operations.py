@@ -10,7 +10,7 @@ import pytest_asyncio
 
 from lockstep import AsyncClient, Engine, connect_async, new_message
 from lockstep.config import Config
-from lockstep.engine.load import Answer
+from lockstep.engine.load import Decision
 from lockstep.errors import InvalidRequest, OperationNotFound, Overloaded, QueueFull, StillQueued
 from lockstep.storage.memory import MemoryStore
 from support.flaky import Flaky
@@ -22,7 +22,7 @@ CONFIG = Config(operation_interval_seconds=0.05, operation_retries_max=0)
 def busy_engine() -> Engine:
     """One that queues every push, as if its load were high."""
     engine = Engine(MemoryStore(), CONFIG)
-    engine._load.push = Answer.QUEUE
+    engine._load.push = Decision.QUEUE
     return engine
 
 
@@ -97,7 +97,7 @@ async def test_full_queue_is_told_from_a_busy_server(busy: AsyncClient, busy_eng
     await busy.pop("q", auto_ack=True)
     await busy.retry_operation(failed.id)
     assert (await busy.operation(failed.id, wait_seconds=30)).status == "done"
-    busy_engine._load.push = Answer.REJECT
+    busy_engine._load.push = Decision.REJECT
     async with connect_async(_url(busy), retry_on_429=False) as client:
         with pytest.raises(Overloaded) as refused:
             await client.push("q", 3)

@@ -91,6 +91,17 @@ async def test_seek(client: AsyncClient, clock: SetClock) -> None:
         await client.seek("orders", "g", "middle")  # type: ignore[arg-type]
 
 
+async def test_pause_group(client: AsyncClient) -> None:
+    await client.push("orders", 1)
+    await client.subscribe("orders", "g")
+    await client.pause_group("orders", "g")
+    [group] = await client.groups(queue="orders")
+    assert group.paused_at is not None
+    assert not await client.pop("orders", group="g")
+    await client.pause_group("orders", "g", paused=False)
+    assert await client.pop("orders", group="g")
+
+
 async def test_messages(client: AsyncClient, clock: SetClock) -> None:
     [receipt, *_] = await client.push_many([new_message("orders", i, headers={"i": "1"}) for i in range(3)])
     page = await client.messages("orders", limit=2)

@@ -92,6 +92,17 @@ def test_seek(client: Client, clock: SetClock) -> None:
         client.seek("orders", "g", "middle")  # type: ignore[arg-type]
 
 
+def test_pause_group(client: Client) -> None:
+    client.push("orders", 1)
+    client.subscribe("orders", "g")
+    client.pause_group("orders", "g")
+    [group] = client.groups(queue="orders")
+    assert group.paused_at is not None
+    assert not client.pop("orders", group="g")
+    client.pause_group("orders", "g", paused=False)
+    assert client.pop("orders", group="g")
+
+
 def test_messages(client: Client, clock: SetClock) -> None:
     [receipt, *_] = client.push_many([new_message("orders", i, headers={"i": "1"}) for i in range(3)])
     page = client.messages("orders", limit=2)

@@ -10,14 +10,14 @@ from lockstep.config import Config
 from lockstep.core.maintenance import DutyInfo, Place, Verified
 from lockstep.core.records import Problem
 from lockstep.engine.engine import Engine
-from lockstep.engine.maintenance.consistency import Consistency
 from lockstep.engine.maintenance.duty import Duty, DutyReport
 from lockstep.engine.maintenance.eviction import Eviction
 from lockstep.engine.maintenance.history import History
 from lockstep.engine.maintenance.idle_partitions import IdlePartitions
 from lockstep.engine.maintenance.retention import Retention
 from lockstep.engine.maintenance.samples import Samples
-from lockstep.engine.maintenance.schedule import Maintenance, all_duties
+from lockstep.engine.maintenance.schedule import Duties, all_duties
+from lockstep.engine.maintenance.verification import Verification
 from lockstep.errors import InvalidName, InvalidRequest, Unavailable
 from lockstep.storage.base import Store
 from lockstep.storage.memory import MemoryStore
@@ -107,9 +107,9 @@ async def test_samples_are_taken_and_forgotten(store: Store, clock: SetClock) ->
 @pytest.mark.parametrize("config", [Config(), SHORT])
 async def test_verify_tells_how_much_it_looked_at(store: Store, config: Config) -> None:
     await store.push([batch("q", 1, partition=f"p{number}") for number in range(5)])
-    reports = await until_done(Consistency(store, config))
+    reports = await until_done(Verification(store, config))
     assert reports[-1].effect == {"complete": True, "partitions": 5, "problems": 0, "shown": []}
-    assert (await Consistency(store, config).run_once()).effect["partitions"] <= 5
+    assert (await Verification(store, config).run_once()).effect["partitions"] <= 5
 
 
 class Broken(MemoryStore):
@@ -122,7 +122,7 @@ class Broken(MemoryStore):
 
 
 async def test_verify_shows_the_first_problems_and_counts_all(caplog: pytest.LogCaptureFixture) -> None:
-    duty = Consistency(Broken(), Config(verify_partitions_max=2))
+    duty = Verification(Broken(), Config(verify_partitions_max=2))
     effect = (await duty.run_once()).effect
     assert (effect["complete"], effect["partitions"], effect["problems"]) == (True, 4, 30)
     assert [shown["text"] for shown in effect["shown"]] == [f"gap {n}" for n in range(20)]
@@ -136,7 +136,7 @@ async def test_every_duty_leaves_its_effect_to_be_seen(store: Store, clock: SetC
     await push_n(store, "q", 2, partition="p")
     clock.advance(AGE + 1)
     config = Config(idle_partition_seconds=1)
-    maintenance = Maintenance(store, config)
+    maintenance = Duties(store, config)
     for duty in all_duties(store, config):
         await maintenance.run_due(duty)
     seen = {duty.name: duty for duty in await Engine(store, config).duties()}
@@ -147,6 +147,8 @@ async def test_every_duty_leaves_its_effect_to_be_seen(store: Store, clock: SetC
         "idle_partitions": {"partitions": 0},
         "deleted_queues": {"partitions": 0, "messages": 0},
         "groups": {"cursors": 0},
+        "audit": {"entries": 0},
+        "clock": {"moved": 0},
         "operations": {"bundles": 0},
         "history": {"rows": 0},
         "verify": {"complete": True, "partitions": 2, "problems": 0, "shown": []},
@@ -206,7 +208,7 @@ class Stumbling(MemoryStore):
 
 async def test_walk_goes_on_where_a_batch_failed() -> None:
     store = Stumbling(failures=1)
-    duty = Consistency(store, Config())
+    duty = Verification(store, Config())
     with pytest.raises(Unavailable):
         await duty.run_once()
     assert (await duty.run_once()).effect["partitions"] == 5
@@ -215,7 +217,7 @@ async def test_walk_goes_on_where_a_batch_failed() -> None:
 
 async def test_walk_starts_anew_where_a_batch_fails_again() -> None:
     store = Stumbling(failures=2)
-    duty = Consistency(store, Config())
+    duty = Verification(store, Config())
     for _ in range(2):
         with pytest.raises(Unavailable):
             await duty.run_once()

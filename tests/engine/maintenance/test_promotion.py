@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -14,10 +14,11 @@ from lockstep.config import Config
 from lockstep.core.crons import NewCron
 from lockstep.core.maintenance import DutyClaim
 from lockstep.core.messages import Batch, Columns, NewMessage, NewSchedule
-from lockstep.core.records import PopRequest
+from lockstep.core.records import Arrival, PopRequest
 from lockstep.core.schedules import Promoted, ScheduleName
+from lockstep.engine.arrivals import Arrivals
 from lockstep.engine.engine import Engine
-from lockstep.engine.maintenance import Promotion, promotion
+from lockstep.engine.maintenance import promotion
 from lockstep.errors import Unavailable
 from lockstep.storage.memory import MemoryStore
 from support.builders import configure, numbers, push_n
@@ -148,34 +149,33 @@ async def test_its_failure_is_shown_among_the_duties() -> None:
 # --- Single passes
 
 
-class Told:
-    def __init__(self) -> None:
-        self.partitions: list[dict[str, set[str]]] = []
-        self.messages: list[dict[str, int]] = []
+class Announcing(MemoryStore):
+    """A store that keeps what is announced."""
 
-    def __call__(self, partitions_by_queue: Any, messages_by_queue: Any) -> None:
-        self.partitions.append(dict(partitions_by_queue))
-        self.messages.append(dict(messages_by_queue))
+    announced: list[dict[str, Arrival]]
+
+    def announce(self, arrivals: Mapping[str, Arrival]) -> None:
+        self.announced.append(dict(arrivals))
 
 
 async def test_pass_says_what_it_did_and_tells_where(clock: SetClock) -> None:
-    store, told = MemoryStore(clock=clock), Told()
-    duty = Promotion(store, Config(promotion_messages_max=2), tell=told)
+    store = Announcing(clock=clock)
+    store.announced = []
+    duty = Arrivals(store, Config(promotion_messages_max=2)).promotion
     assert (await duty.run_once()).effect == {"messages": 0, "postponed": {}}
-    assert told.partitions == []
+    assert store.announced == []
     await store.push([later(1), later(2), later(3)])
     clock.advance(10)
     report = await duty.run_once()
     assert (report.effect["messages"], report.more) == (2, True)
     report = await duty.run_once()
     assert (report.effect["messages"], report.more) == (1, False)
-    assert told.partitions == [{"q": {"p"}}, {"q": {"p"}}]
-    assert told.messages == [{"q": 2}, {"q": 1}]
+    assert store.announced == [{"q": Arrival(1, 2)}, {"q": Arrival(1, 1)}]
 
 
 async def test_what_is_postponed_is_said_once(clock: SetClock, caplog: pytest.LogCaptureFixture) -> None:
     store = MemoryStore(clock=clock)
-    duty = Promotion(store, Config(), tell=Told())
+    duty = Arrivals(store, Config()).promotion
     await configure(store, "q", max_size=1)
     await push_n(store, "q", 1)
     await store.push([later(1)])
@@ -206,7 +206,7 @@ async def test_failure_does_not_end_it(caplog: pytest.LogCaptureFixture) -> None
 
 
 async def test_stop_ends_it_for_good() -> None:
-    duty = Promotion(MemoryStore(), CONFIG, tell=Told())
+    duty = Arrivals(MemoryStore(), CONFIG).promotion
     duty.start()
     await duty.stop()
     await duty.stop()

@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from lockstep.config import Config
-from lockstep.engine.maintenance import Maintenance
+from lockstep.engine.maintenance import Duties
 from lockstep.engine.maintenance.duty import DutyReport
 from lockstep.errors import Unavailable
 from lockstep.storage.base import Store
@@ -92,7 +92,7 @@ async def test_two_schedules_on_one_database_run_a_duty_once_per_interval(
     servers: tuple[PostgresStore, PostgresStore], clock: SetClock
 ) -> None:
     duty = Counting()
-    schedules = [Maintenance(store, Config()) for store in servers]
+    schedules = [Duties(store, Config()) for store in servers]
     for interval in range(1, 4):
         waits = await asyncio.gather(*(schedule.run_due(duty) for schedule in schedules * 4))
         assert duty.passes == interval
@@ -107,11 +107,11 @@ async def test_claim_of_a_server_that_crashed_is_taken_over(
 ) -> None:
     """The first one is cut off in the middle of its pass, without a word."""
     config = Config(duty_hold_seconds=120)
-    crashed = asyncio.ensure_future(Maintenance(servers[0], config).run_due(endless := Endless()))
+    crashed = asyncio.ensure_future(Duties(servers[0], config).run_due(endless := Endless()))
     await endless.until(1)
     crashed.cancel()
     await asyncio.wait([crashed])
-    other = Maintenance(servers[1], config)
+    other = Duties(servers[1], config)
     duty = Counting(endless.name)
     assert 60 <= await other.run_due(duty) <= 61, "it asks again long before the claim would end"
     clock.advance(119)
@@ -142,7 +142,7 @@ async def test_samples_survive_a_reopened_store(database_dsn: str, clock: SetClo
 
 async def test_started_schedule_does_every_duty(store: Store) -> None:
     duties = [Counting("a"), Counting("b"), Counting("c")]
-    schedule = Maintenance(store, Config(), duties=duties)
+    schedule = Duties(store, Config(), duties=duties)
     schedule.start()
     schedule.start()
     for duty in duties:
@@ -154,7 +154,7 @@ async def test_started_schedule_does_every_duty(store: Store) -> None:
 
 async def test_schedule_asks_again_when_the_interval_is_over() -> None:
     duty = Counting(interval_seconds=1)
-    schedule = Maintenance(MemoryStore(), Config(), duties=[duty])
+    schedule = Duties(MemoryStore(), Config(), duties=[duty])
     schedule.start()
     await duty.until(3)
     await schedule.stop()
@@ -163,7 +163,7 @@ async def test_schedule_asks_again_when_the_interval_is_over() -> None:
 async def test_duty_with_more_to_do_goes_on_at_once(clock: SetClock) -> None:
     """On a clock that stands still, so no interval is ever over."""
     duty = Counting(more=4)
-    schedule = Maintenance(MemoryStore(clock=clock), Config(), duties=[duty])
+    schedule = Duties(MemoryStore(clock=clock), Config(), duties=[duty])
     schedule.start()
     await duty.until(5)
     await schedule.stop()
@@ -172,7 +172,7 @@ async def test_duty_with_more_to_do_goes_on_at_once(clock: SetClock) -> None:
 
 async def test_duty_with_much_to_do_does_not_keep_others_from_theirs(clock: SetClock) -> None:
     busy, other = Counting("busy", more=10**9), Counting("other")
-    schedule = Maintenance(MemoryStore(clock=clock), Config(), duties=[busy, other])
+    schedule = Duties(MemoryStore(clock=clock), Config(), duties=[busy, other])
     schedule.start()
     await other.until(1)
     await schedule.stop()
@@ -181,7 +181,7 @@ async def test_duty_with_much_to_do_does_not_keep_others_from_theirs(clock: SetC
 async def test_failing_duty_is_logged_shown_and_tried_again(clock: SetClock, caplog: pytest.LogCaptureFixture) -> None:
     store = MemoryStore(clock=clock)
     failing, sound = Failing("failing"), Counting("sound")
-    schedule = Maintenance(store, Config(), duties=[failing, sound])
+    schedule = Duties(store, Config(), duties=[failing, sound])
     schedule.start()
     await sound.until(1)
     await schedule.stop()
@@ -208,7 +208,7 @@ async def test_queue_that_a_duty_left_out_is_told_with_what_it_did(
     clock: SetClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = MemoryStore(clock=clock)
-    await Maintenance(store, Config(), duties=[]).run_due(Partial())
+    await Duties(store, Config(), duties=[]).run_due(Partial())
     [shown] = await store.duties()
     assert (shown.last_error, shown.last_effect, shown.failures) == ("queue q: it is locked", {"messages": 3}, 1)
     assert [record.getMessage() for record in caplog.records] == ["duty_failed"]
@@ -217,7 +217,7 @@ async def test_queue_that_a_duty_left_out_is_told_with_what_it_did(
 async def test_database_that_is_away_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
     config = Config(connect_attempts_max=1, breaker_failures_max=1, breaker_open_seconds=60)
     away = PostgresStore("postgresql://nobody@localhost:1/none", config=config, breaker=True)
-    schedule = Maintenance(away, Config())
+    schedule = Duties(away, Config())
     for _ in range(3):
         assert await schedule.run_due(Counting(interval_seconds=7)) == 7
     assert [record.getMessage() for record in caplog.records] == ["database_away"], "once, and not for each duty"
@@ -226,7 +226,7 @@ async def test_database_that_is_away_ends_nothing(caplog: pytest.LogCaptureFixtu
 
 async def test_stop_waits_for_the_pass_that_is_running() -> None:
     duty = Slow()
-    schedule = Maintenance(store := MemoryStore(), Config(), duties=[duty])
+    schedule = Duties(store := MemoryStore(), Config(), duties=[duty])
     schedule.start()
     await duty.until(1)
     stopping = asyncio.ensure_future(schedule.stop())
@@ -240,7 +240,7 @@ async def test_stop_waits_for_the_pass_that_is_running() -> None:
 
 async def test_stop_cuts_off_a_pass_that_does_not_end(caplog: pytest.LogCaptureFixture) -> None:
     duty = Endless()
-    schedule = Maintenance(MemoryStore(), Config(duty_stop_seconds_max=0.001), duties=[duty])
+    schedule = Duties(MemoryStore(), Config(duty_stop_seconds_max=0.001), duties=[duty])
     schedule.start()
     await duty.until(1)
     await schedule.stop()
@@ -250,7 +250,7 @@ async def test_stop_cuts_off_a_pass_that_does_not_end(caplog: pytest.LogCaptureF
 
 async def test_stopped_schedule_can_be_started_again() -> None:
     duty = Counting(interval_seconds=1)
-    schedule = Maintenance(MemoryStore(), Config(), duties=[duty])
+    schedule = Duties(MemoryStore(), Config(), duties=[duty])
     schedule.start()
     await duty.until(1)
     await schedule.stop()
@@ -260,4 +260,4 @@ async def test_stopped_schedule_can_be_started_again() -> None:
 
 
 async def test_stop_without_a_start_is_nothing() -> None:
-    await Maintenance(MemoryStore(), Config()).stop()
+    await Duties(MemoryStore(), Config()).stop()

@@ -15,10 +15,12 @@ INTERVALS = {
     "idle_partitions": "idle_partitions_interval_seconds",
     "deleted_queues": "deleted_queues_interval_seconds",
     "groups": "groups_interval_seconds",
+    "clock": "clock_interval_seconds",
     "operations": "operation_clean_interval_seconds",
     "samples": "samples_interval_seconds",
     "verify": "verify_interval_seconds",
     "history": "history_interval_seconds",
+    "audit": "audit_interval_seconds",
 }
 
 

@@ -12,9 +12,9 @@ from uuid import uuid4
 from lockstep.core.ids import message_id, segment_uuid7
 from lockstep.spark.database import Access
 from lockstep.spark.jobs.archives import ArchiveWriter
-from lockstep.spark.jobs.files import Files
+from lockstep.spark.jobs.files import ArchiveFolder
 from lockstep.spark.jobs.manifest import Manifest
-from lockstep.spark.schema import ddl
+from lockstep.spark.read.schema import ColumnTypes, ddl
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,10 +42,10 @@ class Row:
 
 def write_archive(spark: SparkSession, dsn: str, location: Path, rows: Sequence[Row]) -> None:
     """One batch more in the archive."""
-    files = Files(spark, str(location))
+    files = ArchiveFolder(spark, str(location))
     values = [row.values(number) for number, row in enumerate(rows)]
     with Access(dsn=dsn).connect() as connection:
         writer = ArchiveWriter(spark, files, Manifest(connection, files.location))
         writer.open()
-        writer.write(spark.createDataFrame(values, ddl(payload_type="binary")), f"test {uuid4()}", 0)
+        writer.write(spark.createDataFrame(values, ddl(types=ColumnTypes(payload="binary"))), f"test {uuid4()}", 0)
         writer.close()

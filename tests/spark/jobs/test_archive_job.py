@@ -26,11 +26,13 @@ from lockstep.spark.database import Access
 from lockstep.spark.jobs import archive
 from lockstep.spark.jobs.archive import ArchiveOptions, QueueArchived
 from lockstep.spark.jobs.archives import STAGING, Selection, read_archive
-from lockstep.spark.jobs.files import Files
+from lockstep.spark.jobs.files import ArchiveFolder
 from lockstep.spark.jobs.manifest import Manifest
 from lockstep.storage.postgres.store import PostgresStore
 from support.builders import batch, push_n
+from support.databases import away
 from support.spark_writes import wait_for_waiter
+from support.until import until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -43,7 +45,7 @@ def options(dsn: str, location: Path, *queues: str, **more: Any) -> ArchiveOptio
 
 
 def archived(spark: SparkSession, dsn: str, location: Path, **where: Any) -> DataFrame:
-    files = Files(spark, str(location))
+    files = ArchiveFolder(spark, str(location))
     with Access(dsn=dsn).connect() as connection:
         return read_archive(spark, files, Manifest(connection, files.location), Selection(**where))
 
@@ -257,6 +259,33 @@ async def test_follow_archives_until_it_is_stopped(spark: SparkSession, database
     await store.close()
 
 
+async def test_follow_outlives_a_database_that_is_away(
+    spark: SparkSession, database_dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with psycopg.connect(database_dsn) as connection:
+        connection.execute("select lockstep.push('q', 'Default', '1')")
+    stop = threading.Event()
+    seen: list[QueueArchived] = []
+    told: list[str] = []
+    monkeypatch.setattr(archive._log, "warning", lambda text, *values: told.append(text % values))
+    following = options(database_dsn, tmp_path, "q", follow=True, interval_seconds=0.1)
+    with ThreadPoolExecutor(1) as beside:
+        ran = beside.submit(archive.job, spark, following, progress=seen.append, stop=stop)
+        try:
+            await until(lambda: seen or ran.done(), seconds=120)
+            with away(database_dsn):
+                await until(lambda: len(told) >= 2 or ran.done(), seconds=120)
+            with psycopg.connect(database_dsn) as connection:
+                connection.execute("select lockstep.push('q', 'Default', '2')")
+            await until(lambda: len(seen) == 2 or ran.done(), seconds=120)
+        finally:
+            stop.set()
+        [done] = await asyncio.to_thread(ran.result, 120)
+    assert (done.batches, done.messages) == (2, 2)
+    assert f"the archive {tmp_path} is started again in 0." in told[0]
+    assert archived(spark, database_dsn, tmp_path).count() == 2
+
+
 @pytest.mark.parametrize("follow", [True, False])
 async def test_batch_that_is_being_written_when_it_is_stopped_is_finished(
     spark: SparkSession, database_dsn: str, tmp_path: Path, follow: bool
@@ -290,7 +319,7 @@ async def test_bad_input_is_a_clear_error(spark: SparkSession, database_dsn: str
     await push_n(store, "q")
     with pytest.raises(QueueNotFound, match="'nowhere'"):
         archive.job(spark, options(database_dsn, tmp_path, "nowhere"))
-    location = Files(spark, str(tmp_path)).location
+    location = ArchiveFolder(spark, str(tmp_path)).location
     with Access(dsn=database_dsn).connect() as connection:
         Manifest(connection, location).lock()
         with pytest.raises(Conflict, match="another run writes to the archive"):

@@ -15,6 +15,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 from click.testing import CliRunner, Result
+from deltalake import DeltaTable
 
 from lockstep.cli.main import cli
 from lockstep.core.policy import queue_options
@@ -44,6 +45,30 @@ def run(request: pytest.FixtureRequest, database_dsn: str) -> Run:
 
 def said(result: Result) -> Any:
     return json.loads(result.stdout)
+
+
+async def test_archive_is_a_table_and_is_tidied(run: Run, database_dsn: str, tmp_path: Path) -> None:
+    store = PostgresStore(database_dsn)
+    archive = str(tmp_path / "archive")
+    table = ("--format", "delta", "--payload-schema", "n INT")
+    for number in (1, 2):
+        await push_n(store, "orders", 1, start=number)
+        run("archive", "orders", "--to", archive, *table)
+    done = said(run("tidy", archive, "--grace", "0", "-o", "json"))["tidied"]
+    assert done == {
+        "merged_files": 2,
+        "into_files": 1,
+        "expired_files": 0,
+        "expired_messages": 0,
+        "deleted_files": 2,
+    }
+    assert run("tidy", archive, "--expire-days", "1").stdout == "0 files merged into 0, 0 expired, 0 deleted\n"
+    assert DeltaTable(archive).to_pyarrow_table().column("data").to_pylist() == [{"n": 1}, {"n": 2}]
+    assert (
+        "has a format already, delta" in run("archive", "orders", "--to", archive, "--format", "iceberg", code=4).stderr
+    )
+    assert "no archive" in run("tidy", str(tmp_path / "nothing"), code=3).stderr
+    await store.close()
 
 
 async def test_jobs_do_what_the_guide_shows(run: Run, database_dsn: str, tmp_path: Path) -> None:

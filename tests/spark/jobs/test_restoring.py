@@ -17,7 +17,7 @@ from lockstep.errors import EncryptionUnavailable, QueueFull
 from lockstep.spark.database import Access
 from lockstep.spark.jobs import restoring
 from lockstep.spark.jobs.restoring import Archived, Restored, Restorer
-from lockstep.storage.postgres.pushing import Encryption
+from lockstep.storage.postgres.encryption import Encryption
 from lockstep.storage.postgres.store import PostgresStore
 from support.builders import batch, pop, push_n
 
@@ -243,7 +243,7 @@ async def test_encrypted_queue_needs_the_key(database_dsn: str) -> None:
     assert restore(database_dsn, archived(before), key=KEY).restored == 3
     assert same(await stored(store, "q")) == same(before)
     codecs = await store.database.fetch("codecs", "select distinct codec from lockstep.segment")
-    assert [row[0] for row in codecs] == [3]
+    assert [row[0] for row in codecs] == [7]
     await store.close()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -9,9 +10,10 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 
+from lockstep.config import load
 from lockstep.core.policy import queue_options
 from lockstep.core.records import Ack
-from lockstep.errors import InvalidOption, InvalidRequest
+from lockstep.errors import EncryptionUnavailable, InvalidOption, InvalidRequest
 from lockstep.spark.database import Access
 from lockstep.spark.jobs import traces
 from lockstep.spark.jobs.traces import CURSORS, DEAD, IN_FLIGHT, TraceOptions, stitched, with_status
@@ -102,6 +104,36 @@ async def test_trace_that_died_on_its_way(spark: SparkSession, database_dsn: str
     stopped = traces.job(spark, TraceOptions(access=access, stopped=True, order="slowest"))
     assert [trace.trace_id for trace in stopped] == [broken]
     assert traces.job(spark, TraceOptions(access=access, trace_id=str(uuid4()))) == []
+    await store.close()
+
+
+async def test_trace_begins_with_the_message_that_had_no_id(spark: SparkSession, database_dsn: str) -> None:
+    """What follows it has its message id as trace id, as the steps of a pipeline see to."""
+    store = PostgresStore(database_dsn)
+    [first, _] = await push_n(store, "intake", 2)
+    await push_n(store, "payment", 1, trace_ids=[first.message_id])
+    access = Access(dsn=database_dsn)
+    [one] = traces.job(spark, TraceOptions(access=access, trace_id=first.message_id))
+    assert (one.path, one.steps_count) == ("intake → payment", 2)
+    assert one.steps[0].message_id == one.trace_id == first.message_id
+    [all_of_them] = traces.job(spark, TraceOptions(access=access))
+    assert all_of_them == one
+    await store.close()
+
+
+async def test_encrypted_queues_are_left_out_and_named_without_a_key(spark: SparkSession, database_dsn: str) -> None:
+    key = b64encode(bytes(32)).decode()
+    store = PostgresStore(database_dsn, config=load({"encryption_key": key}))
+    trace = str(uuid4())
+    for queue, encrypted in (("open", False), ("secret", True), ("was-secret", True)):
+        await store.configure(queue, queue_options(encryption=encrypted))
+        await push_n(store, queue, 1, trace_ids=[trace])
+    await store.configure("was-secret", queue_options(encryption=False))
+    skipped: list[str] = []
+    [one] = traces.job(spark, TraceOptions(access=Access(dsn=database_dsn)), skipped=skipped.extend)
+    assert (one.path, skipped) == ("open", ["secret", "was-secret"])
+    with pytest.raises(EncryptionUnavailable):
+        traces.job(spark, TraceOptions(access=Access(dsn=database_dsn), queues=("secret",)))
     await store.close()
 
 

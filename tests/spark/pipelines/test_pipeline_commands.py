@@ -20,6 +20,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from lockstep.cli.main import cli
+from lockstep.exit_codes import USAGE
 from support.builders import batch
 from support.spark_reads import Producer
 from support.spark_writes import numbers, problems, query, wait_for_waiter
@@ -116,7 +117,8 @@ def test_reset_forgets_all_of_its_steps_or_none(commands: Commands, database_dsn
     first.write_text("not a folder that Spark has made")
     query(
         database_dsn,
-        "select lockstep.pipeline_begin('orders', 'first', '{intake}', '{middle}', null, 'some-query', null)",
+        "select lockstep.pipeline_begin("
+        "'orders', 'first', '{intake}', '{middle}', null, 'some-query', null, 0, null, null)",
     )
     assert (
         "cannot be removed, so nothing of the step was forgotten"
@@ -134,9 +136,9 @@ def test_run_status_and_reset(commands: Commands, producer: Producer, database_d
     ran = commands.run("--once")
     assert "first: batch 0  in 12  out 11  rejected 1  " in ran.stderr
     assert [line.split() for line in ran.stdout.splitlines()] == [
-        ["step", "batches", "rows", "in", "pushed", "rejected"],
-        ["first", "1", "12", "11", "1"],
-        ["second", "1", "11", "11", "0"],
+        ["step", "batches", "rows", "in", "pushed", "duplicates", "rejected", "restarts"],
+        ["first", "1", "12", "11", "0", "1", "0"],
+        ["second", "1", "11", "11", "0", "0", "0"],
     ]
     [first, second] = commands.status("orders")
     assert commands.status(commands.file) == commands.status() == [first, second]
@@ -205,7 +207,9 @@ def test_kill_in_the_midst_of_a_commit_and_clean_end(commands: Commands, produce
     assert query(database_dsn, "select count(*) from lockstep.dead_letter") == [(0,)]
     producer.pushed(batch("intake", 30, partition="a", start=9))
     with process(commands.file, "--dsn-env", "ORDERS_DSN", *commands.checkpoints) as wrong:
-        assert "ORDERS_DSN, which is not set here (invalid_option)" in wrong.ended(120)[2]
+        code, _, told = wrong.ended(120)
+        assert "ORDERS_DSN, which is not set here (invalid_option)" in told
+        assert code == USAGE
     with process(*program, "--trigger", "100ms") as started:
         expected = [n for n in range(39) if n != 5]
         deadline = time.monotonic() + 240
@@ -213,9 +217,11 @@ def test_kill_in_the_midst_of_a_commit_and_clean_end(commands: Commands, produce
             if started.popen.poll() is not None or time.monotonic() > deadline:
                 pytest.fail(f"done are {numbers(database_dsn, 'done')}, and the program said:\n{_all_of(started.told)}")
             time.sleep(0.3)
-        os.kill(started.popen.pid, signal.SIGTERM)
+        # As systemd and `timeout` do it: the whole process group gets it.
+        os.killpg(started.popen.pid, signal.SIGTERM)
         code, said, told = started.ended(60)
         assert code == 0, told
+        assert not [word for word in ("Traceback", "ERROR", "Exception") if word in told], told
     assert said.splitlines()[1].split()[0] == "first"
     assert {one["state"] for one in commands.status()} == {"stopped"}
     assert numbers(database_dsn, "done") == {"a": expected}

@@ -7,10 +7,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from lockstep.errors import Conflict, InvalidName, InvalidOption, InvalidRequest, NotFound
-from lockstep.spark import Pipeline
+from lockstep.spark import Pipeline, inputs
 from lockstep.spark.pipelines.loading import load
 from lockstep.spark.pipelines.running import RunOptions, StepProgress, line_of
 from lockstep.spark.pipelines.status import checkpoint_of
@@ -69,6 +70,30 @@ def test_second_step_of_a_name_is_refused() -> None:
         ({"rejects_max": True}, "rejects_max must be 0 or more"),
         ({"sink": None, "sink_dsn_env": "OTHER"}, "has no sink"),
         ({"group": "g", "sink_dsn_env": "OTHER"}, "one database"),
+        ({"source_pattern": "q*"}, "a step has a source, or a source_pattern"),
+        ({"source": None}, "a step has a source, or a source_pattern"),
+        ({"source": None, "source_pattern": "q*", "group": "g"}, "step 'a': the option queuePattern is for mode"),
+        ({"source": None, "source_pattern": "r*"}, "step 'a' closes a cycle, r -> r: "),
+        ({"source": {"a": "q"}}, "sources have names in stateful steps only"),
+        ({"output_mode": "update"}, "output_mode is for stateful steps"),
+        ({"order_by": "n"}, "order_by is for stateful steps"),
+        ({"payload_schema": {"q": "n int"}}, "payload_schema is for 'q'; its sources are none that have a name"),
+        ({"inputs": {"x": "y"}}, "the side input 'x' is 'y'; make one with lockstep.spark.inputs"),
+        ({"inputs": {"not a name": inputs.table("t")}}, "cannot be the parameter 'not a name'"),
+        ({"inputs": {"x": inputs.table("t")}}, "its function is called with a DataFrame, x: got an unexpected"),
+        ({"stateful": True, "group": "g"}, "is stateful, and cannot have group: a batch that runs again"),
+        ({"stateful": True, "per_batch": True}, "is stateful, and cannot have per_batch"),
+        ({"stateful": True, "sink": None}, "is stateful, and needs a sink"),
+        ({"stateful": True, "output_mode": "all"}, "output_mode is one of append, update, complete, not 'all'"),
+        ({"stateful": True, "state_partitions": 0}, "state_partitions must be 1 or more, not 0"),
+        ({"stateful": True, "order_by": [1]}, "order_by is a column, or several"),
+        ({"stateful": True, "source": ["q", "r"]}, "its function is called with q, r: "),
+        ({"stateful": True, "source": ["1", "r"]}, "cannot be the parameter '1': give it a name"),
+        ({"stateful": True, "source": ["a.b", "a-b"]}, "two sources would be one parameter, a_b, a_b"),
+        (
+            {"stateful": True, "inputs": {"x": inputs.table("t", refresh="batch")}},
+            "its side input 'x' cannot be read for every batch; give a span",
+        ),
     ],
 )
 def test_wrong_options_are_named(given: dict[str, Any], said: str) -> None:
@@ -177,6 +202,56 @@ def test_drawing() -> None:
     )
 
 
+def test_drawing_of_state_and_side_inputs() -> None:
+    pipeline = Pipeline("p")
+    pipeline.step(
+        source={"left": "intake", "right": "payment"},
+        sink="out",
+        name="match",
+        stateful=True,
+        output_mode="update",
+        payload_schema={"left": "n bigint"},
+        inputs={"prices": inputs.latest("price", key="data.sku", refresh="10m"), "eu": inputs.parquet("/eu")},
+    )(lambda **frames: frames["left"])
+    pipeline.step(source="intake", sink="out", name="count", per_batch=True)(lambda df: df)
+    assert pipeline.draw() == (
+        "pipeline p\n"
+        "\n"
+        "[intake]\n"
+        "  ├─ match  (stateful, output mode update, payload of left n bigint)\n"
+        "  │    <── left: stream of [intake]\n"
+        "  │    <── right: stream of [payment]\n"
+        "  │    <── prices: latest of [price] by data.sku, read every 10m\n"
+        "  │    <── eu: Parquet /eu, read once\n"
+        "  │    ──> [out]\n"
+        "  │    ──x dead letters of its queue, group p.match\n"
+        "  └─ count  (each batch by itself)\n"
+        "       ──> [out]\n"
+        "       ──x dead letters of [intake], group p.count\n"
+        "\n"
+        "[payment]\n"
+        "  └─ match  (stateful, output mode update, payload of left n bigint)\n"
+        "       <── left: stream of [intake]\n"
+        "       <── right: stream of [payment]\n"
+        "       <── prices: latest of [price] by data.sku, read every 10m\n"
+        "       <── eu: Parquet /eu, read once\n"
+        "       ──> [out]\n"
+        "       ──x dead letters of its queue, group p.match\n"
+        "\n"
+        "[out]"
+    )
+
+
+@pytest.mark.parametrize(
+    ("refresh", "said"), [("soon", "give 'batch', a span"), (5, "give 'batch'"), ("0s", "say 'batch'")]
+)
+def test_wrong_refresh_is_named(refresh: Any, said: str) -> None:
+    with pytest.raises(InvalidOption, match=said):
+        inputs.table("t", refresh=refresh)
+    with pytest.raises(InvalidOption, match="the name of a table must be text"):
+        inputs.table("")
+
+
 def test_checkpoints_are_by_pipeline_and_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     [step] = defined({"source": "q", "sink": "r"}).steps
@@ -186,8 +261,12 @@ def test_checkpoints_are_by_pipeline_and_step(tmp_path: Path, monkeypatch: pytes
 
 
 def test_batch_in_one_line() -> None:
-    progress = StepProgress(step="charge", batch=3, rows_in=200, pushed=198, rejected=2, rows_per_second=410.4, lag=7)
+    progress = StepProgress(
+        step="charge", batch=3, rows_in=200, pushed=198, duplicates=0, rejected=2, rows_per_second=410.4, lag=7
+    )
     assert line_of(progress) == "charge: batch 3  in 200  out 198  rejected 2  410 rows/s  lag 7"
+    repeated = msgspec.structs.replace(progress, pushed=190, duplicates=8)
+    assert line_of(repeated) == "charge: batch 3  in 200  out 190  duplicates 8  rejected 2  410 rows/s  lag 7"
 
 
 # --- Files --------------------------------------------------------------------------------------------------

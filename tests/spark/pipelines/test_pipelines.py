@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import signal
@@ -9,22 +10,31 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.request import urlopen
 from uuid import uuid4
 
+import pandas as pd  # type: ignore[import-untyped]
+import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 from pyspark.sql import functions as F  # noqa: N812
 
 import lockstep
+from lockstep.cli.main import cli
 from lockstep.core.messages import Batch, Columns
 from lockstep.errors import Conflict, InvalidOption, QueueNotFound, StepFailed
 from lockstep.spark import Pipeline, reject
 from lockstep.spark.database import Access
+from lockstep.spark.jobs import stats
 from lockstep.spark.jobs import traces as follow
+from lockstep.spark.jobs.stats import StatsOptions
 from lockstep.spark.jobs.traces import Trace, TraceOptions
-from lockstep.spark.pipelines import status
+from lockstep.spark.pipelines import batches, status
 from lockstep.spark.pipelines.running import StepDone, StepProgress
+from lockstep.storage.postgres.store import PostgresStore
 from support.builders import batch
 from support.databases import Databases
+from support.serving import serving
 from support.spark_reads import Producer
 from support.spark_writes import left_on_stage, numbers, problems, query, stored
 
@@ -64,7 +74,7 @@ class Runner:
             self.spark, once=True, steps=steps or None, dsn=self.dsn, checkpoints=self.checkpoints, **more
         )
 
-    def status(self, pipeline: str) -> dict[str, status.StepStatus]:
+    def status(self, pipeline: str) -> dict[str, status.PipelineStep]:
         with Access(dsn=self.dsn).connect() as connection:
             return {one.step: one for one in status.list_steps(connection, pipeline)}
 
@@ -239,6 +249,32 @@ def test_rows_are_routed_from_several_queues_and_to_a_dead_queue(
     assert numbers(database_dsn, "dead-r") == {"Default": [6]}
 
 
+@pytest.mark.parametrize("stateful", [False, True])
+def test_queues_by_pattern_and_those_to_come(
+    run: Runner, producer: Producer, database_dsn: str, stateful: bool
+) -> None:
+    producer.pushed(batch("tenant-a-orders", 3), batch("tenant-a-refunds", 1))
+    pipeline = Pipeline("tenants")
+
+    @pipeline.step(source_pattern="tenant-*-orders", sink="all", payload_schema="n bigint", stateful=stateful)
+    def gather(df: DataFrame) -> DataFrame:
+        return reject(df, "data.n = 2", "no twos")
+
+    [done] = run(pipeline)
+    assert (done.rows_in, done.pushed, done.rejected) == (3, 2, 1)
+    producer.pushed(batch("tenant-b-orders", 2, start=4), batch("tenant-a-orders", 1, start=6))
+    [done] = run(pipeline)
+    assert (done.rows_in, done.pushed, done.rejected) == (3, 3, 0)
+    assert sorted(numbers(database_dsn, "all")["Default"]) == [1, 3, 4, 5, 6]
+    producer.pushed(batch("tenant-b-orders", 2, start=2))
+    known = run.status("tenants")["gather"]
+    assert (known.lag, known.dead_letters, known.pushed) == (2, 1, 5)
+    assert known.sources == ["tenant-a-orders", "tenant-b-orders"]
+    [done] = run(pipeline)
+    assert (done.pushed, done.rejected, len(dead(database_dsn))) == (1, 1, 2)
+    assert run.status("tenants")["gather"].lag == 0
+
+
 def test_one_message_becomes_several_and_ids_deduplicate_only_if_asked(
     run: Runner, producer: Producer, database_dsn: str
 ) -> None:
@@ -252,6 +288,73 @@ def test_one_message_becomes_several_and_ids_deduplicate_only_if_asked(
     assert {one.step: one.pushed for one in run(both)} == {"pass": 4, "single": 2}
     assert numbers(database_dsn, "out") == {"Default": [1, 1, 2, 2]}
     assert numbers(database_dsn, "single") == {"Default": [1, 2]}
+
+
+def test_every_figure_adds_up(run: Runner, producer: Producer, database_dsn: str) -> None:
+    """What a run says, what the database knows of the steps, samples, and statistics: all are what was really done."""
+    producer.pushed(*lanes("q", 20, 2))
+    pipeline = Pipeline("figures")
+
+    @pipeline.step(source="q", sink="out", payload_schema="n bigint")
+    def twice(df: DataFrame) -> DataFrame:
+        rows = reject(df, "data.n % 10 = 3", "no")
+        return rows.unionByName(rows.where("seq <= 5"))
+
+    @pipeline.step(source="out", sink="end", dedupe=True)
+    def once(df: DataFrame) -> DataFrame:
+        return df.withColumn("transaction_id", F.col("payload"))
+
+    done = {one.step: (one.rows_in, one.pushed, one.duplicates, one.rejected) for one in run(pipeline)}
+    assert done == {"twice": (40, 44, 0, 4), "once": (44, 36, 8, 0)}
+    known = run.status("figures")
+    assert {name: (one.pushed, one.duplicates, one.rejected, one.lag) for name, one in known.items()} == {
+        name: (*counts[1:], 0) for name, counts in done.items()
+    }
+    assert sum(map(len, numbers(database_dsn, "out").values())) == 44
+    assert sum(map(len, numbers(database_dsn, "end").values())) == 36
+    assert len(dead(database_dsn)) == 4
+    span = StatsOptions(access=Access(dsn=database_dsn), window_seconds=7 * 86_400)
+    stats.job(run.spark, span)
+    sampled = query(database_dsn, "select queue, pushed, completed, dead, pending, lag_seconds from lockstep.sample")
+    assert sorted(sampled)[1:] == [("out", 44, 44, 0, 0, 0.0), ("q", 40, 36, 4, 0, 0.0)]
+    windows = "select queue, group_name, pushed, completed, dead, pending from lockstep.stat_window order by 1, 2"
+    assert query(database_dsn, windows)[1:] == [
+        ("out", "", 44, 44, None, 0),
+        ("out", "figures.once", None, None, None, 0),
+        ("q", "", 40, 36, 4, 0),
+        ("q", "figures.twice", None, None, 4, 0),
+    ]
+    # What comes later is counted once, too; and what waits is pending.
+    producer.pushed(*lanes("q", 3, 1))
+    stats.job(run.spark, span)
+    assert query(database_dsn, windows)[3][2:] == (43, 36, 4, 3)
+    expected = {"twice": (44, 0, 4, 3), "once": (36, 8, 0, 0)}
+    with serving(PostgresStore(database_dsn)) as url:
+        assert _figures_over_http(url) == expected
+        assert _figures_of_prometheus(url) == expected
+    listed = CliRunner().invoke(cli, ["pipeline", "status", "figures", "-o", "json", "--dsn", database_dsn])
+    assert {
+        one["step"]: (one["pushed"], one["duplicates"], one["rejected"], one["lag"])
+        for one in json.loads(listed.stdout)
+    } == expected
+
+
+def _figures_over_http(url: str) -> dict[str, tuple[int, ...]]:
+    with urlopen(f"{url}/api/v1/pipelines?pipeline=figures") as answer:
+        steps = json.load(answer)["steps"]
+    return {one["step"]: (one["pushed"], one["duplicates"], one["rejected"], one["lag"]) for one in steps}
+
+
+def _figures_of_prometheus(url: str) -> dict[str, tuple[int, ...]]:
+    with urlopen(f"{url}/metrics/prometheus") as answer:
+        text = answer.read().decode()
+
+    def value(name: str, step: str) -> int:
+        labels = f'{{pipeline="figures",step="{step}"}}'
+        return int(float(text.partition(f"\nlockstep_pipeline_step_{name}{labels} ")[2].partition("\n")[0]))
+
+    names = ("pushed_total", "duplicates_total", "rejected_total", "lag")
+    return {step: tuple(value(name, step) for name in names) for step in ("twice", "once")}
 
 
 def test_step_that_fails_stops_and_resumes_where_it_was(run: Runner, producer: Producer, database_dsn: str) -> None:
@@ -274,10 +377,10 @@ def test_step_that_fails_stops_and_resumes_where_it_was(run: Runner, producer: P
     )
     fails(
         lambda df: df.withColumn("payload", F.lit("no JSON")),
-        "every message that was tried alone fails, one of them with: column 'payload' is no",
+        "every message of the batch fails, one of them with: column 'payload' is no JSON: ",
     )
     assert run.status("copy")["pass"].state == "failed"
-    assert "every message that was tried" in (run.status("copy")["pass"].error or "")
+    assert "every message of the batch" in (run.status("copy")["pass"].error or "")
     assert [one.pushed for one in run(passing())] == [12]
     assert numbers(database_dsn, "out") == {"Default": list(range(1, 13))}
     assert dead(database_dsn) == []
@@ -305,15 +408,66 @@ def test_messages_on_which_a_udf_raises_are_found_up_to_a_limit(
     assert dead(database_dsn) == []
     [done] = run(failing(step))
     assert (done.pushed, done.rejected) == (38, 2)
+    line = inspect.getsourcelines(test_messages_on_which_a_udf_raises_are_found_up_to_a_limit)[1] + 8
+    place = f"(test_pipelines.py:{line})"
     assert dead(database_dsn) == [
-        ("copy.pass", "a", 7, 'ValueError: bad luck: {"n":7}'),
-        ("copy.pass", "b", 10, 'ValueError: bad luck: {"n":30}'),
+        ("copy.pass", "a", 7, f'ValueError: bad luck: {{"n":7}} {place}'),
+        ("copy.pass", "b", 10, f'ValueError: bad luck: {{"n":30}} {place}'),
     ]
     assert run.status("copy")["pass"].dead_letters == 2
     # Redrive puts them back into the source queue, and a step that takes them goes on with them.
     assert client.redrive(queue="q", group="copy.pass") == 2
     assert [one.pushed for one in run(passing())] == [2]
     assert numbers(database_dsn, "out")["a"] == [*(n for n in range(1, 21) if n != 7), 7]
+
+
+def test_bad_rows_are_found_in_one_pass(
+    run: Runner, producer: Producer, database_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By Python functions of every kind, and by the sink."""
+    producer.pushed(*lanes("q", 500, 2))
+    monkeypatch.setattr(batches, "Search", None)
+
+    @F.udf("string")
+    def by_row(payload):  # type: ignore[no-untyped-def]
+        return payload if json.loads(payload)["n"] % 50 else 1 / 0
+
+    @F.pandas_udf("string")  # type: ignore[call-overload]
+    def by_pandas(payloads: pd.Series) -> pd.Series:
+        numbers = payloads.map(lambda payload: json.loads(payload)["n"])
+        if (numbers % 50 == 0).any():
+            raise ValueError(f"bad: {numbers[numbers % 50 == 0].iloc[0]}")
+        return payloads
+
+    @F.arrow_udf("string")  # type: ignore[call-overload]
+    def by_arrow(payloads: pa.Array) -> pa.Array:
+        if any(json.loads(payload)["n"] % 50 == 0 for payload in payloads.to_pylist()):
+            raise ValueError("bad")
+        return payloads
+
+    steps = Pipeline("rows")
+    for function in (by_row, by_pandas, by_arrow):
+        name = function.__name__
+        steps.step(source="q", sink=name, name=name)(
+            lambda df, function=function: df.withColumn("payload", function("payload"))
+        )
+    by_sink = F.expr("if(cast(get_json_object(payload, '$.n') as int) % 50 = 0, '{', payload)")
+    steps.step(source="q", sink="by_sink", name="by_sink")(lambda df: df.withColumn("payload", by_sink))
+    done = run(steps)
+    bad = [n for n in range(1, 1001) if n % 50 == 0]
+    assert {one.step: (one.rows_in, one.pushed, one.rejected) for one in done} == {
+        name: (1000, 980, 20) for name in ("by_row", "by_pandas", "by_arrow", "by_sink")
+    }
+    good = {"a": [n for n in range(1, 501) if n % 50], "b": [n for n in range(501, 1001) if n % 50]}
+    assert {name: numbers(database_dsn, name) == good for name in ("by_row", "by_pandas", "by_arrow", "by_sink")} == {
+        name: True for name in ("by_row", "by_pandas", "by_arrow", "by_sink")
+    }
+    letters = dead(database_dsn)
+    assert sorted(seq + 500 * (lane == "b") for group, lane, seq, _ in letters if group == "rows.by_pandas") == bad
+    assert ("rows.by_pandas", "a", 50) in [
+        one[:3] for one in letters if one[3].startswith("ValueError: bad: 50 (test_")
+    ]
+    assert {error.split(":")[0] for group, *_, error in letters if group == "rows.by_row"} == {"ZeroDivisionError"}
 
 
 def test_batch_whose_worker_is_killed_runs_again(
@@ -375,7 +529,7 @@ def test_missing_queue_and_step_that_runs_elsewhere(run: Runner, producer: Produ
         run(passing())
     producer.pushed(batch("q", 1))
     [step] = passing().steps
-    elsewhere = status.Record(step, Access(dsn=database_dsn))
+    elsewhere = status.StepRecord(step, Access(dsn=database_dsn))
     elsewhere.lock()
     with pytest.raises(Conflict, match="step 'pass' of pipeline 'copy' is being run by another process"):
         run(passing())
@@ -391,7 +545,7 @@ def test_step_that_cannot_start_stops_those_that_have(run: Runner, producer: Pro
     producer.pushed(batch("q", 1))
     both = passing()
     both.step(source="out", sink="end", name="last")(lambda df: df)
-    elsewhere = status.Record(both.steps[1], Access(dsn=database_dsn))
+    elsewhere = status.StepRecord(both.steps[1], Access(dsn=database_dsn))
     elsewhere.lock()
     with pytest.raises(Conflict, match="step 'last' of pipeline 'copy' is being run by another process"):
         both.run(run.spark, dsn=database_dsn, checkpoints=run.checkpoints, trigger="100ms")
@@ -448,12 +602,14 @@ def test_sink_in_another_database(
 
 def test_running_pipeline_is_stopped_after_its_batch(run: Runner, producer: Producer, database_dsn: str) -> None:
     producer.pushed(batch("q", 2))
-    stop, entered = threading.Event(), threading.Event()
+    stop, called, entered = threading.Event(), threading.Event(), threading.Event()
 
     def slow(df: DataFrame) -> DataFrame:
-        # The stop comes while the batch is being worked on.
-        entered.set()
-        assert stop.wait(60)
+        # The stop comes while the batch is being worked on. Before the query starts, the function sees an empty one.
+        if called.is_set():
+            entered.set()
+            assert stop.wait(60)
+        called.set()
         return df
 
     pipeline = failing(slow)

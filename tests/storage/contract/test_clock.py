@@ -1,6 +1,6 @@
 """The clock is set back, or the database moves to a machine whose clock is behind: what is done then counts from then.
 
-What waits for a time keeps it (docs/concepts/delivery.md)."""
+What waits for a time keeps it until the duty `clock` has moved it (docs/concepts/delivery.md)."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from lockstep.core.applying import ApplyLimits
+from lockstep.core.messages import Batch, Columns
+from lockstep.core.operations import NewOperation
 from lockstep.core.policy import GroupMode, QueueOptions
 from lockstep.core.records import Ack, AckStatus, Popped, Position, Subscription
 from lockstep.storage.base import Store
@@ -139,3 +142,117 @@ async def test_lease_keeps_its_deadline(store: Store, clock: SetClock) -> None:
     assert not await pop(store, "q", group="g", batch=9)
     clock.advance(1)
     assert numbers(await pop(store, "q", group="g", batch=9)) == [1, 2, 3, 4]
+
+
+# What the duty does
+
+
+async def _follow(store: Store) -> int:
+    moved, place = 0, None
+    while True:
+        batch = await store.follow_clock(after=place)
+        moved, place = moved + batch.waiting, batch.next
+        if place is None:
+            return moved
+
+
+async def test_what_was_due_is_due_at_once_when_the_clock_is_followed(store: Store, clock: SetClock) -> None:
+    await push_n(store, "q", 1, partition="a")
+    assert await pop(store, "q", group="g", auto_ack=True)
+    await push_n(store, "q", 1, start=2, partition="a")
+    await push_n(store, "q", 1, start=3, partition="b")
+    assert await _follow(store) == 0
+    clock.set_back(HOUR)
+    await push_n(store, "q", 1, start=4, partition="a")
+    assert not await pop(store, "q", group="g", batch=9)
+    assert await _follow(store) == 2
+    found = numbers(await pop(store, "q", group="g", batch=9, partitions=2))
+    assert sorted(found) == [2, 3, 4]
+    assert await _follow(store) == 0
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_lease_of_the_old_clock_ends_within_a_lease_time(store: Store, clock: SetClock, mode: GroupMode) -> None:
+    await store.follow_clock()
+    await _leased(store, clock, mode, rest=False)
+    assert await _follow(store) == 1
+    clock.advance(59)
+    assert not await pop(store, "q", group="g", batch=9)
+    clock.advance(1)
+    assert numbers(await pop(store, "q", group="g", batch=9)) == [1, 2]
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_lease_of_the_new_clock_is_left_alone(store: Store, clock: SetClock, mode: GroupMode) -> None:
+    await store.follow_clock()
+    await store.configure("q", QueueOptions(lease_seconds=60))
+    await store.subscribe("q", "g", Subscription(mode="all"), mode=mode)
+    clock.set_back(HOUR)
+    await push_n(store, "q", 1)
+    assert numbers(await pop(store, "q", group="g")) == [1]
+    assert await _follow(store) == 0
+    clock.advance(59)
+    assert not await pop(store, "q", group="g")
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_retry_delay_goes_back_with_the_clock(store: Store, clock: SetClock, mode: GroupMode) -> None:
+    await store.configure("q", QueueOptions(retry_delay_ms=30_000))
+    await store.subscribe("q", "g", Subscription(mode="all"), mode=mode)
+    await push_n(store, "q", 1)
+    popped = await pop(store, "q", group="g")
+    await store.ack([_ack(popped, status="failed")])
+    await store.follow_clock()
+    clock.set_back(HOUR)
+    assert await _follow(store) == 1
+    clock.advance(29)
+    assert not await pop(store, "q", group="g")
+    clock.advance(1)
+    assert numbers(await pop(store, "q", group="g")) == [1]
+
+
+async def test_stopped_partition_stays_stopped(store: Store, clock: SetClock) -> None:
+    await store.configure("q", QueueOptions(retry_limit=0, on_exhausted="stop"))
+    await push_n(store, "q", 1)
+    popped = await pop(store, "q", group="g")
+    await store.ack([_ack(popped, status="failed")])
+    await store.follow_clock()
+    clock.set_back(HOUR)
+    assert await _follow(store) == 0
+    assert not await pop(store, "q", group="g")
+
+
+async def test_delay_still_counts_from_the_message(store: Store, clock: SetClock) -> None:
+    await configure(store, "q", delay_seconds=5)
+    await push_n(store, "q", 1)
+    assert not await pop(store, "q", group="g")
+    await store.follow_clock()
+    clock.set_back(HOUR)
+    await push_n(store, "q", 1, start=2, partition="new")
+    await _follow(store)
+    clock.advance(5)
+    assert numbers(await pop(store, "q", group="g", batch=9, auto_ack=True)) == [2]
+    clock.advance(HOUR)
+    assert numbers(await pop(store, "q", group="g", batch=9)) == [1]
+
+
+async def test_operations_are_applied_by_the_new_clock(store: Store, clock: SetClock) -> None:
+    await push_n(store, "q", 1)
+    await store.queue_operations([NewOperation([Batch("q", "p", Columns([b"2"]))])])
+    await store.follow_clock()
+    clock.set_back(HOUR)
+    assert (await store.apply_operations("push", by="x", limits=ApplyLimits())).operations == 0
+    assert await _follow(store) >= 1
+    assert (await store.apply_operations("push", by="x", limits=ApplyLimits())).operations == 1
+
+
+async def test_step_of_some_seconds_is_not_followed(store: Store, clock: SetClock) -> None:
+    await push_n(store, "q", 1)
+    assert await pop(store, "q", group="g", auto_ack=True)
+    await push_n(store, "q", 1, start=2)
+    await store.follow_clock()
+    clock.set_back(10)
+    assert await _follow(store) == 0
+    assert not await pop(store, "q", group="g")
+    clock.advance(10)
+    assert numbers(await pop(store, "q", group="g")) == [2]

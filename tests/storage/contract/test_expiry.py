@@ -123,7 +123,7 @@ async def test_own_time_survives_packing_and_reading_back(store: Store, clock: S
     payloads = [b'"%s"' % (b"x" * 2000), b"1"]
     await store.push([Batch.of("q", payloads, expires_at=[at, None]), Batch.of("q", [b"2"], partition="b")])
     if isinstance(store, PostgresStore):
-        store.memory.segments = SegmentCache(1_000_000)  # nothing of it is in memory
+        store.context.memory.segments = SegmentCache(1_000_000)  # nothing of it is in memory
     popped = await pop(store, "q", batch=10, partitions=10)
     assert [message.expires_at for message in popped.messages()] == [at, None, None]
 

@@ -325,6 +325,37 @@ async def test_counts_tell_what_waits_of_each_kind(store: Store, clock: SetClock
     assert counts.depth("ack").operations == 1
 
 
+async def test_counts_follow_operations_through_failure_retry_and_pruning(store: Store, clock: SetClock) -> None:
+    async def counted() -> tuple[int, int, int]:
+        counts = await store.operation_counts()
+        return counts.depth("push").operations, counts.depth("push").messages, counts.failed
+
+    await configure(store, "full", max_size=1)
+    await push_n(store, "full")
+    [failing, _] = await queue(store, batch("full", 2, start=2), batch("q", 3))
+    assert await counted() == (2, 5, 0)
+    await apply_all(store)
+    assert await counted() == (2, 5, 0), "a bundle waits as a whole"
+    for _ in range(3):
+        clock.advance(seconds=100)
+        await apply_all(store)
+    assert await counted() == (0, 0, 1)
+    await store.retry_operation(failing)
+    assert await counted() == (2, 5, 0)
+    await pop_all(store, "full")
+    await configure(store, "full", max_size=100)
+    await apply_all(store)
+    assert await counted() == (0, 0, 0)
+    [failing] = await queue(store, batch("full", 200))
+    for _ in range(4):
+        await apply_all(store)
+        clock.advance(seconds=100)
+    assert await counted() == (0, 0, 1)
+    assert await store.prune_operations(0, failed_seconds=0, limit=10) == 2
+    assert await counted() == (0, 0, 0)
+    assert (await store.operation_counts()).depth("push").bytes == 0
+
+
 async def test_pages_of_operations_by_status(store: Store) -> None:
     done = await queue(store, batch("q"), batch("q"))
     await apply_all(store)

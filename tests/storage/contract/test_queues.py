@@ -6,7 +6,7 @@ import pytest
 
 from lockstep.core.policy import COUNT_MAX, QueueOptions
 from lockstep.core.records import Ack, DeadLetterFilter, Subscription
-from lockstep.errors import QueueNotFound
+from lockstep.errors import InvalidOption, QueueNotFound
 from lockstep.storage.base import Store
 from support.builders import batch, configure, dead_letter_by_dlq, pop, pop_all, push_n, push_tagged, seqs
 from support.clock import SetClock
@@ -60,9 +60,20 @@ async def test_configure_replaces_whole_configuration(store: Store, clock: SetCl
     first = await store.configure("orders", EVERY_OPTION)
     clock.advance(5)
     second = await store.configure("orders", QueueOptions(priority=9))
-    assert second.options == QueueOptions(priority=9)
+    assert second.options == QueueOptions(priority=9, encryption=True)
     assert (second.id, second.created_at) == (first.id, first.created_at)
     assert len(await store.queues()) == 1
+
+
+async def test_only_stop_encryption_switches_it_off(store: Store) -> None:
+    await store.configure("orders", QueueOptions(encryption=True, priority=1))
+    with pytest.raises(InvalidOption, match="encryption off"):
+        await store.update_queue("orders", {"encryption": False, "priority": 2})
+    assert (await store.update_queue("orders", {"priority": 3})).options.encryption
+    assert (await store.stop_encryption("orders")).options == QueueOptions(priority=3)
+    assert (await store.queue("orders")).options == QueueOptions(priority=3)
+    with pytest.raises(QueueNotFound):
+        await store.stop_encryption("missing")
 
 
 async def test_configure_keeps_messages_and_cursors(store: Store) -> None:

@@ -37,6 +37,7 @@ CALLS: dict[str, tuple[Call, tuple[str, dict[str, Any]]]] = {
     "seek": (lambda store: store.seek("q", "nope", START), _GROUP_OF),
     "lag": (lambda store: store.lag("q", group="nope"), _GROUP_OF),
     "depth": (lambda store: store.depth("q", "nope"), _GROUP_OF),
+    "pause_group": (lambda store: store.pause_group("q", "nope"), _GROUP_OF),
     "delete_group": (lambda store: store.delete_group("nope"), _GROUP),
     "delete_group of a queue": (lambda store: store.delete_group("nope", queue="q"), _GROUP_OF),
     "set_subscription": (lambda store: store.set_subscription("nope", Subscription()), _GROUP),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lockstep.core.messages import Receipt
+from lockstep.core.messages import Batch, Receipt
 from lockstep.core.traces import NewTraceEvent, TraceEvent, TraceName
 from lockstep.errors import MessageNotFound
 from lockstep.storage.base import Store
@@ -166,3 +166,16 @@ async def test_events_stay_after_consumption(store: Store) -> None:
     await pop(store, "q", auto_ack=True)
     await store.record_trace(event(receipt, data=b"2"))
     assert await told(store, receipt) == [b"1", b"2"]
+
+
+async def test_names_of_some_queues(store: Store) -> None:
+    for queue, name in (("a", "x"), ("b", "y"), ("b", "x")):
+        first = (await store.push([Batch.of(queue, [b"1"])]))[0]
+        event = NewTraceEvent(
+            partition_id=first.partition_id, transaction_id=first.transaction_id, data=b"1", names=(name,)
+        )
+        await store.record_trace(event)
+    page = await store.trace_names(queues=["b"])
+    assert (sorted((one.name, one.traces) for one in page.items), page.total) == ([("x", 1), ("y", 1)], 2)
+    assert (await store.trace_names(queues=[])).total == 0
+    assert [one.traces for one in (await store.trace_names()).items if one.name == "x"] == [2]

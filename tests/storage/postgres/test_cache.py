@@ -12,6 +12,7 @@ import pytest_asyncio
 
 from lockstep.config import load
 from lockstep.core.messages import Batch, Columns
+from lockstep.core.wire import delivery as wire
 from lockstep.storage.postgres.cache import NameCache, QueueNames, Segment, SegmentCache
 from lockstep.storage.postgres.store import PostgresStore
 from support.builders import batch, binary_payload, numbers, pop, pop_all, push_n
@@ -213,7 +214,7 @@ async def test_small_cache_serves_everything_all_the_same(make_store: MakeStore,
         await push_n(store, "q", start=start)
     await push_n(store, "q", 2, start=21, headers=[b'{"large":"%s"}' % (b"x" * 20_000), None])
     assert numbers(await pop_all(store, "q")) == list(range(1, 23))
-    assert store.segments.bytes <= bytes_max
+    assert store.context.segments.bytes <= bytes_max
 
 
 @pytest.mark.parametrize("entries_max", [1, 2, 3])
@@ -241,3 +242,14 @@ async def test_payload_from_the_cache_is_the_one_that_was_pushed(make_store: Mak
     await store.push([Batch.of("q", [payload, payload[::-1]], encodings=["raw", "raw"])])
     for reader, group in ((store, "here"), (other, "there")):
         assert (await pop(reader, "q", group=group, batch=9)).payloads() == [payload, payload[::-1]]
+
+
+async def test_block_that_was_stored_is_not_kept_beside_its_columns(dsn: str) -> None:
+    store = PostgresStore(dsn)
+    body = wire.write_push([Batch.of("q", [binary_payload(2_000)] * 10, encodings=["raw"] * 10)])
+    pushed = wire.PackedPush(body, items_max=100).batches()
+    await store.push(pushed)
+    [run] = (await pop(store, "q", batch=10)).runs
+    await store.close()
+    assert pushed[0].columns.part is not None
+    assert (run.columns.payloads, run.columns.part) == (pushed[0].columns.payloads, None)

@@ -19,10 +19,9 @@ import pytest
 
 from lockstep.errors import DataDirectoryInUse, EmbeddedError, InvalidOption
 from lockstep.storage.postgres.embedded import EmbeddedPostgres, default_data_dir, running_dsn
-from lockstep.storage.postgres.embedded.accounts import server_account
-from lockstep.storage.postgres.embedded.installs import Install, bundled_install, reachable_install
-from lockstep.storage.postgres.embedded.postmaster import LOG_BYTES_MAX
-from lockstep.storage.postgres.embedded.settings import shared_buffers_mb
+from lockstep.storage.postgres.embedded.cluster import shared_buffers_mb
+from lockstep.storage.postgres.embedded.programs import Install, bundled_install, reachable_install, server_account
+from lockstep.storage.postgres.embedded.server import LOG_BYTES_MAX
 from support.embedded_tools import (
     ORDINARY_USER,
     SMALL,
@@ -56,7 +55,8 @@ def test_first_start_makes_a_private_durable_cluster(root: Path) -> None:
     progress: list[str] = []
     data_dir = root / "not" / "there" / "yet"
     with EmbeddedPostgres(data_dir, on_progress=progress.append) as server:
-        assert progress == ["initialising …", "starting …", "ready"]
+        assert [line for line in progress if "key" not in line] == ["initialising …", "starting …", "ready"]
+        assert stat.S_IMODE((data_dir / "encryption.key").stat().st_mode) == 0o600
         shown = {
             name: query(server.dsn, f"show {name}")[0][0]
             for name in (

@@ -17,11 +17,10 @@ import psycopg
 import pytest
 
 from lockstep.errors import DataDirectoryInUse, ServerStartFailed
-from lockstep.storage.postgres.embedded import EmbeddedPostgres, keeper, launcher, running_dsn
-from lockstep.storage.postgres.embedded.accounts import server_account
-from lockstep.storage.postgres.embedded.children import launch_command
-from lockstep.storage.postgres.embedded.installs import bundled_install
+from lockstep.storage.postgres.embedded import EmbeddedPostgres, launcher, running_dsn
 from lockstep.storage.postgres.embedded.processes import ProcessIdentity, identify, send_signal
+from lockstep.storage.postgres.embedded.programs import bundled_install, launch_command, server_account
+from lockstep.storage.postgres.embedded.server import RESTART_ATTEMPTS_MAX
 from support.embedded_tools import (
     SMALL,
     Host,
@@ -115,7 +114,7 @@ def test_start_waits_for_a_restart_that_is_under_way(data_dir: Path) -> None:
 
 
 def test_restart_is_given_up_after_some_attempts(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeper, "RESTART_DELAY", 0.001)
+    monkeypatch.setattr("lockstep.storage.postgres.embedded.server.RESTART_DELAY", 0.001)
     gave_up = threading.Event()
     server = EmbeddedPostgres(
         data_dir, settings=SMALL, on_progress=lambda text: gave_up.set() if "gave up" in text else None
@@ -303,14 +302,14 @@ def test_launcher_does_nothing_when_its_supervisor_is_gone(supervisor_pid: str, 
 def test_restart_of_a_server_is_never_given_up_where_that_is_wanted(
     data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeper, "RESTART_DELAY", 0.001)
+    monkeypatch.setattr("lockstep.storage.postgres.embedded.server.RESTART_DELAY", 0.001)
     starts: list[str] = []
     server = EmbeddedPostgres(data_dir, settings=SMALL, on_progress=starts.append, restart_attempts_max=None)
     server.start()
     control, hidden = data_dir / "pgdata/global/pg_control", data_dir / "pg_control"
     control.rename(hidden)
     kill(postmaster_pid(data_dir))
-    wait_until(lambda: starts.count("starting …") > keeper.RESTART_ATTEMPTS_MAX + 3, timeout=30)
+    wait_until(lambda: starts.count("starting …") > RESTART_ATTEMPTS_MAX + 3, timeout=30)
     hidden.rename(control)
     wait_until(server.is_running, timeout=30)
     assert notes(server.dsn) == [1]

@@ -16,7 +16,7 @@ from lockstep.errors import (
     ServerStartFailed,
 )
 from lockstep.storage.postgres.embedded import EmbeddedPostgres
-from lockstep.storage.postgres.embedded.failures import program_failure
+from lockstep.storage.postgres.embedded.programs import program_failure
 from support.embedded_tools import (
     ORDINARY_USER,
     SMALL,

@@ -106,26 +106,40 @@ async def test_queue_that_has_grown_since_the_walk_is_large(store: PostgresStore
     assert (found.partitions, found.figures_at) == (1, clock.now)
 
 
-async def test_large_queue_that_was_never_walked_over_is_not_counted(store: PostgresStore, clock: SetClock) -> None:
-    created_at = clock.now
+@pytest.mark.parametrize("walking", [False, True])
+async def test_figures_of_a_large_queue_are_not_known_until_its_first_walk_ends(
+    store: PostgresStore, clock: SetClock, walking: bool
+) -> None:
     await fill(store)
-    clock.advance(10)
-    found = await store.queue("large")
-    assert (found.partitions, found.messages, found.figures_at) == (0, 0, created_at)
-    group = await store.subscribe("large", "late", Subscription())
-    assert (group.partitions, group.lag, group.figures_at) == (0, 0, created_at)
-    assert (await store.depth("large", "g")).figures_at == created_at
-    assert (await store.queue("large", exact=True)).messages == 2 * PARTITIONS
-
-
-async def test_first_walk_shows_what_it_has_found_so_far(store: PostgresStore, clock: SetClock) -> None:
-    await fill(store)
+    await push_n(store, "small", 3)
+    await store.subscribe("small", "g", Subscription())
     clock.advance(MINUTE)
-    await store.sample(seconds_max=0)
-    found = await store.queue("large")
-    assert (found.partitions, found.messages, found.figures_at) == (2, 4, clock.now)
-    [group] = await store.groups(queue="large", group="shared")
-    assert (group.partitions, group.lag, group.figures_at) == (2, 4, clock.now)
+    if walking:
+        await store.sample(seconds_max=0)
+    large, small = await store.queues()
+    counts = ("partitions", "messages", "pending", "processing", "dead_letters", "oldest_at", "figures_at")
+    assert [getattr(large, name) for name in counts] == [None] * 7
+    assert (small.messages, small.pending) == (3, 3)
+    names = ("partitions", "partitions_with_lag", "lag", "in_flight", "unread", "leases", "figures_at")
+    late = await store.subscribe("large", "late", Subscription("new"))
+    for group in [late, *await store.groups(queue="large")]:
+        assert [getattr(group, name) for name in names] == [None] * 7
+    depth = await store.depth("large", "g")
+    assert (depth.pending, depth.partitions_pending, depth.leased, depth.unread) == (None,) * 4
+    [use] = await store.utilisation(queue="small")
+    assert use.partitions_ready == 1
+    assert {use.partitions_leased for use in await store.utilisation(queue="large")} == {None}
+    [namespace_large, namespace_small] = await store.namespaces()
+    assert (namespace_large.messages, namespace_small.messages) == (None, 3)
+    [task] = await store.tasks()
+    assert (task.queues, task.partitions, task.messages, task.pending) == (2, None, None, None)
+    overview = await store.overview()
+    assert (overview.queues, overview.messages, overview.pending, overview.completed) == (2, None, None, None)
+    assert (overview.cursors_with_lag, overview.lag_seconds, overview.lag_messages) == (None, None, None)
+    assert (await store.queue("large", exact=True)).messages == 2 * PARTITIONS
+    await store.sample()
+    assert (await store.queue("large")).messages == 2 * PARTITIONS
+    assert (await store.overview()).messages == 2 * PARTITIONS + 3
 
 
 async def test_walk_that_has_not_ended_leaves_the_figures_before(store: PostgresStore, clock: SetClock) -> None:
@@ -177,6 +191,8 @@ async def test_group_that_began_since_the_walk_counts_as_it_began(store: Postgre
     found = {one.name: one for one in await store.groups(queue="large")}
     assert (found["late"].lag, found["late"].figures_at) == (2 * PARTITIONS, clock.now)
     assert (found["new"].lag, found["new"].oldest_at) == (0, None)
+    assert {(one.in_flight, one.partitions) for one in (found["late"], found["new"])} == {(None, None)}
+    assert (await store.queue("large")).processing is None, "of a sum, a part is not known"
     clock.advance(MINUTE)
     await store.sample()
     assert [_timeless(one) for one in await store.groups()] == [

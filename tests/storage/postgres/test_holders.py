@@ -14,17 +14,13 @@ import pytest_asyncio
 from lockstep.config import Config
 from lockstep.core.records import Ack
 from lockstep.errors import LockTimeout, Unavailable
+from lockstep.storage.postgres.holders import Holders
 from lockstep.storage.postgres.store import PostgresStore
 from support.builders import batch, configure, pop, push_n
 from support.databases import Databases
 
 QUICK = Config(lock_timeout_seconds=0.3, lock_watch_seconds=0.02)
 PUSH = "select lockstep.push($1, $2, '1')"
-
-
-@pytest.fixture
-def dsn(databases: Databases) -> str:
-    return databases.emptied()
 
 
 @pytest_asyncio.fixture
@@ -64,8 +60,8 @@ async def test_push_names_the_session_that_holds_the_partition(
     assert error.details["holder_state"] == "idle in transaction"
     assert 0 <= error.details["holder_seconds"] < 60
     assert error.message.startswith(
-        f"a lock could not be had in time (lock_timeout_seconds): session {holder.get_server_pid()} of user {user} "
-        "(billing) holds partition 'p' of queue 'q'; its transaction has been open for "
+        f"a lock could not be acquired in time (lock_timeout_seconds): session {holder.get_server_pid()} of user "
+        f"{user} (billing) holds partition 'p' of queue 'q'; its transaction has been open for "
     )
     assert str(error) == error.message
 
@@ -202,6 +198,7 @@ async def stranger(databases: Databases) -> AsyncIterator[tuple[str, str]]:
         f"grant usage on schema lockstep to {role};"
         f"grant all on all tables in schema lockstep to {role};"
         f"grant all on all sequences in schema lockstep to {role};"
+        f"grant execute on all functions in schema lockstep to {role};"
     )
     yield dsn, role
     await owner.execute(f"drop owned by {role}; drop role {role}")
@@ -211,7 +208,7 @@ async def stranger(databases: Databases) -> AsyncIterator[tuple[str, str]]:
 
 async def test_role_without_pg_read_all_stats_is_told_less(stranger: tuple[str, str]) -> None:
     dsn, role = stranger
-    store = PostgresStore(dsn.replace("postgresql://lockstep@", f"postgresql://{role}:x@"), config=QUICK)
+    store = PostgresStore(dsn.replace("postgresql://postgres@", f"postgresql://{role}:x@"), config=QUICK)
     await push_n(store, "q", partition="p")
     assert (await store.database.fetch("user", "select current_user"))[0][0] == role
     holder = await asyncpg.connect(dsn, server_settings={"application_name": "billing"})
@@ -226,3 +223,42 @@ async def test_role_without_pg_read_all_stats_is_told_less(stranger: tuple[str, 
     assert error.message.endswith("(billing) holds partition 'p' of queue 'q'")
     await holder.close()
     await store.close()
+
+
+# --- Answers that come late -----------------------------------------------------------------------------------
+
+HELD_ROW = (7, 99, "app", "billing", "idle in transaction", 1.0, "select 1", "advisory", None, None)
+"""Session 7 waits for session 99."""
+
+
+class LateAnswer:
+    """The question who holds what, answered when the test says so."""
+
+    def __init__(self) -> None:
+        self.answered = asyncio.Event()
+        self.holders = Holders(self)
+        self.look = self.holders.look([7])
+
+    async def __call__(self, *_: Any) -> list[Any]:
+        await self.answered.wait()
+        return [HELD_ROW]
+
+
+async def test_call_that_gives_up_waits_for_an_answer_on_its_way() -> None:
+    late = LateAnswer()
+    asked = asyncio.create_task(late.holders.of(7))
+    await asyncio.sleep(0)
+    late.answered.set()
+    holder = await asked
+    assert holder is not None
+    assert holder.application == "billing"
+
+
+async def test_answer_about_a_call_that_has_ended_is_dropped() -> None:
+    """The session may be in another call by then, which waits for nobody."""
+    late = LateAnswer()
+    late.holders.forget(7)
+    late.answered.set()
+    await late.look
+    assert late.holders.any() is None
+    assert await late.holders.of(7) is None

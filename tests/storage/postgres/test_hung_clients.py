@@ -23,7 +23,6 @@ from lockstep.storage.postgres.pool import PoolSettings
 from lockstep.storage.postgres.session import limits
 from lockstep.storage.postgres.store import PostgresStore
 from support.builders import numbers, pop, push_n
-from support.databases import Databases
 from support.embedded_tools import python_environment
 
 CLIENT = Path(__file__).parents[2] / "support/hanging_client.py"
@@ -36,11 +35,6 @@ SETTINGS = (
 KEEPALIVES = ("tcp_keepalives_idle", "tcp_keepalives_interval", "tcp_keepalives_count", "tcp_user_timeout")
 
 THERE = "select count(*) from pg_stat_activity where pid = %s"
-
-
-@pytest.fixture
-def dsn(databases: Databases) -> str:
-    return databases.emptied()
 
 
 @contextmanager

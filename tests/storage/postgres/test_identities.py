@@ -40,7 +40,7 @@ async def test_calls_that_create_nothing_use_no_ids(store: PostgresStore) -> Non
         await store.configure("q", QueueOptions(partitions=3))
         await store.update_queue("q", {"lease_seconds": 7})
         await store.subscribe("q", "g", Subscription())
-        store.names.forget("q")
+        store.context.names.forget("q")
         await push_n(store, "q")
     assert await last_ids(store) == before
 

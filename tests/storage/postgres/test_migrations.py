@@ -64,6 +64,23 @@ RELEASED = {
     "0028_figures.sql": "e943062e46c903441269bc397caf2d196e0bceae07948a97e8b1c5b304da3c30",
     "0029_dead_letter_time.sql": "5d4a91cd3af9aadcc762557fb1fe9774ebeda946b8e586e03dfe39ea21e77be1",
     "0030_balanced_duplicates.sql": "e4847c8f48b9194f4913b43be1c5c00e7061de16ae8ec0d07a8853fdb8cf20bd",
+    "0031_timeline.sql": "686cb0842b77cfe2c47bcb97921ed7bff129e107d366d659e8d754f1ad6863cf",
+    "0032_operation_sums.sql": "ef0ef26f57460bd2dac8e6f4d1838417d51ee5aacf4314aac8bb1db43d943f12",
+    "0033_options.sql": "09270e357acae367a0847369ea76adb73b1a8160f3f015b426f4dc1e0c7ecfb6",
+    "0034_spark_lookups.sql": "1119be6ae5981bf7b51ab1d42d6d6717640d04ca244eca83c445fba67afb2cbd",
+    "0035_popped.sql": "132c88e7c72d51748d2de32cf18983682da53ac3ca9b3c551036c63b84d81d6b",
+    "0036_clock.sql": "96bf038819620fb9cba7524f98a2a148fee250df69a01dc95b651d43f98e20fc",
+    "0037_step_checkpoint.sql": "c00f98eb7a3d30d8c8adc98f98639c9aa9ec2bc5198ce85109ef9819787f0d11",
+    "0038_access.sql": "0b1369a76aaaf90e6e4f1e84d937549675fb6a3cc85457a313aa865f5fec95f3",
+    "0039_push_rows.sql": "08a3004781de367eb65a2c6fef4e60ec480b7c1406f497ed76f51fb87120cd48",
+    "0040_seals.sql": "e41cae0e65876466f1c9f321c1821fe6a0013ddbd4d70fbc69dfc7d9ee8eddba",
+    "0041_archive_tables.sql": "1e04f6f67f470343ff06a0c5c3a66aefe2c0cebbed72b0d806beacb63bec1d70",
+    "0042_spark_duplicates.sql": "580879c4e8f9dd2a0ab646eed33e902ee4e426530bffab53b08bf8b730475d4b",
+    "0043_step_restarts.sql": "7b8acc41aabfe26ce11954c93ca646bcfe8fd49a39fffabdda6647311ef7e799",
+    "0044_step_reads.sql": "95ebc096c149309f1f0929026ca7012de41380917e2946a8affac3a13a06e597",
+    "0045_step_definition.sql": "9e985a668c665aff51eaf293584b67c6628599e29209d0b3f55c06e60e51e033",
+    "0046_role_rules.sql": "8515ce99e4e850d676e474ca0c8764b53824afdc0c3a330410ee1bd44144bd7b",
+    "0047_group_pause.sql": "0ae0174d635b81cbad79af6ed31c053e8e985c3ee253c9aefe36db2de75c1ccc",
 }
 
 
@@ -272,12 +289,14 @@ async def test_missing_rights_are_told(empty_database_dsn: str) -> None:
             await connection.execute(f"reset session authorization; drop role {role}")
 
 
-async def test_documented_rights_are_enough(database_dsn: str, clock: SetClock) -> None:
+@pytest.mark.parametrize("has_roles", [True, False])
+async def test_documented_rights_are_enough(database_dsn: str, clock: SetClock, has_roles: bool) -> None:
     """What the guide grants lets a role do everything but migrate."""
     text = (Path(__file__).parents[3] / "docs/guides/embedded.md").read_text()
-    grants = re.findall(r"^  ((?:grant|alter default).* to app;)$", text, re.MULTILINE)
-    assert len(grants) == 3
-    role = f"lockstep_app_{os.getpid()}"
+    member, *without_roles = re.findall(r"^  (grant .* to app;)$", text, re.MULTILINE)
+    assert (member, len(without_roles)) == ("grant lockstep_server to app;", 3)
+    grants = [member] if has_roles else without_roles
+    role = f"app_{os.getpid()}_{has_roles}".lower()
     async with connected(database_dsn) as connection:
         await connection.execute(f"create role {role}")
         for grant in grants:
@@ -338,6 +357,33 @@ async def test_procedures_are_applied_again_when_they_changed(database_dsn: str)
         assert await connection.fetchval("select to_regproc('lockstep.retired')") is None
         assert await connection.fetchval("select checksum from lockstep.procedures") == sql.procedures_checksum()
         assert await migrate(connection) == []
+
+
+async def test_operations_that_wait_already_are_in_the_sums(
+    empty_database_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = next(m.version for m in sql.migrations() if m.name == "operation_sums")
+    before = sql.migrations()[: version - 1]
+    async with connected(empty_database_dsn) as connection:
+        with monkeypatch.context() as older:
+            older.setattr(sql, "migrations", lambda: before)
+            older.setattr(sql, "procedures", lambda: "select 1")
+            older.setattr(sql, "grants", lambda: "select 1")
+            await migrate(connection)
+        await connection.execute(
+            """
+            insert into lockstep.operation (
+                uuid, kind, priority, pending, request_count, message_count, bytes, partition_ids, codec, failed_count,
+                created_at, due_at, completed_at
+            )
+            select gen_random_uuid(), 'push', 5, n < 3, 2, 3, 10, '{1}', 1, n % 2, now(), now(),
+                   case when n >= 3 then now() end
+            from generate_series(1, 4) n
+            """
+        )
+        await migrate(connection)
+        sums = await connection.fetch("select kind, operations, messages, bytes, failed from lockstep.operation_sum")
+    assert [tuple(row) for row in sums] == [("push", 4, 6, 20, 2)]
 
 
 async def test_procedures_keep_what_is_stored(database_dsn: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest_asyncio
 from lockstep.core.names import QUEUE_MODE
 from lockstep.core.policy import QueueOptions
 from lockstep.core.records import MessageFilter, Position, Subscription, SubscriptionMode
+from lockstep.storage.postgres.lookups import Lookups
 from lockstep.storage.postgres.store import PostgresStore
 from support.builders import batch, numbers, pop, pop_all, push_n
 from support.clock import SetClock
@@ -48,8 +50,8 @@ async def actor(dsn: str, clock: SetClock) -> AsyncIterator[Actor]:
         actor = await stage.actor()
         store = actor.store
         await actor.connection.execute(_NO_AUTOVACUUM)
-        store.slice_partitions_max = SLICE
-        store.slices_seconds_max = 0
+        store.context.limits.slice_partitions_max = SLICE
+        store.context.limits.slices_seconds_max = 0
         await push_n(store, "q")
         for group in ("g", QUEUE_MODE):
             assert len(await pop_all(store, "q", group=group)) == 1
@@ -119,13 +121,13 @@ async def test_walks_read_a_slice(actor: Actor, walk: str) -> None:
     store = actor.store
     await store.configure("q", QueueOptions(max_wait_seconds=3600, ttl_seconds=3600))
     await store.subscribe("q", "g", Subscription())
-    store.samples_partitions_max = SLICE
+    store.context.limits.samples_partitions_max = SLICE
     assert await rows_read(actor, WALKS[walk](store)) < 2 * READ_MAX
 
 
 async def test_lists_over_a_queue_that_was_never_walked_over_read_a_slice(actor: Actor) -> None:
     store = actor.store
-    store.figures_units_max = SLICE
+    store.context.limits.figures_units_max = SLICE
     assert await rows_read(actor, store.configure("q", QueueOptions(lease_seconds=9))) < READ_MAX
     assert await rows_read(actor, store.subscribe("q", "g", Subscription())) < READ_MAX
     assert await rows_read(actor, store.groups(queue="q")) < READ_MAX
@@ -136,7 +138,7 @@ async def test_clear_and_deletion_of_a_queue_read_slices(actor: Actor) -> None:
     """A call that goes over all partitions reads each of them in one slice, and not all of them in every slice."""
     store = actor.store
     database = store.database
-    queue_id = await store._queue_id("q")
+    queue_id = await Lookups(store.context).queue_id("q")
     clear = database.fetch("places", "select lockstep.clear_places($1, null, 4000, $2)", queue_id, SLICE)
     assert await rows_read(actor, clear) < READ_MAX
     await database.fetch("delete", "select * from lockstep.delete_queue('q', null)")
@@ -150,3 +152,24 @@ async def test_status_of_messages_reads_their_partitions(actor: Actor) -> None:
     await actor.store.subscribe("q", "g", Subscription())
     page = MessageFilter(queue="q", partition="p3000")
     assert await rows_read(actor, actor.store.messages(page)) < 100
+
+
+def compared(plan: dict[str, Any]) -> float:
+    """Rows that the nodes of a plan read, with those that a condition of a join turned away."""
+    rows = plan["Actual Rows"] + plan.get("Rows Removed by Join Filter", 0) + plan.get("Rows Removed by Filter", 0)
+    return float(rows * plan["Actual Loops"]) + sum(compared(child) for child in plan.get("Plans", ()))
+
+
+async def test_figures_do_not_compare_each_cursor_with_each_group(actor: Actor) -> None:
+    groups, partitions = 60, 40
+    await actor.store.push([batch("grouped", partition=f"p{number}") for number in range(partitions)])
+    for number in range(groups):
+        await pop(actor.store, "grouped", group=f"g{number}")
+    while (await actor.store.prune_groups()).next is not None:
+        pass
+    queue_id = await actor.sql("select id from lockstep.queue where name = 'grouped'")
+    explain = "explain (analyze, timing off, format json) "
+    look = f"select * from lockstep.look({queue_id}, 0, 9223372036854775807, now())"
+    plan = json.loads(await actor.sql(explain + look))[0]["Plan"]
+    assert plan["Node Type"] == "Append", "the function is a part of the plan"
+    assert compared(plan) < 30 * groups * partitions

@@ -123,7 +123,7 @@ async def test_segment_that_cannot_be_read_goes_with_its_ids(actor: Actor, clock
     await configure(store, "q", retention_enabled=True, retention_seconds=AGE)
     identity = str(uuid4())
     await push_n(store, "q", 300, transaction_ids=[identity, *[None] * 299], trace_ids=[identity] * 300)
-    store.memory.segments = SegmentCache(0)
+    store.context.memory.segments = SegmentCache(0)
     assert await actor.sql("update lockstep.segment set body = 'none' where codec <> 0 returning id")
     clock.advance(AGE + 1)
     assert (await store.prune("retention", limit=1000)).messages == 300

@@ -32,11 +32,6 @@ select count(*) from pg_stat_activity where datname = current_database() and app
 """
 
 
-@pytest.fixture
-def dsn(databases: Databases) -> str:
-    return databases.emptied()
-
-
 @pytest_asyncio.fixture
 async def observer(dsn: str) -> AsyncIterator[asyncpg.Connection[Any]]:
     connection = await asyncpg.connect(dsn)
@@ -83,6 +78,21 @@ async def test_pool_is_opened_by_its_first_use(database: Database, observer: asy
 
 async def test_database_that_was_never_used_is_closed_without_connecting() -> None:
     await Database("postgresql://nobody@nowhere.invalid/none").close()
+
+
+async def test_address_may_name_the_database_as_a_parameter(dsn: str) -> None:
+    """As libpq does. Without this asyncpg takes the database of the user's name, and psycopg the right one."""
+    parts = urlsplit(dsn)
+    query = f"{parts.query}&dbname={parts.path[1:]}".lstrip("&")
+    for path in ("/", ""):
+        address = urlunsplit(parts._replace(path=path, query=query, netloc=parts.netloc or "postgres@"))
+        with psycopg.connect(address) as connection:
+            assert connection.info.dbname == parts.path[1:]
+        link = await pool.connect(address, PoolSettings())
+        try:
+            assert await link.fetchval("select current_database()") == parts.path[1:]
+        finally:
+            await link.close()
 
 
 async def test_two_users_share_one_pool(dsn: str, observer: asyncpg.Connection[Any]) -> None:
@@ -277,7 +287,7 @@ async def test_lock_that_is_not_to_be_had_is_unavailable(database: Database, obs
 
     async with observer.transaction():
         await observer.execute("select pg_advisory_xact_lock(42)")
-        with pytest.raises(Unavailable, match=r"a lock could not be had in time \(lock_timeout_seconds\)"):
+        with pytest.raises(Unavailable, match=r"a lock could not be acquired in time \(lock_timeout_seconds\)"):
             await database.transaction(work, lock_timeout_seconds=0.05)
     await database.transaction(work, lock_timeout_seconds=0.05)
     assert await ask(database, "show lock_timeout") == "10s"

@@ -13,8 +13,8 @@ from lockstep.core.messages import Batch, Columns, PushResult
 from lockstep.core.names import QUEUE_MODE
 from lockstep.core.operations import NewOperation
 from lockstep.errors import EncryptionUnavailable, LockTimeout, OperationPending, QueueFull
-from lockstep.storage.postgres.push_attempt import Attempt
-from lockstep.storage.postgres.pushing import PLAIN_BYTES_MAX
+from lockstep.storage.postgres.push.attempt import PushAttempt
+from lockstep.storage.postgres.push.conversation import PLAIN_BYTES_MAX
 from support.builders import configure, pop, pop_all
 from support.databases import Databases
 from support.sessions import Stage
@@ -27,13 +27,13 @@ SQL_PUSH = "select lockstep.push('q', $1, '0'::jsonb)"
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """By call of the procedure: over how many partitions."""
     made: list[int] = []
-    arguments = Attempt.runs_arguments
+    arguments = PushAttempt.runs_arguments
 
-    def noted(attempt: Attempt, *given: Any) -> list[Any]:
-        made.append(len(attempt.lanes))
+    def noted(attempt: PushAttempt, *given: Any) -> list[Any]:
+        made.append(len(attempt.portions))
         return arguments(attempt, *given)
 
-    monkeypatch.setattr(Attempt, "runs_arguments", noted)
+    monkeypatch.setattr(PushAttempt, "runs_arguments", noted)
     return made
 
 
@@ -72,7 +72,7 @@ async def test_place_that_was_seen_need_not_be_there(stage: Stage, seen: int) ->
     """As after a push that was rolled back, or when the run that was seen was removed."""
     [a] = await stage.actors(1)
     await a.store.push(lanes("x", "y"))
-    names = a.store.names.get("q")
+    names = a.store.context.names.get("q")
     assert names is not None
     assert set(names.last_runs) == set(names.partitions.values())
     names.last_runs.update(dict.fromkeys(names.last_runs, seen))

@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from lockstep import NewMessage, push_within
-from lockstep.engine.within import push_within_async
+from lockstep.engine.push_within import push_within_async
 from lockstep.errors import InvalidPayload, InvalidRequest
 from lockstep.storage.postgres.store import PostgresStore
 from support.builders import pop

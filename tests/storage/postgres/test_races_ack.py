@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from lockstep.core.names import QUEUE_MODE
 from lockstep.core.records import Ack, AckOutcome, PendingRequest, Popped, Renewal, Subscription
@@ -19,28 +18,18 @@ from support.builders import (
     batch,
     configure,
     lag_of,
+    next_of,
     numbers,
     partitions_of,
     pop,
     push_n,
 )
 from support.clock import SetClock
-from support.databases import Databases
 from support.sessions import Actor, Stage
 
+pytestmark = pytest.mark.set_clock
+
 AckAll = Callable[[Actor, Popped], Awaitable[list[AckOutcome]]]
-
-
-@pytest.fixture
-def dsn(databases: Databases) -> str:
-    return databases.emptied()
-
-
-@pytest_asyncio.fixture
-async def stage(dsn: str, clock: SetClock) -> AsyncIterator[Stage]:
-    async with Stage(dsn, clock=clock) as stage:
-        yield stage
-        assert await (await stage.actor()).store.verify() == []
 
 
 async def ack_lease(actor: Actor, popped: Popped) -> list[AckOutcome]:
@@ -59,8 +48,14 @@ async def ack_in_transaction(actor: Actor, popped: Popped) -> list[AckOutcome]:
     return (await actor.store.transaction([Ack(lease_id=popped.lease_id)], [])).acks
 
 
+async def ack_by_next(actor: Actor, popped: Popped) -> list[AckOutcome]:
+    """And nothing is leased."""
+    return [(await next_of(actor.store, popped, "nowhere")).acked]
+
+
 WAYS = [
     pytest.param(ack_lease, id="lease"),
+    pytest.param(ack_by_next, id="next"),
     pytest.param(ack_messages, id="messages"),
     pytest.param(ack_without_lease, id="without-lease"),
     pytest.param(ack_in_transaction, id="transaction"),
@@ -287,7 +282,7 @@ async def test_pop_that_meets_a_message_younger_than_its_own_time(stage: Stage, 
 # --- Expiry -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("ack_all", FENCED_WAYS[:2])
+@pytest.mark.parametrize("ack_all", FENCED_WAYS[:3])
 async def test_ack_after_another_pop_took_the_expired_lease_changes_nothing(
     stage: Stage, clock: SetClock, ack_all: AckAll
 ) -> None:
@@ -303,7 +298,7 @@ async def test_ack_after_another_pop_took_the_expired_lease_changes_nothing(
     assert [outcome.success for outcome in await ack_all(b, new)] == [True]
 
 
-@pytest.mark.parametrize("ack_all", FENCED_WAYS[:2])
+@pytest.mark.parametrize("ack_all", FENCED_WAYS[:3])
 async def test_ack_that_waits_for_pop_of_its_expired_lease_is_refused(
     stage: Stage, clock: SetClock, ack_all: AckAll
 ) -> None:
@@ -368,7 +363,7 @@ async def test_pop_does_not_take_a_lease_that_is_being_renewed(stage: Stage, clo
     assert (await ack(a.store, lease_id=old.lease_id)).success
 
 
-@pytest.mark.parametrize("ack_all", FENCED_WAYS[:2])
+@pytest.mark.parametrize("ack_all", FENCED_WAYS[:3])
 async def test_lease_is_acked_once_by_two_at_the_same_time(stage: Stage, ack_all: AckAll) -> None:
     """A acks and holds on; B acks the same lease and waits; A commits: B's lease is lost."""
     a, b = await stage.actors(2)

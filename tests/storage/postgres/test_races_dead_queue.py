@@ -5,32 +5,17 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import AsyncIterator
 
 import pytest
-import pytest_asyncio
 
 from lockstep.core.policy import queue_options
 from lockstep.core.records import Ack, DeadLetterFilter, PopRequest
 from lockstep.errors import InvalidOption, Unavailable
 from lockstep.storage.postgres.store import PostgresStore
 from support.builders import ack, configure, numbers, pop, pop_all, push_n
-from support.databases import Databases
 from support.sessions import Actor, Stage
 
 FROM = "lockstep-dead-from-"
-
-
-@pytest.fixture
-def dsn(databases: Databases) -> str:
-    return databases.emptied()
-
-
-@pytest_asyncio.fixture
-async def stage(dsn: str) -> AsyncIterator[Stage]:
-    async with Stage(dsn) as stage:
-        yield stage
-        assert await (await stage.actor()).store.verify() == []
 
 
 async def prepared(stage: Stage, count: int, **options: object) -> list[Actor]:

@@ -30,7 +30,6 @@ from support.builders import (
     push_n,
 )
 from support.clock import START, SetClock
-from support.databases import Databases
 from support.sessions import Actor, Stage
 
 NO_TIME = Config(slice_partitions_max=2, slices_seconds_max=0)
@@ -47,11 +46,6 @@ POSITIONS = [
 ]
 _UNFINISHED = "select count(*) from lockstep.consumer_group where placed_upto is not null"
 _LEFT = "select (select count(*) from lockstep.deleted_group) + (select count(*) from lockstep.missing_cursor)"
-
-
-@pytest.fixture
-def dsn(databases: Databases) -> str:
-    return databases.emptied()
 
 
 @pytest_asyncio.fixture
@@ -74,8 +68,8 @@ async def store(dsn: str, clock: SetClock) -> AsyncIterator[PostgresStore]:
 async def slow(stage: Stage) -> Actor:
     """One whose calls make one slice of two partitions."""
     actor = await stage.actor()
-    actor.store.slice_partitions_max = NO_TIME.slice_partitions_max
-    actor.store.slices_seconds_max = NO_TIME.slices_seconds_max
+    actor.store.context.limits.slice_partitions_max = NO_TIME.slice_partitions_max
+    actor.store.context.limits.slices_seconds_max = NO_TIME.slices_seconds_max
     return actor
 
 

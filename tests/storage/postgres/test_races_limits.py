@@ -4,31 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
 
 import pytest
-import pytest_asyncio
 
 from lockstep.core.names import QUEUE_MODE
 from lockstep.core.records import Ack, Subscription
 from lockstep.errors import QueueFull
 from lockstep.storage.postgres.store import PostgresStore
 from support.builders import ack, batch, configure, finish_groups, numbers, pop, push_n
-from support.databases import Databases
 from support.sessions import Actor, Stage
-
-
-@pytest.fixture
-def dsn(databases: Databases) -> str:
-    return databases.emptied()
-
-
-@pytest_asyncio.fixture
-async def stage(dsn: str) -> AsyncIterator[Stage]:
-    async with Stage(dsn) as stage:
-        yield stage
-        # `depth_wrong` is what these tests are about.
-        assert await (await stage.actor()).store.verify() == []
 
 
 async def prepared(stage: Stage, count: int, *, max_size: int) -> list[Actor]:
@@ -402,3 +386,19 @@ async def test_acks_of_ordered_and_shared_groups_count_in_one_order(stage: Stage
     assert (await ack(a.store, lease_id=leases["a", "second"])).success
     await a.commit()
     assert [outcome.error for outcome in await waiting] == [None, None]
+
+
+async def test_group_is_deleted_between_an_ack_and_a_push_of_one_transaction(stage: Stage) -> None:
+    """Both change how full the queue is, the deletion of the group in another order."""
+    a, b = await prepared(stage, 2, max_size=10)
+    await push_n(a.store, "q", 2)
+    popped = await pop(a.store, "q", group="g", batch=2)
+    queue_id, partition_id = await b.sql("select id from lockstep.queue where name = 'q'"), popped.partition_ids[0]
+    await a.begin()
+    await a.sql("select lockstep.lock_for_transaction($1, $2, '{}')", [queue_id], [partition_id])
+    await ack(a.store, lease_id=popped.lease_id)
+    waiting = await stage.blocked(b.store.delete_group("g", queue="q"), b, by=a)
+    await push_n(a.store, "q")
+    await a.commit()
+    assert await waiting == 1
+    assert await a.store.verify() == []

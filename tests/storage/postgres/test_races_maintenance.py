@@ -14,24 +14,13 @@ from lockstep.core.records import PendingRequest, Position, Subscription
 from lockstep.storage.postgres.store import PostgresStore
 from support.builders import ack, batch, configure, finish_groups, lag_of, listed, numbers, pop, pop_all, push_n
 from support.clock import SetClock
-from support.databases import Databases
 from support.sessions import Actor, Stage
+
+pytestmark = pytest.mark.set_clock
 
 AGE = 100
 # So that pruning is always at the heels of the consumers.
 AGE_EVERYTHING = "update lockstep.segment set created_at = created_at - interval '1 hour'"
-
-
-@pytest.fixture
-def dsn(databases: Databases) -> str:
-    return databases.emptied()
-
-
-@pytest_asyncio.fixture
-async def stage(dsn: str, clock: SetClock) -> AsyncIterator[Stage]:
-    async with Stage(dsn, clock=clock) as stage:
-        yield stage
-        assert await (await stage.actor()).store.verify() == []
 
 
 @pytest_asyncio.fixture

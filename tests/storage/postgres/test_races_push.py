@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
 import asyncpg
 import pytest
-import pytest_asyncio
 
 from lockstep.config import Config
 from lockstep.core.messages import Receipt
@@ -19,22 +17,9 @@ from lockstep.core.records import Ack
 from lockstep.errors import InvalidRequest, LockTimeout
 from lockstep.storage.postgres.store import PostgresStore
 from support.builders import batch, numbers, pop, pop_all, push_n, push_tagged
-from support.databases import Databases
 from support.sessions import Actor, Stage
 
 SQL_PUSH = "select lockstep.push($1, $2, $3::jsonb)"
-
-
-@pytest.fixture
-def dsn(databases: Databases) -> str:
-    return databases.emptied()
-
-
-@pytest_asyncio.fixture
-async def stage(dsn: str) -> AsyncIterator[Stage]:
-    async with Stage(dsn) as stage:
-        yield stage
-        assert await (await stage.actor()).store.verify() == []
 
 
 async def sql_push(actor: Actor, number: int, *, partition: str = "p") -> Any:

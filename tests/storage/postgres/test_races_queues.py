@@ -29,23 +29,9 @@ from support.builders import (
     push_tagged,
     seqs,
 )
-from support.databases import Databases
 from support.sessions import Actor, Stage
 
 MODES: list[SubscriptionMode] = ["all", "new"]
-
-
-@pytest.fixture
-def dsn(databases: Databases) -> str:
-    return databases.emptied()
-
-
-@pytest_asyncio.fixture
-async def stage(dsn: str) -> AsyncIterator[Stage]:
-    async with Stage(dsn) as stage:
-        yield stage
-        # `cursor_missing`, `due_at_wrong` and what a deleted queue might leave behind.
-        assert await (await stage.actor()).store.verify() == []
 
 
 @pytest_asyncio.fixture
@@ -465,15 +451,15 @@ async def test_message_dies_into_a_dead_queue_that_another_server_made_anew(stor
 
 async def forgetting(store: PostgresStore, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the store forget the queue q while a call of the database is on its way."""
-    real = store.database.fetch
+    real = store.database.on
 
-    async def fetch(name: str, query: str, *args: object) -> list[object]:
-        rows = await real(name, query, *args)
+    async def on(connection: Any, name: str, query: str, *args: object) -> list[Any]:
+        rows = await real(connection, name, query, *args)
         if name == call:
-            store.names.forget("q")
+            store.context.names.forget("q")
         return rows
 
-    monkeypatch.setattr(store.database, "fetch", fetch)
+    monkeypatch.setattr(store.database, "on", on)
 
 
 @pytest.mark.parametrize("call", ["queue_find", "partition_find", "group_find", "subscribe"])
@@ -498,7 +484,7 @@ async def test_copies_go_back_to_a_queue_that_is_forgotten_in_this_moment(
     await push_n(here, "q")
     popped = await pop(here, "q")
     await ack(here, lease_id=popped.lease_id, partition_id=popped.runs[0].partition_id, seq=1, status="dlq")
-    real = here._converse
+    real = here.context.converse
     times = 0
 
     async def converse(*args: Any) -> Any:
@@ -506,10 +492,10 @@ async def test_copies_go_back_to_a_queue_that_is_forgotten_in_this_moment(
         result = await real(*args)
         times += 1
         if times == 1:
-            here.names.forget("q")
+            here.context.names.forget("q")
         return result
 
-    monkeypatch.setattr(here, "_converse", converse)
+    monkeypatch.setattr(here.context, "converse", converse)
     assert await here.redrive_queue("dead") == 1
     assert len(await pop_all(here, "q")) == 1
 

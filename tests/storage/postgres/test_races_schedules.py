@@ -6,11 +6,9 @@ import asyncio
 import json
 import random
 from base64 import b64encode
-from collections.abc import AsyncIterator
 
 import psycopg
 import pytest
-import pytest_asyncio
 
 from lockstep.config import Config
 from lockstep.core.crons import NewCron
@@ -18,26 +16,15 @@ from lockstep.core.messages import Batch, Columns, NewMessage, NewSchedule, Rece
 from lockstep.core.records import PopRequest
 from lockstep.core.schedules import ScheduleFilter, ScheduleName
 from lockstep.engine.engine import Engine
-from lockstep.engine.within import push_within_async
+from lockstep.engine.push_within import push_within_async
 from lockstep.errors import EncryptionUnavailable
 from lockstep.storage.postgres import sql
 from lockstep.storage.postgres.store import PostgresStore
 from support.builders import configure, numbers, payloads, pop_all
 from support.clock import SetClock
-from support.databases import Databases
 from support.sessions import Actor, Stage
 
-
-@pytest.fixture
-def dsn(databases: Databases) -> str:
-    return databases.emptied()
-
-
-@pytest_asyncio.fixture
-async def stage(dsn: str, clock: SetClock) -> AsyncIterator[Stage]:
-    async with Stage(dsn, clock=clock) as stage:
-        yield stage
-        assert await (await stage.actor()).store.verify() == []
+pytestmark = pytest.mark.set_clock
 
 
 def later(count: int = 1, *, seconds: float = 10, start: int = 1, queue: str = "q", key: str | None = None) -> Batch:

@@ -2,33 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from lockstep.core.policy import QueueOptions
 from lockstep.core.records import Ack, AckStatus, Popped, Position, Renewal, Subscription
 from support.builders import ack, finish_groups, lag_of, pop, push_n, seqs
 from support.clock import SetClock
-from support.databases import Databases
 from support.sessions import Actor, Stage
 
+pytestmark = pytest.mark.set_clock
+
 GROUP = "workers"
-
-
-@pytest.fixture
-def dsn(databases: Databases) -> str:
-    return databases.emptied()
-
-
-@pytest_asyncio.fixture
-async def stage(dsn: str, clock: SetClock) -> AsyncIterator[Stage]:
-    async with Stage(dsn, clock=clock) as stage:
-        yield stage
-        assert await (await stage.actor()).store.verify() == []
 
 
 async def lease(actor: Actor, count: int, **request: Any) -> Popped:

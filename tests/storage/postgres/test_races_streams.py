@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
-import pytest_asyncio
 
 from lockstep.core.messages import Receipt
 from lockstep.core.records import DeadLetterFilter, Subscription
@@ -15,20 +13,7 @@ from lockstep.core.traces import NewTraceEvent
 from lockstep.errors import Conflict, MessageNotFound, StreamQueryNotFound, TransactionRolledBack
 from lockstep.storage.postgres.store import PostgresStore
 from support.builders import batch, configure, dead_letter_by_dlq, pop, push_n, seqs
-from support.databases import Databases
 from support.sessions import Actor, Stage
-
-
-@pytest.fixture
-def dsn(databases: Databases) -> str:
-    return databases.emptied()
-
-
-@pytest_asyncio.fixture
-async def stage(dsn: str) -> AsyncIterator[Stage]:
-    async with Stage(dsn) as stage:
-        yield stage
-        assert await (await stage.actor()).store.verify() == []
 
 
 async def trace(actor: Actor, receipt: Receipt) -> int:

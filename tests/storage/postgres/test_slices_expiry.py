@@ -10,26 +10,15 @@ import pytest_asyncio
 
 from lockstep.config import Config
 from lockstep.core.maintenance import Place
+from lockstep.core.policy import queue_options
 from lockstep.core.records import Ack, DeadLetterFilter, Subscription
 from lockstep.engine.maintenance.eviction import Eviction
 from lockstep.storage.postgres.store import PostgresStore
 from support.builders import SMALL_SLICES, batch, configure, numbers, pop, push_n
 from support.clock import SetClock
-from support.databases import Databases
 from support.sessions import Stage
 
 _LARGEST = "select coalesce(max(n), 0) from (select count(*) as n from lockstep.dead_letter group by xmin::text) t"
-
-
-@pytest.fixture
-def dsn(databases: Databases) -> str:
-    return databases.emptied()
-
-
-@pytest_asyncio.fixture
-async def stage(dsn: str) -> AsyncIterator[Stage]:
-    async with Stage(dsn) as stage:
-        yield stage
 
 
 @pytest_asyncio.fixture
@@ -160,6 +149,28 @@ async def test_pop_that_has_passed_enough_takes_what_is_fresh(dsn: str, clock: S
     await store.close()
 
 
+@pytest.mark.parametrize("queue", ["q", None], ids=["of-the-queue", "of-the-namespace"])
+async def test_what_is_in_flight_and_expired_does_not_count_as_a_partition(
+    dsn: str, clock: SetClock, queue: str | None
+) -> None:
+    """A pop of one partition takes what is fresh in another one, or in another queue, however much is left."""
+    config = Config(expire_messages_max=3, expire_seconds_max=0.001)
+    store = PostgresStore(dsn, config=config, clock=clock)
+    await store.configure("q", queue_options(expire_seconds=60, lease_seconds=30, priority=1), namespace="n")
+    await store.configure("r", queue_options(lease_seconds=300), namespace="n")
+    await push_n(store, "r")
+    await push_n(store, "q", 1000)
+    for _ in range(10):
+        await pop(store, "q", group="g", mode="shared", batch=100)
+    await pop(store, "r", group="g", mode="shared")
+    clock.advance(61)
+    await push_n(store, "q" if queue else "r", partition="fresh", start=7)
+    namespace = None if queue else "n"
+    assert numbers(await pop(store, queue, group="g", namespace=namespace, mode="shared", batch=10)) == [7]
+    assert await total(store) < 1000
+    await store.close()
+
+
 async def test_single_expired_messages_of_many_partitions_are_passed_in_slices(
     store: PostgresStore, stage: Stage, clock: SetClock
 ) -> None:
@@ -183,7 +194,7 @@ async def test_queue_that_fails_does_not_keep_others_from_being_expired(
     await stage.observer.execute(
         "update lockstep.segment set codec = 1, body = 'x', payloads = null where queue_id = $1", spoilt
     )
-    store.segments.clear()
+    store.context.segments.clear()
     clock.advance(60)
     report = await Eviction(store, Config()).run_once()
     assert report.effect["expiry"] == 4

@@ -18,15 +18,9 @@ from lockstep.core.names import QUEUE_MODE
 from lockstep.core.records import Subscription
 from lockstep.storage.postgres.store import PostgresStore
 from support.builders import configure, numbers, pop, pop_all, push_n, push_tagged
-from support.databases import Databases
 
 TRACE = "0190a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b"
 Session = asyncpg.Connection
-
-
-@pytest.fixture
-def dsn(databases: Databases) -> str:
-    return databases.emptied()
 
 
 @pytest_asyncio.fixture

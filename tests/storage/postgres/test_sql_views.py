@@ -15,19 +15,13 @@ from lockstep.config import load
 from lockstep.core.messages import Batch, Columns
 from lockstep.core.policy import GroupMode
 from lockstep.core.records import Subscription
-from lockstep.storage.postgres.pushing import PLAIN_BYTES_MAX
+from lockstep.storage.postgres.push.conversation import PLAIN_BYTES_MAX
 from lockstep.storage.postgres.store import PostgresStore
 from support.builders import batch, binary_payload, configure, pop, push_n
-from support.databases import Databases
 
 TRACE = "0190a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b"
 KEY = base64.b64encode(bytes(range(32))).decode()
 LARGE = b'{"text":"%s"}' % (b"x" * PLAIN_BYTES_MAX)
-
-
-@pytest.fixture
-def dsn(databases: Databases) -> str:
-    return databases.emptied()
 
 
 @pytest_asyncio.fixture
@@ -193,8 +187,8 @@ async def test_views_show_a_group_before_its_cursors_are_made(
     store: PostgresStore, session: asyncpg.Connection[Any], mode: GroupMode
 ) -> None:
     await store.push([batch("q", 2, partition=f"p{number}") for number in range(4)])
-    store.slice_partitions_max = 1
-    store.slices_seconds_max = 0
+    store.context.limits.slice_partitions_max = 1
+    store.context.limits.slices_seconds_max = 0
     await store.subscribe("q", "g", Subscription(), mode=mode)
     assert await session.fetchval("select count(*) from lockstep.cursor c where c.group_id > 0") < 4
     lags = await session.fetch(

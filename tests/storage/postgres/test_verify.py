@@ -17,14 +17,8 @@ from lockstep.core.records import Ack, Problem, ProblemKind, Subscription
 from lockstep.storage.postgres.store import PostgresStore
 from support.builders import batch, configure, dead_letter_by_dlq, lag_of, numbers, pop, pop_all, push_n
 from support.clock import SetClock
-from support.databases import Databases
 
 TRACE = "0190a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b"
-
-
-@pytest.fixture
-def dsn(databases: Databases) -> str:
-    return databases.emptied()
 
 
 @pytest_asyncio.fixture

@@ -12,7 +12,6 @@ import pytest_asyncio
 from lockstep.storage.postgres.store import PostgresStore
 from support.builders import configure, pop, push_n, seqs
 from support.clock import SetClock
-from support.databases import Databases
 
 IN_FLIGHT = "partition_id = (select id from lockstep.partition where name = 'p')"
 DAMAGES = {
@@ -25,11 +24,6 @@ DAMAGES = {
     "of-no-group": f"update lockstep.delivery set group_id = 987654 where {IN_FLIGHT} and from_seq = 1",
 }
 each_damage = pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
-
-
-@pytest.fixture
-def dsn(databases: Databases) -> str:
-    return databases.emptied()
 
 
 @pytest_asyncio.fixture

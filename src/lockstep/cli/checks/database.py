@@ -10,14 +10,14 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.errors import InsufficientPrivilege
 
-from lockstep.cli.checks.findings import Finding, fail, ok, warn
+from lockstep.cli.checks.findings import CheckResult, fail, ok, warn
 from lockstep.config import Config, without_password
 from lockstep.storage.postgres import sql
 from lockstep.storage.postgres.migrate import SERVER_VERSION_MIN
 
 _CLOCK_SECONDS_WARN, _CLOCK_SECONDS_FAIL = 1.0, 60.0
 _APART_PER_WORKER = 2
-"""Connections of a server process beside its pool: the one that listens, and the one that looks who holds a lock."""
+"""Connections of a server process beside its pool: one that listens, and one that looks up the holders of locks."""
 
 _Connection = psycopg.Connection[Any]
 
@@ -26,7 +26,7 @@ def is_postgres(dsn: str) -> bool:
     return dsn.startswith(("postgresql://", "postgres://"))
 
 
-def check_database(dsn: str, config: Config) -> Iterator[Finding]:
+def check_database(dsn: str, config: Config) -> Iterator[CheckResult]:
     shown = without_password(dsn)
     if not is_postgres(dsn):
         yield fail("database", f"{shown} is no address of a PostgreSQL", "A DSN begins with postgresql://.")
@@ -69,7 +69,7 @@ def _wanted(dsn: str) -> str:
     return str(parts.get("target_session_attrs") or ("read-write" if several else "any"))
 
 
-def _check(connection: _Connection, config: Config) -> Iterator[Finding]:
+def _check(connection: _Connection, config: Config) -> Iterator[CheckResult]:
     yield _check_version(connection)
     yield _check_encoding(connection)
     yield _check_writable(connection)
@@ -91,27 +91,27 @@ def _setting(connection: _Connection, name: str) -> str:
     return str(_value(connection, f"select current_setting('{name}')"))
 
 
-def _check_version(connection: _Connection) -> Finding:
+def _check_version(connection: _Connection) -> CheckResult:
     version = connection.info.server_version // 10_000
     if version < SERVER_VERSION_MIN:
         return fail("version", f"PostgreSQL {version}", f"Use PostgreSQL {SERVER_VERSION_MIN} or newer.")
     return ok("version", f"PostgreSQL {version}")
 
 
-def _check_encoding(connection: _Connection) -> Finding:
+def _check_encoding(connection: _Connection) -> CheckResult:
     encoding = _setting(connection, "server_encoding")
     if encoding != "UTF8":
         return fail("encoding", encoding, "Create the database with encoding 'UTF8'.")
     return ok("encoding", encoding)
 
 
-def _check_writable(connection: _Connection) -> Finding:
+def _check_writable(connection: _Connection) -> CheckResult:
     if _value(connection, "select pg_is_in_recovery()") or _setting(connection, "transaction_read_only") == "on":
         return fail("writable", "read-only", "Use the primary server, and a role that may write.")
     return ok("writable", "yes")
 
 
-def _check_durability(connection: _Connection) -> Finding:
+def _check_durability(connection: _Connection) -> CheckResult:
     if _setting(connection, "fsync") == "off" or _setting(connection, "full_page_writes") == "off":
         advice = "Set fsync = on and full_page_writes = on: a crash may destroy the whole database."
         return fail("durability", "fsync or full_page_writes is off", advice)
@@ -121,7 +121,7 @@ def _check_durability(connection: _Connection) -> Finding:
     return ok("durability", "fsync and synchronous_commit are on")
 
 
-def _check_connections(connection: _Connection, config: Config) -> Finding:
+def _check_connections(connection: _Connection, config: Config) -> CheckResult:
     reserved = _setting(connection, "superuser_reserved_connections")
     available = int(_setting(connection, "max_connections")) - int(reserved)
     needed = config.workers * (config.pool_connections_max + _APART_PER_WORKER)
@@ -133,7 +133,7 @@ def _check_connections(connection: _Connection, config: Config) -> Finding:
     return ok("connections", text)
 
 
-def _check_timeouts(connection: _Connection) -> Finding:
+def _check_timeouts(connection: _Connection) -> CheckResult:
     """The one that harms. Those of statements and locks are set by our own settings."""
     limit = _setting(connection, "idle_session_timeout")
     if limit != "0":
@@ -142,17 +142,17 @@ def _check_timeouts(connection: _Connection) -> Finding:
     return ok("time-outs", "those of statements, locks and idle transactions are set by Lockstep itself")
 
 
-def _check_autovacuum(connection: _Connection) -> Finding:
+def _check_autovacuum(connection: _Connection) -> CheckResult:
     if _setting(connection, "autovacuum") == "off":
         return warn("autovacuum", "off", "Set autovacuum = on: without it tables grow and queries get slow.")
     return ok("autovacuum", "on")
 
 
-def _check_schema(connection: _Connection) -> Finding:
+def _check_schema(connection: _Connection) -> CheckResult:
     ours = len(sql.migrations())
     try:
         if _value(connection, "select to_regclass('lockstep.migration') is null"):
-            return warn("schema", "not there yet", "Start the server, or run lockstep migrate.")
+            return warn("schema", "missing", "Start the server, or run lockstep migrate.")
         theirs = _value(connection, "select coalesce(max(version), 0) from lockstep.migration")
     except InsufficientPrivilege as error:
         text = (error.diag.message_primary or str(error)).strip()
@@ -164,13 +164,13 @@ def _check_schema(connection: _Connection) -> Finding:
     return ok("schema", f"version {theirs}")
 
 
-def _check_clock(connection: _Connection) -> Finding:
+def _check_clock(connection: _Connection) -> CheckResult:
     before = datetime.now(UTC)
     theirs: datetime = _value(connection, "select clock_timestamp()")
     ours = before + (datetime.now(UTC) - before) / 2
     seconds = (theirs - ours).total_seconds()
     text = f"the database is {abs(seconds):.3f} s {'ahead of' if seconds > 0 else 'behind'} this machine"
-    advice = "Synchronise both clocks (NTP): times that clients give, such as those of seeks, are off by so much."
+    advice = "Synchronise both clocks (NTP): times that clients give, such as those of seeks, are off by that much."
     if abs(seconds) > _CLOCK_SECONDS_FAIL:
         return fail("clock", text, advice)
     return warn("clock", text, advice) if abs(seconds) > _CLOCK_SECONDS_WARN else ok("clock", text)

@@ -9,7 +9,7 @@ import msgspec
 Level = Literal["ok", "warn", "fail"]
 
 
-class Finding(msgspec.Struct, frozen=True):
+class CheckResult(msgspec.Struct, frozen=True):
     level: Level
     subject: str
     text: str
@@ -17,13 +17,13 @@ class Finding(msgspec.Struct, frozen=True):
     """What to do about it."""
 
 
-def ok(subject: str, text: str) -> Finding:
-    return Finding("ok", subject, text)
+def ok(subject: str, text: str) -> CheckResult:
+    return CheckResult("ok", subject, text)
 
 
-def warn(subject: str, text: str, advice: str) -> Finding:
-    return Finding("warn", subject, text, advice)
+def warn(subject: str, text: str, advice: str) -> CheckResult:
+    return CheckResult("warn", subject, text, advice)
 
 
-def fail(subject: str, text: str, advice: str) -> Finding:
-    return Finding("fail", subject, text, advice)
+def fail(subject: str, text: str, advice: str) -> CheckResult:
+    return CheckResult("fail", subject, text, advice)

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from lockstep.cli.checks.findings import Finding, fail, ok, warn
+from lockstep.cli.checks.findings import CheckResult, fail, ok, warn
 from lockstep.storage.postgres.embedded import default_data_dir
 
 _PYTHON_MIN = (3, 11)
@@ -22,14 +22,14 @@ _JAVA_ADVICE = f"Only Spark needs it: install Java {_JAVA_MIN} or newer, or set 
 _JAVA_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 
 
-def check_python() -> Finding:
+def check_python() -> CheckResult:
     text = f"{sys.version.split()[0]} at {sys.executable}"
     if sys.version_info < _PYTHON_MIN:
         return fail("python", text, f"Use Python {'.'.join(map(str, _PYTHON_MIN))} or newer.")
     return ok("python", text)
 
 
-def check_java() -> Finding:
+def check_java() -> CheckResult:
     program = _java()
     if program is None:
         return warn("java", "not found", _JAVA_ADVICE)
@@ -50,7 +50,7 @@ def _java() -> str | None:
     return shutil.which("java", path=f"{home}/bin") if home else shutil.which("java")
 
 
-def check_data_dir(data_dir: str | None) -> Iterator[Finding]:
+def check_data_dir(data_dir: str | None) -> Iterator[CheckResult]:
     """Of the embedded PostgreSQL."""
     path = (Path(data_dir) if data_dir else default_data_dir()).expanduser().resolve()
     existing = _existing(path)
@@ -67,8 +67,9 @@ def check_data_dir(data_dir: str | None) -> Iterator[Finding]:
     yield _check_space(existing)
 
 
-def check_spool_dir(path: Path) -> Iterator[Finding]:
-    """Where a server on another PostgreSQL buffers pushes while that is away. Without it, it only refuses them."""
+def check_spool_dir(path: Path) -> Iterator[CheckResult]:
+    """Where a server on an external PostgreSQL buffers pushes while PostgreSQL is unavailable. Without it pushes are
+    refused."""
     existing = _existing(path)
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         yield warn("spool directory", f"{existing} is not writable", "Name another one with LOCKSTEP_SPOOL_DIR.")
@@ -83,7 +84,7 @@ def _existing(path: Path) -> Path:
     return next(place for place in (path, *path.parents) if os.path.exists(place))
 
 
-def _check_space(path: Path) -> Finding:
+def _check_space(path: Path) -> CheckResult:
     free = shutil.disk_usage(path).free
     text = f"{free / _GIB:.1f} GiB free on the disk of {path}"
     if free < _FREE_BYTES_FAIL:

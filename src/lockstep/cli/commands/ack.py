@@ -38,7 +38,7 @@ def ack(
     partition_id: int | None,
     retry_at: datetime | None,
 ) -> None:
-    """Acknowledge what was popped.
+    """Acknowledge popped messages.
 
     All that LEASE_ID holds is completed; or, with another --status, given back. failed: its first message comes
     again after the retry delay, or becomes a dead letter if its attempts are used up. retry: all comes again at

@@ -6,7 +6,6 @@ gets, and not what the server can do at most.
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,8 +19,8 @@ import msgspec
 
 from lockstep.cli.arguments import Seconds
 from lockstep.cli.connection import Session, on_session
-from lockstep.cli.output import at_screen
-from lockstep.client import Client
+from lockstep.cli.output import ProgressBar
+from lockstep.client import Client, Delivery
 from lockstep.core.messages import Batch
 
 _WAIT_SECONDS = 0.5
@@ -41,7 +40,7 @@ class Measured(msgspec.Struct, frozen=True):
     p99_ms: float
 
 
-class Load(msgspec.Struct, frozen=True, kw_only=True):
+class BenchLoad(msgspec.Struct, frozen=True, kw_only=True):
     """What the user asks for."""
 
     messages: int
@@ -55,7 +54,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 @click.command()
 @on_session()
 @click.option(
-    "--messages", "-n", type=click.IntRange(min=1), default=20_000, show_default=True, help="At least so many."
+    "--messages", "-n", type=click.IntRange(min=1), default=20_000, show_default=True, help="Fewest messages."
 )
 @click.option("--batch", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Messages of a call.")
 @click.option("--connections", "-c", type=click.IntRange(1, 200), default=4, show_default=True, help="Calls at a time.")
@@ -68,9 +67,9 @@ def bench(session: Session, **load: int | float) -> None:
     """Measure push, pop and ack.
 
     It pushes messages to a queue of its own, pops and acknowledges them, and removes the queue again. Prints
-    messages per second, and how long a call took: p50 of all calls at most so long, p99 likewise.
+    messages per second, and how long calls took: the 50th and the 99th percentile.
     """
-    asked = msgspec.convert(load, Load)
+    asked = msgspec.convert(load, BenchLoad)
     connections = {"client_connections_max": asked.connections, "pool_connections_max": asked.connections}
     with session.client(begins=True, **connections) as client, _queue(client) as queue:
         pushed = _run("push", asked, asked.messages, _pushes(client, queue, asked))
@@ -93,7 +92,7 @@ Call = Callable[[], int]
 """One call; returns how many messages it moved."""
 
 
-def _pushes(client: Client, queue: str, load: Load) -> Call:
+def _pushes(client: Client, queue: str, load: BenchLoad) -> Call:
     payloads = [b'"' + b"x" * (load.payload_bytes - 2) + b'"'] * load.batch
     numbers = count()
 
@@ -104,30 +103,34 @@ def _pushes(client: Client, queue: str, load: Load) -> Call:
     return call
 
 
-def _pops(client: Client, queue: str, load: Load) -> Call:
+def _pops(client: Client, queue: str, load: BenchLoad) -> Call:
+    """Each thread goes on from what it popped before, as consumers do."""
+    held = threading.local()
+
     def call() -> int:
-        delivery = client.pop(queue, batch=load.batch, wait=True, timeout_seconds=_WAIT_SECONDS)
-        if delivery:
-            delivery.ack()
-        return len(delivery)
+        before: Delivery | None = getattr(held, "delivery", None)
+        if not before:
+            before = client.pop(queue, batch=load.batch, wait=True, timeout_seconds=_WAIT_SECONDS)
+        held.delivery = before.next() if before else None
+        return len(before)
 
     return call
 
 
-def _run(verb: str, load: Load, messages: int, call: Call) -> Measured:
-    """Repeat the call from all connections until so many messages went, or the time is over."""
-    with click.progressbar(length=messages, label=verb, file=sys.stderr, hidden=not at_screen()) as shown:
-        work = Work(call, messages, load.seconds, shown.update)
-        with ThreadPoolExecutor(load.connections) as lanes:
+def _run(verb: str, load: BenchLoad, messages: int, call: Call) -> Measured:
+    """Repeat the call from all connections until the number of messages is reached, or the time is over."""
+    with ProgressBar(verb, messages) as shown:
+        work = BenchWork(call, messages, load.seconds, shown.advance)
+        with ThreadPoolExecutor(load.connections) as threads:
             try:
-                for lane in [lanes.submit(work.lane) for _ in range(load.connections)]:
-                    lane.result()
+                for thread in [threads.submit(work.loop) for _ in range(load.connections)]:
+                    thread.result()
             finally:
                 work.stop()
     return work.measured(verb)
 
 
-class Work:
+class BenchWork:
     """What is left to do, and how long the calls took."""
 
     def __init__(self, call: Call, messages: int, seconds: float, progress: Callable[[int], None]) -> None:
@@ -143,7 +146,7 @@ class Work:
     def stop(self) -> None:
         self._until = 0.0
 
-    def lane(self) -> None:
+    def loop(self) -> None:
         while self._moved < self._messages and time.perf_counter() < self._until:
             began = time.perf_counter()
             moved = self._call()

@@ -7,7 +7,7 @@ from click.shell_completion import get_completion_class
 
 _SHELLS = ("bash", "zsh", "fish")
 _ZSH_COMPLETES = "(( $+functions[compdef] )) || { autoload -Uz compinit && compinit }"
-"""A zsh whose user has set nothing up has no completion at all."""
+"""In a zsh without any set-up, completion is off."""
 
 
 @click.command()

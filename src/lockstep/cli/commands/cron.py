@@ -50,7 +50,7 @@ def cron() -> None:
     help="What becomes of times at which no server ran.",
 )
 @click.option("--kind", help="What kind of message it is.")
-@click.option("--reference", help="What it refers to.")
+@click.option("--reference", help="The thing that the message is about, such as an order id.")
 @click.option(
     "--header", "headers", type=header, metavar="NAME=VALUE", multiple=True, help="May be given several times."
 )
@@ -87,7 +87,7 @@ def ls(session: Session, limit: int) -> None:
 @click.argument("name")
 @on_session()
 def rm(session: Session, name: str) -> None:
-    """Remove the recurring message NAME. What it has pushed stays."""
+    """Remove the recurring message NAME. The messages that it has pushed stay."""
     with session.client() as client:
         if not client.remove_cron(name):
             raise CronNotFound(f"there is no recurring message {name!r}", name=name)

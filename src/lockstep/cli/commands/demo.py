@@ -16,24 +16,26 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lockstep.cli.arguments import Seconds
-from lockstep.cli.demo.checks import Counted, check
+from lockstep.cli.demo.checks import Counted, Ways, check
 from lockstep.cli.demo.server import DemoServer, prepare, running_server
 from lockstep.cli.demo.shop import CUSTOMERS, Customers, Order, Warehouse, make_orders
-from lockstep.cli.exits import FAILED, INTERRUPTED
 from lockstep.cli.on_spark import spark_options
+from lockstep.cli.output import styled
 from lockstep.errors import LockstepError
+from lockstep.exit_codes import FAILED, INTERRUPTED
 from lockstep.spark.session import check_java, check_spark, spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from lockstep.core.pipelines import PipelineStep
     from lockstep.spark.database import Access
-    from lockstep.spark.pipelines.status import StepStatus
 
 DIRECTORY = ".lockstep/demo"
 _TELL_SECONDS = 5.0
 _PATIENCE_SECONDS = 300.0
 _WINDOW_SECONDS = 10
+_WINDOWS_SHOWN = 6
 
 
 @click.command()
@@ -65,9 +67,10 @@ def demo(
 ) -> None:
     """Run a shop, and see whether the numbers add up.
 
-    Customers push orders; a pipeline on Spark validates, charges and ships them from queue to queue; a warehouse takes
-    the parcels. Then the messages are archived, counted and traced. Needs Spark (pip install 'lockstep[spark]') and
-    Java 17 or newer. Ctrl-C ends it.
+    Customers push orders, some of them twice. A pipeline on Spark drops those that came again, validates, charges and
+    ships the others from queue to queue, sums up the revenue in windows and joins parcels with charges. A warehouse
+    takes the parcels. Then the messages are archived, counted and traced. Needs Spark (pip install 'lockstep[spark]')
+    and Java 17 or newer. Ctrl-C ends it.
     """
     check_spark()
     check_java()
@@ -101,18 +104,24 @@ class Show:
 
     def introduce(self) -> None:
         bad = sum(order.fate != "shipped" for order in self.orders)
+        twice = sum(order.is_repeated for order in self.orders)
         click.echo(
-            f"A shop with {CUSTOMERS} customers: {len(self.orders):,} orders come in over {self.seconds:g} seconds.\n"
-            "A pipeline on Spark validates, charges and ships them, from queue to queue. The orders of a customer\n"
-            f"stay in order, each has a trace, and {bad:,} of them are bad: those become dead letters. In the end we\n"
-            "count."
+            f"A shop with {CUSTOMERS} customers: {len(self.orders):,} orders come in over {self.seconds:g} seconds,"
+            f" {twice:,} of them twice.\n"
+            "A pipeline on Spark drops those that came again, and validates, charges and ships the others, from queue\n"
+            "to queue. Beside that it sums up the revenue in windows, and joins parcels with charges. The orders of a\n"
+            f"customer stay in order, each has a trace, and {bad:,} of them are bad: those become dead letters.\n"
+            "In the end we count."
         )
 
     def say_where(self, server: DemoServer) -> None:
         _head("The server")
         click.echo(f"It listens on {server.url}, and has a PostgreSQL of its own in {self.directory / 'data'}.")
         click.echo(f"Look at it meanwhile: {_program()} queues --url {server.url}")
-        click.echo("Spark is starting, which takes some seconds. What Java warns of meanwhile does not matter.")
+        click.echo(
+            "Spark starts now, which takes 10 to 30 seconds: it starts Java, and a Python for each source of a step.\n"
+            "What Java warns of meanwhile does not matter."
+        )
 
     def run_pipeline(self, spark: SparkSession, server: DemoServer) -> None:
         """Raises KeyboardInterrupt if it was stopped before its end."""
@@ -123,11 +132,16 @@ class Show:
         _head("The pipeline")
         click.echo(orders.draw())
         _head("Orders come in")
+        click.echo(
+            f"For {self.seconds:g} seconds. The six steps take what is there in batches, and an order goes through up\n"
+            "to five of them: it is on its way for some seconds to half a minute, and so is the last one when the\n"
+            "shop has closed. The numbers stay 0 until the first batches are done."
+        )
         access = Access(dsn=server.dsn)
         stop, shop_closes = threading.Event(), threading.Event()
         customers = Customers(server.url, shop_closes, self.orders, seconds=self.seconds, queue=INTAKE)
         warehouse = Warehouse(server.url, shop_closes, queue=SHIPPED)
-        watch = Watch(access, customers, warehouse, len(self.orders), stop)
+        watch = OrderWatch(access, customers, warehouse, len(self.orders), stop)
         _create(server, INTAKE)
         with _running(customers, warehouse, watch, closing=shop_closes):
             options = RunOptions(access=access, checkpoints=str(self.directory / "checkpoints"))
@@ -141,20 +155,22 @@ class Show:
 
     def look_back(self, spark: SparkSession, server: DemoServer) -> bool:
         """Archive, statistics, a trace, dead letters; and whether everything adds up."""
-        from lockstep.cli.demo.orders import INTAKE, PAYMENT, SHIPPED, SHIPPING
+        from lockstep.cli.demo.orders import DELIVERY, INTAKE, ORDERS, PAYMENT, REVENUE, SHIPPED, SHIPPING
         from lockstep.spark.database import Access
 
         access = Access(dsn=server.dsn)
-        queues = (INTAKE, PAYMENT, SHIPPING, SHIPPED)
+        queues = (INTAKE, ORDERS, PAYMENT, SHIPPING, SHIPPED, REVENUE, DELIVERY)
+        ways = Ways(INTAKE, (ORDERS, PAYMENT, SHIPPING, SHIPPED), SHIPPING, REVENUE, DELIVERY)
         archived = self._archive(spark, access, queues)
         self._report(spark, access)
         self._trace(spark, access)
         dead = self._dead_letters(server, queues)
         stored = _stored(spark, access, queues)
+        windows = self._revenue(spark, access, REVENUE)
         _head("Do the numbers add up?")
-        checks = list(check(self.orders, Counted(stored, dead, archived, self.parcels), queues))
+        checks = list(check(self.orders, Counted(stored, dead, archived, self.parcels, windows), ways))
         for one in checks:
-            click.echo(f"{click.style('yes', fg='green') if one.holds else click.style('NO ', fg='red')}  {one.text}")
+            click.echo(f"{styled('yes', 'green') if one.holds else styled('NO ', 'bold red')}  {one.text}")
         holds = all(one.holds for one in checks)
         click.echo("\nEverything adds up." if holds else "\nNOT everything adds up.")
         return holds
@@ -162,7 +178,7 @@ class Show:
     def _archive(self, spark: SparkSession, access: Access, queues: Sequence[str]) -> dict[str, int]:
         from lockstep.spark.jobs.archive import ArchiveOptions, job
         from lockstep.spark.jobs.archives import Selection, read_archive
-        from lockstep.spark.jobs.files import Files
+        from lockstep.spark.jobs.files import ArchiveFolder
         from lockstep.spark.jobs.manifest import Manifest
 
         _head("The archive")
@@ -173,18 +189,18 @@ class Show:
         messages = sum(one.messages for one in done)
         click.echo(f"{messages:,} messages are in {files} Parquet files ({size / 1024:,.0f} KiB) under {location}.")
         with access.connect() as connection:
-            archive = Files(spark, location)
+            archive = ArchiveFolder(spark, location)
             rows = read_archive(spark, archive, Manifest(connection, archive.location), Selection())
             return {row[0]: row[1] for row in rows.groupBy("queue").count().collect()}
 
     def _report(self, spark: SparkSession, access: Access) -> None:
-        from lockstep.spark.jobs.report import Span, read_windows, render
+        from lockstep.spark.jobs.report import ReportSpan, read_windows, render
         from lockstep.spark.jobs.stats import StatsOptions, job
 
         _head("Statistics")
         done = job(spark, StatsOptions(access=access, from_at=self.began_at, window_seconds=_WINDOW_SECONDS))
         path = self.directory / "report.html"
-        span = Span(done.from_at, done.to_at, done.window_seconds)
+        span = ReportSpan(done.from_at, done.to_at, done.window_seconds)
         with access.connect() as connection:
             path.write_text(render(read_windows(connection, span), span, title="Lockstep demo"), encoding="utf-8")
         click.echo(f"{done.windows:,} windows of {done.queues} queues were computed. The report with plots: {path}")
@@ -198,6 +214,19 @@ class Show:
             click.echo(f"Trace {trace.trace_id}, order {order.number} of {order.customer}: {trace.status}")
             for step in trace.steps:
                 click.echo(f"  +{step.elapsed_seconds:7.3f} s  {step.queue:<14} seq {step.seq:<6} {step.status}")
+
+    def _revenue(self, spark: SparkSession, access: Access, queue: str) -> dict[str, int]:
+        """Orders by window: the last message of each key is what counts."""
+        from lockstep.spark import inputs
+
+        _head("Revenue")
+        rows = inputs.latest(queue, payload_schema="orders bigint, total double").load(spark, access)
+        windows = {row["partition"]: row["data"] for row in rows.orderBy("partition").collect()}
+        for at, window in list(windows.items())[:_WINDOWS_SHOWN]:
+            click.echo(f"  {at}  {window['orders']:>6,} orders  {window['total']:>12,.2f}")
+        if len(windows) > _WINDOWS_SHOWN:
+            click.echo(f"  and {len(windows) - _WINDOWS_SHOWN} windows more")
+        return {at: window["orders"] for at, window in windows.items()}
 
     def _dead_letters(self, server: DemoServer, queues: Sequence[str]) -> dict[str, int]:
         import lockstep
@@ -217,8 +246,8 @@ class Show:
         click.echo(f"\nAll of it is still there: {_program()} serve --data-dir {data}")
 
 
-class Watch(threading.Thread):
-    """Tells how far the shop is, and stops the pipeline when all orders have come to their end."""
+class OrderWatch(threading.Thread):
+    """Reports the progress of the shop, and stops the pipeline when all orders are finished."""
 
     def __init__(
         self, access: Access, customers: Customers, warehouse: Warehouse, total: int, stop: threading.Event
@@ -259,30 +288,33 @@ class Watch(threading.Thread):
             if self._customers.failure or self._warehouse.failure or self._hangs(steps):
                 return
 
-    def _is_over(self, steps: dict[str, StepStatus]) -> bool:
+    def _is_over(self, steps: dict[str, PipelineStep]) -> bool:
         """Whether every order was passed on or rejected by each step that it came to."""
         expected = self._total
-        for name in ("validate", "charge", "ship"):
+        for name in ("once", "validate", "charge", "ship"):
             if name not in steps or steps[name].pushed + steps[name].rejected < expected:
                 return False
             expected = steps[name].pushed
-        return self._warehouse.received >= expected
+        joined = "deliver" in steps and steps["deliver"].pushed >= expected
+        summed = "revenue" in steps and steps["revenue"].lag == 0
+        return joined and summed and self._warehouse.received >= expected
 
-    def _hangs(self, steps: dict[str, StepStatus]) -> bool:
+    def _hangs(self, steps: dict[str, PipelineStep]) -> bool:
         now = (*(one.pushed + one.rejected for one in steps.values()), self._warehouse.received, self._customers.pushed)
         if now != self._last:
             self._last, self._moved_at = now, time.monotonic()
         self.ended = time.monotonic() - self._moved_at > _PATIENCE_SECONDS  # the count will say what is missing
         return self.ended
 
-    def _tell(self, steps: dict[str, StepStatus]) -> None:
+    def _tell(self, steps: dict[str, PipelineStep]) -> None:
         def said(name: str, verb: str) -> str:
             step = steps.get(name)
             if step is None:
                 return f"0 {verb}"
             return f"{step.pushed:,} {verb}" + (f" ({step.rejected:,} rejected)" if step.rejected else "")
 
-        parts = [said("validate", "validated"), said("charge", "charged"), said("ship", "shipped")]
+        verbs = {"once": "kept", "validate": "validated", "charge": "charged", "ship": "shipped", "deliver": "joined"}
+        parts = [said(name, verb) for name, verb in verbs.items()]
         received = self._warehouse.received
         click.echo(f"{self._customers.pushed:,} ordered · {' · '.join(parts)} · {received:,} received")
         sys.stdout.flush()
@@ -321,4 +353,4 @@ def _program() -> str:
 
 
 def _head(text: str) -> None:
-    click.echo(f"\n{click.style(text, bold=True)}")
+    click.echo(f"\n{styled(text, 'bold')}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -10,7 +9,8 @@ import click
 
 from lockstep.cli.arguments import PAGE, confirm, limit_option, time, yes_option
 from lockstep.cli.connection import Session, on_session
-from lockstep.cli.output import Column, at_screen, counted, going_on, payload_text
+from lockstep.cli.output import Column, ProgressBar, counted, payload_text
+from lockstep.cli.watching import watchable
 from lockstep.client import Client
 from lockstep.core.records import DeadLetter
 
@@ -65,6 +65,7 @@ def _total(client: Client, where: dict[str, Any]) -> int:
 @on_session()
 @_filters
 @limit_option
+@watchable
 def ls(session: Session, limit: int, **given: Any) -> None:
     """List dead letters, the newest first."""
     where = _where(given)
@@ -109,15 +110,15 @@ def redrive(session: Session, yes: bool, **given: Any) -> None:
 
 
 def _redrive(client: Client, where: dict[str, Any], total: int) -> int:
-    """As many as there were at the start: those that fail again meanwhile are left for another time."""
+    """As many as there were at the start, so messages that fail again in the meantime are left out."""
     redriven = 0
-    with click.progressbar(length=total, label="pushing", file=sys.stderr, hidden=not at_screen()) as shown:
+    with ProgressBar("pushing", total) as shown:
         while redriven < total:
             moved = client.redrive(**where, all=True, limit=min(total - redriven, PAGE))
             if not moved:
                 break
             redriven += moved
-            shown.update(moved)
+            shown.advance(moved)
     return redriven
 
 
@@ -132,6 +133,6 @@ def purge(session: Session, yes: bool, **given: Any) -> None:
         total = _total(client, where)
         if total:
             confirm(f"Remove {counted(total, 'dead letter')} for good?", yes=yes)
-        with going_on("removing"):
+        with ProgressBar("removing", total) as bar, bar.following(lambda: _total(client, where), total):
             purged = client.purge(**where, all=True) if total else 0
     session.output.done(f"{counted(purged, 'dead letter')} removed", purged=purged)

@@ -8,17 +8,18 @@ from collections.abc import Iterator
 import click
 
 from lockstep.cli.checks.database import check_database, is_postgres
-from lockstep.cli.checks.findings import Finding, Level, fail, ok
+from lockstep.cli.checks.findings import CheckResult, Level, fail, ok
 from lockstep.cli.checks.machine import check_data_dir, check_java, check_python, check_spool_dir
 from lockstep.cli.connection import Session, on_session
-from lockstep.cli.exits import FAILED
+from lockstep.cli.output import styled
 from lockstep.client import Client
 from lockstep.config import Config
 from lockstep.errors import Forbidden, LockstepError, SpoolAhead, Unauthorized
+from lockstep.exit_codes import FAILED
 from lockstep.opening import spool_directory
 from lockstep.storage.postgres.embedded import running_dsn
 
-_COLOURS: dict[Level, str] = {"ok": "green", "warn": "yellow", "fail": "red"}
+_STYLES: dict[Level, str] = {"ok": "green", "warn": "bold yellow", "fail": "bold red"}
 
 
 @click.command()
@@ -27,8 +28,9 @@ _COLOURS: dict[Level, str] = {"ok": "green", "warn": "yellow", "fail": "red"}
 def doctor(ctx: click.Context, session: Session) -> None:
     """Check this machine and the database.
 
-    Each line says what is well or what to do; ends with 1 if something fails. The database is that of --dsn or
-    LOCKSTEP_DSN, or the one that a server runs on --data-dir. With --url or LOCKSTEP_URL, it asks the server, too.
+    Each line says that something is fine or what to do; the exit code is 1 if a check fails. The database is that of
+    --dsn or LOCKSTEP_DSN, or the one that a server runs on --data-dir. With --url or LOCKSTEP_URL, it asks the server,
+    too.
     """
     config = Session(dsn=session.dsn, data_dir=session.data_dir).settings()
     findings = []
@@ -44,7 +46,7 @@ def doctor(ctx: click.Context, session: Session) -> None:
         ctx.exit(FAILED)
 
 
-def _findings(session: Session, config: Config) -> Iterator[Finding]:
+def _findings(session: Session, config: Config) -> Iterator[CheckResult]:
     yield check_python()
     yield check_java()
     dsn = config.dsn
@@ -61,7 +63,7 @@ def _findings(session: Session, config: Config) -> Iterator[Finding]:
         yield from _check_server(session.named_url)
 
 
-def _check_server(url: str) -> Iterator[Finding]:
+def _check_server(url: str) -> Iterator[CheckResult]:
     try:
         with Session(url=url).client() as client:
             client.ping()
@@ -71,23 +73,23 @@ def _check_server(url: str) -> Iterator[Finding]:
         yield fail("server", error.message, f"Is it running? Start it with lockstep serve, or look at {url}.")
 
 
-def _check_buffer(client: Client) -> Iterator[Finding]:
+def _check_buffer(client: Client) -> Iterator[CheckResult]:
     try:
         buffer = client.maintenance_mode().buffer
     except (Forbidden, Unauthorized):
         return  # whoever asks may not know it
     if buffer is not None and buffer.bytes_lost:
-        advice = "Look at docs/guides/failover.md; then lockstep maintenance accept, and the server goes on."
+        advice = "Read docs/guides/failover.md; then run lockstep maintenance accept, and the server continues."
         yield fail("buffer", f"{SpoolAhead.code}: {buffer.waiting_for}", advice)
 
 
-def _show(finding: Finding) -> None:
-    mark = click.style(f"{finding.level:4}", fg=_COLOURS[finding.level], bold=finding.level != "ok")
+def _show(finding: CheckResult) -> None:
+    mark = styled(f"{finding.level:4}", _STYLES[finding.level])
     click.echo(f"{mark}  {finding.subject:18}  {finding.text}")
     if finding.advice:
         click.echo(f"{'':6}{'':18}  → {finding.advice}")
 
 
-def _summary(findings: list[Finding]) -> str:
+def _summary(findings: list[CheckResult]) -> str:
     count = Counter(finding.level for finding in findings)
     return f"{count['ok']} ok, {count['warn']} to look at, {count['fail']} failed"

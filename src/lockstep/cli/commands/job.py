@@ -1,6 +1,6 @@
 """`lockstep job`: jobs over more messages than a consumer should look at. They run on Spark.
 
-What needs PySpark is imported when a job runs, so that a command line without it starts, and says what is missing.
+PySpark is imported only when a job runs, so that the command line starts without it and can say that it is missing.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ import click
 
 from lockstep.cli.arguments import Seconds, confirm, time, yes_option
 from lockstep.cli.connection import Session, on_session
-from lockstep.cli.exits import INTERRUPTED
 from lockstep.cli.on_spark import running, spark_options
-from lockstep.cli.output import Column, at_screen, note
+from lockstep.cli.output import Column, ProgressBar, note
 from lockstep.cli.signals import handling
 from lockstep.errors import InvalidOption
+from lockstep.exit_codes import INTERRUPTED
+from lockstep.spark.jobs.formats import FORMATS, Format
 from lockstep.spark.session import check_spark
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ _files_option = click.option(
 
 def _knows(queues: Sequence[str]) -> Callable[[psycopg.Connection[Any]], object]:
     """Asks the database for queues that are named. Raises QueueNotFound."""
-    from lockstep.spark.positions import find_queues
+    from lockstep.spark.read.positions import find_queues
 
     return lambda connection: find_queues(connection, queues)
 
@@ -107,22 +108,6 @@ def _stopping(stop: threading.Event) -> Iterator[None]:
         yield
 
 
-class _Line:
-    """A line on standard error that says how far a job is; on what is no terminal, a line for each word of it."""
-
-    def __init__(self) -> None:
-        self._terminal = at_screen()
-        self._shown = False
-
-    def say(self, text: str) -> None:
-        self._shown = True
-        click.echo(f"\r\x1b[2K{text}" if self._terminal else text, err=True, nl=not self._terminal)
-
-    def end(self) -> None:
-        if self._terminal and self._shown:
-            click.echo(err=True)
-
-
 @click.group()
 def job() -> None:
     """Archive and replay messages, compute statistics, stitch traces, sort dead letters.
@@ -138,7 +123,7 @@ def job() -> None:
 @click.option(
     "--to", "location", required=True, metavar="LOCATION", help="The archive: a folder, or a URI of Hadoop's."
 )
-@click.option("--follow", is_flag=True, help="Go on with what is pushed, until Ctrl-C.")
+@click.option("--follow", is_flag=True, help="Continue with new messages until Ctrl-C.")
 @click.option(
     "--interval",
     type=Seconds(0.1, 86_400),
@@ -154,6 +139,23 @@ def job() -> None:
     show_default=True,
     help="Most messages that become files at a time, about.",
 )
+@click.option(
+    "--format",
+    "archive_format",
+    type=click.Choice(FORMATS),
+    help="Publish the archive as files alone (parquet) or as a table, too; the default keeps its format, or parquet.",
+)
+@click.option(
+    "--payload-schema",
+    metavar="DDL",
+    help="Adds a column data with the JSON payload in types: 'id BIGINT, total DOUBLE'. An archive keeps it.",
+)
+@click.option(
+    "--table", "table_name", metavar="NAME", help="With iceberg: the table; default lockstep and the last folder."
+)
+@click.option(
+    "--catalog", metavar="URI", help="With iceberg: a SQL catalog, such as sqlite:////srv/catalog.db; default here."
+)
 @on_session("dsn", "data_dir", "output")
 @spark_options
 @click.pass_context
@@ -165,16 +167,21 @@ def archive(
     follow: bool,
     interval: float,
     batch_messages: int,
+    archive_format: Format | None,
+    payload_schema: str | None,
+    table_name: str | None,
+    catalog: str | None,
     master: str | None,
     conf: Sequence[tuple[str, str]],
 ) -> None:
-    """Write messages to Parquet files.
+    """Write messages to Parquet files, and show them as a table.
 
-    Of each QUEUE what was pushed since the last run, by queue and day; every message exactly once. Retention leaves
-    what is not archived yet.
+    Archives the messages pushed to each QUEUE since the last run, by queue and day; every message exactly once.
+    Retention keeps messages until they are archived.
     """
     check_spark()
     from lockstep.spark.jobs import archive as archiving
+    from lockstep.spark.jobs.formats.settings import ArchiveSettings
 
     options = archiving.ArchiveOptions(
         location=location,
@@ -182,20 +189,19 @@ def archive(
         follow=follow,
         interval_seconds=interval,
         batch_messages_max=batch_messages,
+        settings=ArchiveSettings(archive_format, payload_schema, table_name, catalog),
     )
     with running(session, "archive", master, conf, first=_knows(queues)) as spark:
         options = replace(options, access=spark.access)
-        line = _Line()
-        with _stopping(spark.stop):
-            done = archiving.job(spark.session, options, progress=lambda one: _tell(line, one), stop=spark.stop)
-        line.end()
+        with _stopping(spark.stop), ProgressBar("archiving") as shown:
+            done = archiving.job(spark.session, options, progress=lambda one: _tell(shown, one), stop=spark.stop)
         session.output.rows(done, _ARCHIVED)
         if spark.stop.is_set() and not follow:
             ctx.exit(INTERRUPTED)
 
 
-def _tell(line: _Line, archived: QueueArchived) -> None:
-    line.say(f"{archived.queue}: {archived.messages:,} messages in {archived.batches:,} batches")
+def _tell(shown: ProgressBar, archived: QueueArchived) -> None:
+    shown.say(f"{archived.queue}: {archived.messages:,} messages in {archived.batches:,} batches")
 
 
 @job.command()
@@ -273,7 +279,7 @@ def stats(
     if report is not None and not report.parent.is_dir():
         raise InvalidOption(f"the report cannot be written: there is no folder {report.parent}")
     with running(session, "stats", master, conf, first=_knows(queues)) as spark:
-        done = computing.job(spark.session, replace(options, access=spark.access))
+        done = computing.job(spark.session, replace(options, access=spark.access), skipped=_tell_skipped)
         if report is not None:
             span = (done.from_at, done.to_at, done.window_seconds)
             _write_report(report, spark.access, span, options.queues)
@@ -287,7 +293,7 @@ def _write_report(
 ) -> None:
     from lockstep.spark.jobs import report as reporting
 
-    about = reporting.Span(*span)
+    about = reporting.ReportSpan(*span)
     with access.connect() as connection:
         windows = reporting.read_windows(connection, about, queues)
     try:
@@ -325,8 +331,12 @@ def traces(
     order: Order = "slowest" if slowest else "newest"
     options = stitching.TraceOptions(trace_id=trace_id, queues=queues or None, order=order, **given)
     with running(session, "traces", master, conf, first=_knows(queues)) as spark:
-        found = stitching.job(spark.session, replace(options, access=spark.access))
+        found = stitching.job(spark.session, replace(options, access=spark.access), skipped=_tell_skipped)
     _show_traces(session, found, alone=trace_id is not None)
+
+
+def _tell_skipped(queues: Sequence[str]) -> None:
+    note(f"left out, because they are encrypted and there is no LOCKSTEP_ENCRYPTION_KEY: {', '.join(queues)}")
 
 
 def _show_traces(session: Session, found: list[Trace], *, alone: bool) -> None:
@@ -379,14 +389,13 @@ def dead_letters(
             found = sorting.job(spark.session, options)
             session.output.rows(found, _CLASSES, empty="there is no dead letter")
             return
-        line = _Line()
-        moved = sorting.redrive(
-            spark.session,
-            options,
-            fingerprint,
-            progress=lambda done, total: line.say(f"{done:,} of {total:,} pushed again"),
-        )
-        line.end()
+        with ProgressBar("pushing") as shown:
+            moved = sorting.redrive(
+                spark.session,
+                options,
+                fingerprint,
+                progress=lambda done, total: shown.say(f"{done:,} of {total:,} pushed again"),
+            )
     session.output.done(f"{moved:,} dead letters pushed again", redriven=moved)
 
 
@@ -423,3 +432,62 @@ def compact(
         done = compacting.job(spark.session, replace(options, access=spark.access))
     missing = f"; {done.without_key:,} have no key and are left out" if done.without_key else ""
     session.output.done(f"{done.kept:,} of {done.messages:,} messages kept{missing}", compacted=done)
+
+
+@job.command()
+@click.argument("location")
+@click.option(
+    "--target-mb",
+    type=click.IntRange(1, 1_000_000),
+    default=128,
+    show_default=True,
+    metavar="MIB",
+    help="About how large merged files are; files of half of it are left alone.",
+)
+@click.option(
+    "--expire-days",
+    type=click.IntRange(min=1),
+    metavar="DAYS",
+    help="Remove days that ended at least this many days ago.",
+)
+@click.option(
+    "--grace",
+    type=Seconds(0, 366 * 86_400),
+    default=86_400.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long files stay that are no part of the archive any more.",
+)
+@on_session("dsn", "data_dir", "output")
+@spark_options
+def tidy(
+    session: Session,
+    location: str,
+    target_mb: int,
+    expire_days: int | None,
+    grace: float,
+    master: str | None,
+    conf: Sequence[tuple[str, str]],
+) -> None:
+    """Merge small files of an archive, and remove old days.
+
+    The small files of each queue and day at LOCATION become large ones. With --expire-days old days leave the archive.
+    Files that are no part of it any more are deleted by a later run, once nobody can be reading them.
+    """
+    check_spark()
+    from lockstep.spark.jobs import tidy as tidying
+
+    options = tidying.TidyOptions(
+        location=location, target_bytes=target_mb * 1024**2, expire_days=expire_days, grace_seconds=grace
+    )
+    with running(session, "tidy", master, conf) as spark, ProgressBar("tidying") as shown:
+        done = tidying.job(
+            spark.session,
+            replace(options, access=spark.access),
+            progress=lambda one: shown.say(f"{one.merged_files:,} files merged into {one.into_files:,}"),
+        )
+    session.output.done(
+        f"{done.merged_files:,} files merged into {done.into_files:,}, {done.expired_files:,} expired, "
+        f"{done.deleted_files:,} deleted",
+        tidied=done,
+    )

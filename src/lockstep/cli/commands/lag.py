@@ -42,10 +42,10 @@ def lag(
 ) -> None:
     """Show how far behind the groups are.
 
-    That is how many messages of QUEUE each group has not done in each partition: what is unread, and what is in flight
+    The lag is the number of messages in each partition of QUEUE that a group has not completed: unread, or in flight
     under a lease. Spark's streams, which have one place for all partitions, come last.
 
-    One command looks at some 10,000 places of groups in partitions, and then says where the next one goes on.
+    One command reads some 10,000 cursors, and then says where the next command continues.
     """
     with session.client() as client:
         rows: Iterator[PartitionLag | SparkStreamInfo] = _cursors(client, queue, group, partition, after)
@@ -68,7 +68,7 @@ def _cursors(
             after = page[-1].partition_id
             looked += len(page)
             if looked >= _PLACES_MAX:
-                note(f"that was only the first {looked} places; --after {after} goes on")
+                note(f"these were only the first {looked} cursors; continue with --after {after}")
                 return
         else:
             yield from page

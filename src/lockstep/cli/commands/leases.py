@@ -1,4 +1,4 @@
-"""`lockstep leases`: what is being worked on."""
+"""`lockstep leases`: the messages that consumers are working on."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import click
 
 from lockstep.cli.arguments import PAGE, Seconds
 from lockstep.cli.connection import Session, on_session
+from lockstep.cli.watching import watchable
 
 _COLUMNS = ("queue", "partition", "group", "first_seq", "last_seq", "attempt", "leased_at", "expires_at", "lease_id")
 _WITHIN_SECONDS_MAX = 10 * 366 * 86_400
@@ -18,9 +19,13 @@ _WITHIN_SECONDS_MAX = 10 * 366 * 86_400
 @on_session()
 @click.option("--queue", "-q", help="Only those of a queue.")
 @click.option(
-    "--expiring-within", type=Seconds(0, _WITHIN_SECONDS_MAX), metavar="SECONDS", help="Only those that end so soon."
+    "--expiring-within",
+    type=Seconds(0, _WITHIN_SECONDS_MAX),
+    metavar="SECONDS",
+    help="Only leases that end within this time.",
 )
 @click.option("--limit", type=click.IntRange(1, PAGE), default=100, show_default=True, help="Most rows that are shown.")
+@watchable
 def leases(session: Session, queue: str | None, expiring_within: float | None, limit: int) -> None:
     """List the live leases by their deadline."""
     within = None if expiring_within is None else timedelta(seconds=expiring_within)

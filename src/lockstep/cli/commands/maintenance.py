@@ -14,14 +14,14 @@ _pop = click.option("--pop", is_flag=True, help="Pops, which then find nothing, 
 
 @click.group()
 def maintenance() -> None:
-    """Buffer pushes, or stop pops, on all servers of the database; and see what they do in the background."""
+    """Buffer pushes, or stop pops, on all servers of the database; and list their background duties."""
 
 
 @maintenance.command()
 @on_session()
 @_pop
 def on(session: Session, pop: bool) -> None:
-    """Buffer pushes on the servers' disks from now on; pops go on."""
+    """Buffer pushes on the servers' disks from now on; pops continue."""
     _set(session, pop=pop, enabled=True)
 
 
@@ -29,7 +29,7 @@ def on(session: Session, pop: bool) -> None:
 @on_session()
 @_pop
 def off(session: Session, pop: bool) -> None:
-    """Push what was buffered, in order, and all new messages behind it."""
+    """Push the buffered messages, in order, followed by all new ones."""
     _set(session, pop=pop, enabled=False)
 
 
@@ -44,7 +44,7 @@ def status(session: Session) -> None:
 @maintenance.command()
 @on_session()
 def retry(session: Session) -> None:
-    """Push again what the database had refused when it was drained, and the server set aside."""
+    """Push again the records that the database refused during draining and the server set aside."""
     with session.client() as client:
         messages = client.retry_rejected()
     session.output.done(f"{counted(messages, 'message')} pushed again", messages=messages)
@@ -53,7 +53,7 @@ def retry(session: Session) -> None:
 @maintenance.command()
 @on_session()
 def accept(session: Session) -> None:
-    """Go on draining after a failover that lost what the server had buffered and pushed (spool_ahead).
+    """Continue draining after a failover that lost messages which the server had buffered and pushed (spool_ahead).
 
     The lost messages stay lost. Ask each server whose status says bytesLost."""
     with session.client() as client:
@@ -64,7 +64,7 @@ def accept(session: Session) -> None:
 @maintenance.command()
 @on_session()
 def duties(session: Session) -> None:
-    """List what servers do in the background: when it was done last, by which of them, and what came of it."""
+    """List the background duties of servers: when each ran last, on which server, and with what result."""
     with session.client() as client:
         session.output.rows(client.duties(), _DUTIES, empty="no server has done any yet")
 

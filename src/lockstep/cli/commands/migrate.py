@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
-from typing import Any, TypeVar
+from functools import partial
 
-import asyncpg
 import click
 
 from lockstep.cli.connection import Session, database_in, on_session
-from lockstep.config import Config
-from lockstep.errors import LockstepError
+from lockstep.cli.on_database import on_database
+from lockstep.cli.output import note
 from lockstep.storage.postgres import migrate as migrating
-from lockstep.storage.postgres.store import PostgresStore
-
-T = TypeVar("T")
 
 
 @click.command()
@@ -26,7 +20,7 @@ def migrate(session: Session, sql: bool) -> None:
     """Create or upgrade our schema.
 
     It is about the database of --dsn, LOCKSTEP_DSN or --data-dir. A server does this when it starts; the command is
-    for those who do not give it the right to. With --sql and no database, the SQL is that for a new database.
+    for databases in which its role may not do that. With --sql and no database, the SQL is that for a new database.
     """
     config = session.settings()
     if config.dsn is None and session.data_dir is None:
@@ -35,25 +29,14 @@ def migrate(session: Session, sql: bool) -> None:
         click.echo(migrating.script(), nl=False)
         return
     with nullcontext(config.dsn) if session.data_dir is None else database_in(session.data_dir, begins=not sql) as dsn:
+        on = partial(on_database, dsn or "", config, failed="the migration failed, and nothing was changed")
         if sql:
-            click.echo(migrating.script(_on(dsn or "", config, migrating.schema_version)), nl=False)
+            click.echo(migrating.script(on(migrating.schema_version)), nl=False)
             return
-        applied = _on(dsn or "", config, migrating.migrate)
+        applied = on(migrating.migrate)
+        missing = on(migrating.missing_roles)
+    if missing:
+        names = ", ".join(missing)
+        note(f"not created, because this role may not create roles: {names}; see the guide Security of the database")
     text = f"applied: {', '.join(applied)}" if applied else "the database is up to date; nothing was done"
     session.output.done(text, applied=applied)
-
-
-def _on(dsn: str, config: Config, work: Callable[[asyncpg.Connection[Any]], Awaitable[T]]) -> T:
-    """What the work gives on a connection to the database."""
-
-    async def connected() -> T:
-        store = PostgresStore(dsn, config=config)
-        try:
-            async with store.database.connection() as connection:
-                return await work(connection)
-        except asyncpg.PostgresError as error:
-            raise LockstepError(f"the migration failed, and nothing was changed: {error}") from error
-        finally:
-            await store.close()
-
-    return asyncio.run(connected())

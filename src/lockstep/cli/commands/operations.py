@@ -10,6 +10,7 @@ import click
 from lockstep.cli.arguments import PAGE, limit_option
 from lockstep.cli.connection import Session, on_session
 from lockstep.cli.output import Column
+from lockstep.cli.watching import watchable
 from lockstep.client import Client
 from lockstep.core.operations import OperationInfo, OperationStats, OperationStatus
 
@@ -30,6 +31,7 @@ def operations() -> None:
 @click.option("--status", "-s", type=click.Choice(get_args(OperationStatus)), help="Only those of a status.")
 @click.option("--queue", "-q", metavar="QUEUE", help="Only pushes to a queue.")
 @limit_option
+@watchable
 def ls(session: Session, limit: int, status: OperationStatus | None, queue: str | None) -> None:
     """List operations, oldest first."""
     with session.client() as client:
@@ -51,7 +53,7 @@ def _all(client: Client, status: OperationStatus | None, queue: str | None, limi
 @click.argument("operation_id", metavar="ID")
 @on_session()
 def show(session: Session, operation_id: str) -> None:
-    """Show one operation: its place, and what became of it."""
+    """Show one operation: its position in the queue, and its outcome."""
     with session.client() as client:
         session.output.record(client.operation(operation_id), _ONE)
 
@@ -59,7 +61,7 @@ def show(session: Session, operation_id: str) -> None:
 @operations.command()
 @on_session()
 def stats(session: Session) -> None:
-    """Show what waits to be applied, and what the server does with the next request."""
+    """Show the waiting operations, and how the server treats the next request."""
     with session.client() as client:
         found = client.operation_stats()
     if session.output.format == "table":

@@ -6,6 +6,7 @@ import click
 
 from lockstep.cli.arguments import limit_option, paged
 from lockstep.cli.connection import Session, on_session
+from lockstep.cli.watching import watchable
 from lockstep.core.records import PartitionInfo
 
 _COLUMNS = ("name", "id", "messages", "pending", "processing", "dead_letters", "last_seq", "oldest_at", "newest_at")
@@ -14,8 +15,9 @@ _COLUMNS = ("name", "id", "messages", "pending", "processing", "dead_letters", "
 @click.command()
 @click.argument("queue")
 @on_session()
-@click.option("--prefix", help="Only those whose names begin with this.")
+@click.option("--prefix", help="Only partitions with this prefix.")
 @limit_option
+@watchable
 def partitions(session: Session, queue: str, prefix: str | None, limit: int) -> None:
     """List the partitions of QUEUE by name."""
     with session.client() as client:

@@ -1,6 +1,7 @@
 """`lockstep pipeline`: pipelines of steps from queue to queue. They run on Spark.
 
-What needs PySpark is imported when a pipeline runs, so that a command line without it starts, and says what is missing.
+Modules that need PySpark are imported when a pipeline runs. So the command line starts without PySpark, and says what
+is missing.
 """
 
 from __future__ import annotations
@@ -15,16 +16,17 @@ import click
 
 from lockstep.cli.arguments import confirm, yes_option
 from lockstep.cli.connection import Session, on_session
-from lockstep.cli.exits import INTERRUPTED
 from lockstep.cli.on_spark import database_of, running, spark_options
 from lockstep.cli.output import Column, note
+from lockstep.exit_codes import INTERRUPTED
+from lockstep.spark.pipelines.checkpoints import RESTARTS
 from lockstep.spark.session import check_spark
 
 if TYPE_CHECKING:
     from lockstep.spark.pipelines.pipeline import Pipeline
     from lockstep.spark.pipelines.running import Progress
 
-_DONE = ("step", "batches", "rows_in", "pushed", "rejected")
+_DONE = ("step", "batches", "rows_in", "pushed", "duplicates", "rejected", "restarts")
 _STATUS: tuple[Column, ...] = (
     "pipeline",
     "step",
@@ -35,8 +37,10 @@ _STATUS: tuple[Column, ...] = (
     "batch",
     "committed_at",
     "pushed",
+    "duplicates",
     "rejected",
     "dead_letters",
+    "restarts",
     ("rows/s", lambda one: None if one.rows_per_second is None else round(one.rows_per_second, 1)),
     "error",
 )
@@ -44,7 +48,7 @@ _STATUS: tuple[Column, ...] = (
 _checkpoints_option = click.option(
     "--checkpoints",
     metavar="DIR",
-    help="Where Spark keeps how far the steps are; default .lockstep/pipelines. On a cluster: a place that all share.",
+    help="Where Spark keeps the progress of steps; default .lockstep/pipelines. On a cluster: a place that all share.",
 )
 _steps_option = click.option("--step", "-s", "steps", multiple=True, help="Only this step; repeatable.")
 
@@ -54,18 +58,24 @@ def pipeline() -> None:
     """Run pipelines: functions on DataFrames, from queue to queue.
 
     FILE is a Python file that defines one with lockstep.spark.Pipeline; FILE:NAME chooses one of several. They run on
-    Spark (pip install 'lockstep[spark]', and Java 17 or newer), on this machine or with --master on a cluster, and work
-    directly on the database of --dsn, LOCKSTEP_DSN or --data-dir; without any, on that of the server that runs on the
-    default data directory.
+    Spark (pip install 'lockstep[spark]', and Java 17 or newer), on this machine, or on a cluster with --master. They
+    work directly on the database of --dsn, LOCKSTEP_DSN or --data-dir. Without any of these they use the database of
+    the server that runs on the default data directory.
     """
 
 
 @pipeline.command()
 @click.argument("file")
-@click.option("--once", is_flag=True, help="End when all that is there is done.")
+@click.option("--once", is_flag=True, help="End when all present messages are processed.")
 @_steps_option
 @_checkpoints_option
 @click.option("--trigger", default="1s", show_default=True, metavar="SPAN", help="How often a step looks for messages.")
+@click.option(
+    "--restart-from",
+    type=click.Choice(RESTARTS),
+    help="Start there, with an empty checkpoint; position is the progress that the database has recorded.",
+)
+@click.option("--traceback", is_flag=True, help="Print where it was raised if a step fails.")
 @on_session("dsn", "data_dir", "output")
 @spark_options
 @click.pass_context
@@ -77,22 +87,26 @@ def run(
     steps: tuple[str, ...],
     checkpoints: str | None,
     trigger: str,
+    restart_from: str | None,
+    traceback: bool,
     master: str | None,
     conf: Sequence[tuple[str, str]],
 ) -> None:
     """Run a pipeline until Ctrl-C, or once.
 
-    Every step goes on where it was, also after kill -9, and nothing is written twice. With --step one process runs one
-    step, and others run the rest. Ctrl-C and SIGTERM let the batches that are being worked on finish; a second Ctrl-C
-    does not wait for them.
+    Every step continues where it stopped, even after kill -9, and nothing is written twice. A step refuses any
+    checkpoint but the one that it last ran with, unless --restart-from says where to start. With --step one process
+    runs one step, and others run the rest. A step that fails because the database is away, a queue is full or a machine
+    is lost is started again, for up to pipeline_restart_seconds_max. On Ctrl-C and SIGTERM the current batches finish,
+    and the command ends with 0, or with --once with 130; a second Ctrl-C does not wait.
     """
     check_spark()
     from lockstep.spark.pipelines import running as steps_running
 
-    # What is wrong with the command line is said before Spark starts.
+    # Mistakes in the command line are reported before Spark starts.
     found = _load(file)
     chosen = found.chosen(steps)
-    options = steps_running.RunOptions(once=once, checkpoints=checkpoints, trigger=trigger)
+    options = steps_running.RunOptions(once=once, checkpoints=checkpoints, trigger=trigger, restart_from=restart_from)
     stop = threading.Event()
     with running(
         session,
@@ -104,9 +118,10 @@ def run(
         options = replace(options, access=spark.access)
         if not once:
             note(f"pipeline {found.name} runs: {', '.join(step.name for step in chosen)}; Ctrl-C ends it")
-        done = steps_running.run(
-            found, options, spark=spark.session, steps=steps, progress=_progress(session), stop=stop
-        )
+        with steps_running.tracebacks(shown=traceback):
+            done = steps_running.run(
+                found, options, spark=spark.session, steps=steps, progress=_progress(session), stop=stop
+            )
     if session.format != "ndjson":
         session.output.rows(done, _DONE)
     if once and stop.is_set():
@@ -124,7 +139,7 @@ def _progress(session: Session) -> Progress:
 @pipeline.command()
 @click.argument("file")
 def plan(file: str) -> None:
-    """Draw a pipeline: its queues, its steps and where their rows go. Nothing is run."""
+    """Draw a pipeline: its queues, its steps and where their rows go. Runs nothing."""
     click.echo(_load(file).draw())
 
 
@@ -132,10 +147,10 @@ def plan(file: str) -> None:
 @click.argument("pipeline", required=False)
 @on_session("dsn", "data_dir", "output")
 def status(session: Session, pipeline: str | None) -> None:
-    """Show how steps are doing, whoever runs them.
+    """Show the state of steps, on any machine.
 
-    PIPELINE is a name, or the file that defines it; without one, all that have run are shown. The lag is in messages;
-    the state is running, stopped, failed, or gone where a step ended without a word.
+    PIPELINE is a name, or the file that defines it; the default is all pipelines that have run. The lag is in messages.
+    The state is running, stopped, failed, or gone: the step ended without reporting it.
     """
     from lockstep.spark.database import Access
     from lockstep.spark.pipelines.status import list_steps
@@ -153,10 +168,10 @@ def status(session: Session, pipeline: str | None) -> None:
 @yes_option
 @on_session("dsn", "data_dir", "output")
 def reset(session: Session, file: str, steps: tuple[str, ...], checkpoints: str | None, yes: bool) -> None:
-    """Forget how far steps are.
+    """Forget the progress of steps.
 
-    Their checkpoints and positions go, so that the next run begins at the beginning of what their queues hold, and
-    pushes all of it again. What they have pushed, and their dead letters, stay.
+    This removes their checkpoints and positions. The next run starts with the first stored message of their queues and
+    pushes all results again. Messages that the steps have pushed stay, and so do their dead letters.
     """
     from lockstep.spark.database import Access
     from lockstep.spark.pipelines.status import reset as resetting
@@ -164,7 +179,9 @@ def reset(session: Session, file: str, steps: tuple[str, ...], checkpoints: str 
     found = _load(file)
     chosen = found.chosen(steps)
     names = ", ".join(step.name for step in chosen)
-    confirm(f"Forget how far pipeline {found.name} is ({names}), so that it does all messages again?", yes=yes)
+    confirm(
+        f"Forget the progress of pipeline {found.name} ({names}), so that it processes all messages again?", yes=yes
+    )
     with database_of(session) as dsn:
         forgotten = resetting(chosen, Access(dsn=dsn), checkpoints)
     session.output.done(f"forgotten: {', '.join(forgotten) or 'nothing was known'}", forgotten=forgotten)

@@ -15,32 +15,27 @@ import msgspec
 
 from lockstep.cli.arguments import at_terminal, header, later
 from lockstep.cli.connection import Session, on_session
-from lockstep.cli.exits import FAILED, end_with
-from lockstep.cli.output import Output, at_screen, counted
+from lockstep.cli.exits import end_with
+from lockstep.cli.output import Output, ProgressBar, counted
 from lockstep.client import Client
-from lockstep.core.messages import NewMessage, NewSchedule, Receipt
+from lockstep.core.messages import Described, NewMessage, NewSchedule, Receipt
 from lockstep.core.names import DEFAULT_PARTITION
 from lockstep.core.payloads import check_utf8, decode_raw
 from lockstep.errors import InvalidPayload, InvalidRequest, LockstepError
+from lockstep.exit_codes import FAILED
 
 _BATCH_BYTES_MAX = 4 * 1024**2
 _READ_BYTES = 1024**2
 
 
-class Envelope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A line of `--envelope`. What it leaves out is as the options say."""
+class Envelope(Described, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A line of `--envelope`. The options fill in what it leaves out."""
 
     payload: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     payload_base64: bytes | None = None
     """Instead of a payload that is JSON; needs an encoding."""
     queue: str | None = None
     partition: str | None = None
-    transaction_id: str | None = None
-    trace_id: str | None = None
-    kind: str | None = None
-    reference: str | None = None
-    encoding: str | None = None
-    headers: dict[str, str] | None = None
     expires_at: datetime | None = None
     expire_seconds: float | None = None
     deliver_at: datetime | None = None
@@ -59,12 +54,14 @@ _envelope = msgspec.json.Decoder(Envelope)
 @click.option("--transaction-id", help="A second push of the same id to the partition stores nothing.")
 @click.option("--trace-id", help="A UUID; `lockstep trace` finds the message by it.")
 @click.option("--kind", help="What kind of message it is.")
-@click.option("--reference", help="What it refers to.")
+@click.option("--reference", help="The thing that the message is about, such as an order id.")
 @click.option(
     "--header", "headers", type=header, metavar="NAME=VALUE", multiple=True, help="May be given several times."
 )
 @click.option(
-    "--expire-seconds", type=click.FloatRange(min=0), help="Not delivered after so long, whatever the queue says."
+    "--expire-seconds",
+    type=click.FloatRange(min=0),
+    help="Seconds after which the message is no longer delivered; overrides the option of the queue.",
 )
 @click.option("--at", "when", type=later, metavar="TIME", help="Deliver it then, or in how long: 90s, 15m, 2h, 7d.")
 @click.option("--key", "schedule_key", help="By which `lockstep schedule` finds it while it waits; needs --at.")
@@ -119,7 +116,7 @@ def push(
 
 @dataclass(frozen=True)
 class Reader:
-    """Makes messages of what the user gives."""
+    """Makes messages from the user's input."""
 
     defaults: NewMessage
     text: bool = False
@@ -167,7 +164,7 @@ def _decoded(decode: Callable[[], Any], what: str) -> Any:
 
 
 def _batches(reader: Reader, stream: io.BufferedReader, size: int) -> Iterator[list[NewMessage]]:
-    """The messages of the lines that are there, as many together as one call takes.
+    """The messages of the lines read so far, grouped into calls of the largest allowed size.
 
     More lines gather while a batch is under way, so that a quick input makes large batches, and a slow one does not
     wait for a full one.
@@ -216,7 +213,7 @@ class Count:
     pushed: int = 0
     duplicates: int = 0
     deferred: int = 0
-    """Of those that were pushed: a busy server applies them later."""
+    """The pushed messages that a busy server applies later."""
 
     def plus(self, receipts: Sequence[Receipt]) -> Count:
         duplicates = sum(receipt.status == "duplicate" for receipt in receipts)
@@ -232,10 +229,11 @@ class Count:
 def _push_lines(client: Client, batches: Iterable[list[NewMessage]], output: Output) -> None:
     counted = Count()
     try:
-        with click.progressbar(batches, label="pushing", file=sys.stderr, hidden=not at_screen()) as shown:
-            for batch in shown:
+        with ProgressBar("pushing") as shown:
+            for batch in batches:
                 receipts = client.push_many(batch)
                 counted = counted.plus(receipts)
+                shown.show(str(counted))
                 if output.format == "ndjson":
                     for receipt in receipts:
                         output.line(receipt)

@@ -1,48 +1,52 @@
-"""`lockstep queue`: one queue: how it is configured, and what it holds."""
+"""`lockstep queue`: one queue: its options and its contents."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import click
 import msgspec
 
 from lockstep.cli.arguments import confirm, exact_option, limit_option, paged, yes_option
 from lockstep.cli.connection import Session, on_session
-from lockstep.cli.output import counted, going_on
-from lockstep.core.policy import QueueOptions
+from lockstep.cli.output import ProgressBar, counted
+from lockstep.client import Client
+from lockstep.core.policy import DEFAULTS, OPTION_NAMES, OPTION_TYPES, OPTIONS, QueueOptions, encryption_stays
 from lockstep.core.records import ClearScope, PartitionStats
 from lockstep.errors import QueueNotFound
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_NOTES = {"retry_limit": " -1 is no limit."}
 _STATS = PartitionStats.__struct_fields__
 
 
 def _queue_options(command: F) -> F:
     """An option for each of a queue's."""
-    hints = get_type_hints(QueueOptions)
-    for name in reversed(QueueOptions.__struct_fields__):
-        command = _option(name, hints[name])(command)
+    for name in reversed(OPTION_NAMES):
+        command = _option(name)(command)
     return command
 
 
-def _option(name: str, hint: Any) -> Callable[[F], F]:
-    flag, default = name.replace("_", "-"), getattr(QueueOptions(), name)
-    help_text = f"Default {msgspec.json.encode(default).decode()}.{_NOTES.get(name, '')}"
+def _option(name: str) -> Callable[[F], F]:
+    flag, default, hint = name.replace("_", "-"), getattr(DEFAULTS, name), OPTION_TYPES[name]
+    shown = "none; an empty name removes it" if default is None else msgspec.json.encode(default).decode()
+    help_text = f"{OPTIONS[name].help} Default {shown}."
     if hint is bool:
         return click.option(f"--{flag}/--no-{flag}", name, default=None, help=help_text)
-    if hint == str | None:
-        return click.option(f"--{flag}", name, type=str, help="Default none; an empty name is none again.")
-    kind = click.Choice(get_args(hint)) if get_origin(hint) is not None else hint
+    kind = click.Choice(get_args(hint)) if get_origin(hint) is Literal else str if hint == str | None else hint
     return click.option(f"--{flag}", name, type=kind, help=help_text)
 
 
 def _changes(options: dict[str, Any]) -> dict[str, Any]:
-    """The options that were given. A name that is empty takes away what the option names."""
+    """The given options. An empty name clears the option."""
     return {name: None if value == "" else value for name, value in options.items() if value is not None}
+
+
+def _refuse_to_stop_encryption(options: dict[str, Any], present: QueueOptions | None) -> None:
+    if options["encryption"] is False and present is not None and present.encryption:
+        raise encryption_stays()
 
 
 @click.group()
@@ -55,7 +59,7 @@ def queue() -> None:
 @on_session()
 @exact_option
 def show(session: Session, queue: str, exact: bool) -> None:
-    """Show QUEUE: its options, and what it holds."""
+    """Show the options and the contents of QUEUE."""
     with session.client() as client:
         session.output.record(client.queue(queue, exact=exact))
 
@@ -74,10 +78,12 @@ def configure(
     changes = _changes(options)
     with session.client(begins=True) as client:
         try:
-            present = None if reset else client.queue(queue).options
+            present = client.queue(queue).options
         except QueueNotFound:
             present = None
-        session.output.record(client.configure(queue, present, namespace=namespace, task=task, **changes))
+        _refuse_to_stop_encryption(options, present)
+        base = None if reset else present
+        session.output.record(client.configure(queue, base, namespace=namespace, task=task, **changes))
 
 
 @queue.command()
@@ -87,7 +93,8 @@ def configure(
 @click.option("--task", help="Default: stays.")
 @_queue_options
 def update(session: Session, queue: str, namespace: str | None, task: str | None, **options: Any) -> None:
-    """Change options of QUEUE, which must exist: those given; the others stay, whoever else changes some meanwhile."""
+    """Change the given options of QUEUE, which must exist; the others stay, even if another caller changes some
+    meanwhile."""
     changes = _changes(options)
     if not changes and namespace is None and task is None:
         raise click.UsageError("Name at least one option.")
@@ -100,7 +107,8 @@ def update(session: Session, queue: str, namespace: str | None, task: str | None
 @on_session()
 @limit_option
 def stats(session: Session, queue: str, limit: int) -> None:
-    """What lies in the partitions of QUEUE now: how much, what of it is leased or waits for its time, and how old."""
+    """Show the partitions of QUEUE now: number of messages, how many are leased or wait for their time, and their
+    age."""
     with session.client() as client:
 
         def fetch(last: PartitionStats | None, size: int) -> list[PartitionStats]:
@@ -118,7 +126,7 @@ def redrive(session: Session, queue: str, limit: int, yes: bool) -> None:
     """Send messages of QUEUE, a dead queue, back to where they came from."""
     with session.client() as client:
         confirm(f"Send up to {counted(limit, 'message')} of {queue} back?", yes=yes)
-        with going_on("sending back"):
+        with ProgressBar("sending back"):
             redriven = client.redrive_queue(queue, limit=limit)
     session.output.done(f"{counted(redriven, 'message')} of {queue} sent back", queue=queue, redriven=redriven)
 
@@ -132,7 +140,7 @@ def delete(session: Session, queue: str, yes: bool) -> None:
     with session.patient_client() as client:
         messages = client.queue(queue).messages
         confirm(f"Delete the queue {queue} with {counted(messages, 'message')}?", yes=yes)
-        with going_on("deleting"):
+        with ProgressBar("deleting"):
             deleted = client.delete_queue(queue)
         if not deleted:
             raise QueueNotFound(f"there is no queue {queue!r}")
@@ -148,21 +156,35 @@ def delete(session: Session, queue: str, yes: bool) -> None:
     type=click.Choice(get_args(ClearScope)),
     default="all",
     show_default=True,
-    help="unleased leaves what is under a live lease; scheduled takes only what waits for its time.",
+    help="unleased keeps messages under a live lease; scheduled removes only messages that wait for their time.",
 )
 @yes_option
 def clear(session: Session, queue: str, partition: str | None, scope: ClearScope, yes: bool) -> None:
     """Remove stored messages of QUEUE, whether consumed or not. The queue and its groups stay."""
     with session.patient_client() as client:
         what = queue if partition is None else f"{queue}/{partition}"
+        total: int | None = None
         if scope == "scheduled":
             confirm(f"Remove the scheduled messages of {what}?", yes=yes)
         else:
             where = client.queue(queue) if partition is None else client.partition(queue, partition)
+            total = where.messages if scope == "all" else None
             kind = "all" if scope == "all" else "the unleased"
             confirm(f"Remove {kind} of {counted(where.messages, 'message')} of {what}?", yes=yes)
-        with going_on("removing"):
+        with _removal(client, queue, partition, total):
             removed = client.clear(queue, partition=partition, scope=scope)
     session.output.done(
         f"{counted(removed, 'message')} of {what} removed", queue=queue, partition=partition, removed=removed
     )
+
+
+@contextmanager
+def _removal(client: Client, queue: str, partition: str | None, total: int | None) -> Iterator[None]:
+    """Shows how many messages are left, as far as the server knows."""
+
+    def left() -> int | None:
+        where = client.queue(queue) if partition is None else client.partition(queue, partition)
+        return where.messages
+
+    with ProgressBar("removing", total) as bar, bar.following(left, total):
+        yield

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
 import click
 
-from lockstep.cli.arguments import exact_option, limit_option, paged, seconds_old
+from lockstep.cli.arguments import exact_option, figure, limit_option, paged, seconds_old
 from lockstep.cli.connection import Session, on_session
-from lockstep.cli.output import Column
+from lockstep.cli.output import Column, on_terminal, writes_ascii
+from lockstep.cli.rates import QueueRates, recent_rates, sparkline
+from lockstep.cli.watching import watchable
 from lockstep.core.records import QueueInfo
 
 _COLUMNS: tuple[Column, ...] = (
     "name",
     "namespace",
     "task",
-    "partitions",
-    "messages",
-    "pending",
-    "processing",
-    "dead_letters",
-    ("lag_seconds", lambda queue: seconds_old(queue.oldest_at)),
+    figure("partitions"),
+    figure("messages"),
+    figure("pending"),
+    figure("processing"),
+    figure("dead_letters"),
+    figure("lag_seconds", lambda queue: seconds_old(queue.oldest_at), known_by="pending"),
     "figures_at",
     "created_at",
 )
@@ -31,13 +36,15 @@ _COLUMNS: tuple[Column, ...] = (
 @click.option("--from", "from_name", metavar="NAME", help="Only those from this name on.")
 @exact_option
 @limit_option
+@watchable
 def queues(
     session: Session, namespace: str | None, task: str | None, from_name: str | None, exact: bool, limit: int
 ) -> None:
     """List the queues by name.
 
-    The figures of a large queue are counted from time to time; then figures_at says when. Before the first count they
-    are empty, and figures_at says when the queue was created.
+    The figures of a large queue are counted from time to time; then figures_at says when. Until the first count
+    they are shown as ?, which is: not known. On a terminal the last column draws how many messages were pushed in the
+    last 40 minutes, by the samples of servers.
     """
     with session.client() as client:
 
@@ -47,4 +54,17 @@ def queues(
                 namespace=namespace, task=task, after=after, from_name=from_name, limit=size, exact=exact
             )
 
-        session.output.rows(paged(fetch, limit), _COLUMNS, empty="there is no queue")
+        columns = _COLUMNS
+        if on_terminal() and session.output.format == "table":
+            columns = (*_COLUMNS, _line_of(recent_rates(client, datetime.now(UTC))))
+        session.output.rows(paged(fetch, limit), columns, empty="there is no queue")
+
+
+def _line_of(rates: Mapping[str, QueueRates]) -> Column:
+    """What was pushed in the last 40 minutes; nothing for a queue that no sample was taken of."""
+
+    def line(queue: QueueInfo) -> str:
+        known = rates.get(queue.name)
+        return "" if known is None else sparkline(known.pushed, ascii_only=writes_ascii())
+
+    return "pushed", line

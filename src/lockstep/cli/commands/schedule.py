@@ -53,10 +53,12 @@ def schedule() -> None:
 @on_session()
 @click.option("--queue", "-q", help="Only those of a queue.")
 @click.option("--partition", "-p", help="Only those of a partition; needs --queue.")
-@click.option("--key-prefix", help="Only those whose key begins so.")
-@click.option("--from", "from_at", type=ahead, metavar="TIME", help="Due at or after this time, or so long from now.")
+@click.option("--key-prefix", help="Only messages whose key has this prefix.")
 @click.option(
-    "--to", "to_at", type=ahead, metavar="TIME", help="Due before this time, or within so long: 90s, 15m, 2h."
+    "--from", "from_at", type=ahead, metavar="TIME", help="Due at or after this time, or this duration from now."
+)
+@click.option(
+    "--to", "to_at", type=ahead, metavar="TIME", help="Due before this time, or within this duration: 90s, 15m, 2h."
 )
 @limit_option
 def ls(session: Session, limit: int, **where: Any) -> None:

@@ -9,16 +9,19 @@ from typing import Any
 import click
 
 from lockstep.cli.connection import Session, on_session
-from lockstep.cli.exits import FAILED, end_with
+from lockstep.cli.exits import end_with
 from lockstep.cli.hints import program
 from lockstep.cli.settings import as_toml, setting_options
 from lockstep.config import Config, origins, without_password
 from lockstep.errors import LockstepError
+from lockstep.exit_codes import FAILED
+from lockstep.server.exposure import auth_is_on, is_exposed
 from lockstep.storage.postgres.embedded import default_data_dir
+from lockstep.storage.postgres.key_files import KEY_FILE
 from lockstep.version import VERSION
 
-_PACKAGES = ("httptools", "uvicorn", "uvloop")
-"""What the server needs beside the library."""
+_PACKAGES = ("httptools", "prometheus_client", "uvicorn", "uvloop")
+"""The packages that the server needs besides the library."""
 
 
 @click.command()
@@ -31,7 +34,7 @@ def serve(session: Session, file: Path | None, print_config: bool, **flags: Any)
 
     Without --dsn it brings an embedded PostgreSQL of its own. A flag wins over the variable LOCKSTEP_<NAME>, that
     over the file of --config, that over the default. The server runs until SIGINT (Ctrl-C) or SIGTERM, and finishes
-    what is in flight before it ends.
+    requests in flight before it exits.
     """
     config = session.settings(flags, file=file)
     if print_config:
@@ -60,24 +63,52 @@ def _run(config: Config) -> None:
 def greeting(config: Config, url: str) -> str:
     """What the user reads once the server takes requests."""
     lockstep = program()
-    body = '{"items": [{"queue": "hello", "payload": {"text": "hi"}}]}'
     return f"""\
 Lockstep {VERSION} listens on {url}
-{_where_data_is(config, lockstep)}
+Dashboard: {url}/    Documentation: {url}/docs/
+{_where_data_is(config, lockstep)}{_who_may_use_it(config)}
 
+{_first_steps(config, lockstep, url)}
+"""
+
+
+def _first_steps(config: Config, lockstep: str, url: str) -> str:
+    if auth_is_on(config):
+        return f"""\
+It asks who callers are. To make a first key:
+  {lockstep} key create NAME --role admin {_database_option(config)}"""
+    body = '{"items": [{"queue": "hello", "payload": {"text": "hi"}}]}'
+    return f"""\
 Try:
   curl -X POST {url}/api/v1/push -d '{body}'
   curl '{url}/api/v1/pop/queue/hello?autoAck=true'
   {lockstep} queues --url {url}
-Or see a shop with a pipeline on Spark, which needs Java: {lockstep} demo
-"""
+Or see a shop with a pipeline on Spark, which needs Java: {lockstep} demo"""
+
+
+def _who_may_use_it(config: Config) -> str:
+    if not is_exposed(config):
+        return ""
+    return "\nINSECURE: everybody who can reach it over a network may do everything, without authentication."
+
+
+def _database_option(config: Config) -> str:
+    """Which database the server uses, as an option of another command."""
+    if config.dsn is not None:
+        return "--dsn-file FILE"
+    return f"--data-dir {shlex.quote(str(_data_dir(config)))}"
+
+
+def _data_dir(config: Config) -> Path:
+    return Path(config.data_dir).expanduser().resolve() if config.data_dir else default_data_dir()
 
 
 def _where_data_is(config: Config, lockstep: str) -> str:
     if config.dsn is None:
-        directory = Path(config.data_dir).expanduser().resolve() if config.data_dir else default_data_dir()
+        directory = _data_dir(config)
         return (
             f"Its data is in {directory}, in a PostgreSQL of its own.\n"
+            f"The key of encrypted queues is in {directory / KEY_FILE}: back it up, apart from the data.\n"
             f'To look into it: psql "$({lockstep} dsn --data-dir {shlex.quote(str(directory))})"'
         )
     if config.dsn.startswith("memory:"):

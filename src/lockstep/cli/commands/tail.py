@@ -32,11 +32,13 @@ _COLUMNS: tuple[Column, ...] = ("created_at", "partition", "seq", ("payload", pa
     type=click.IntRange(min=0),
     default=10,
     show_default=True,
-    help="Begin with so many stored messages of each partition.",
+    help="Begin with the last N stored messages of each partition.",
 )
 @click.option("--all", "everything", is_flag=True, help="Begin with the first stored message.")
-@click.option("--follow/--no-follow", default=True, help="Go on with what is pushed (the default), or end there.")
-@click.option("--limit", type=click.IntRange(min=1), help="End after so many messages.")
+@click.option(
+    "--follow/--no-follow", default=True, help="Continue with new messages (the default), or stop at the end."
+)
+@click.option("--limit", type=click.IntRange(min=1), help="End after N messages.")
 @click.option(
     "--interval",
     type=Seconds(0.05, 86_400),
@@ -70,7 +72,7 @@ def tail(
 
 
 class Tailing:
-    """What was seen of the partitions of a queue."""
+    """How far each partition of a queue has been read."""
 
     def __init__(self, client: Client, queue: str, partition: str | None, last: int | None) -> None:
         self._client = client
@@ -107,7 +109,7 @@ class Tailing:
                 seen = self._seen[partition.id] = view.message.seq
                 yield view.message
             cursor = page.next_cursor
-        # What was removed is not seen again, but counts.
+        # Removed messages are not shown, but they count.
         self._seen[partition.id] = max(self._seen[partition.id], partition.last_seq)
 
     def _begin(self, partition: PartitionInfo) -> int:

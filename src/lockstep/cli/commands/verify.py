@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from lockstep.cli.connection import Session, on_session
-from lockstep.cli.exits import FAILED
-from lockstep.cli.output import going_on
+from lockstep.cli.output import ProgressBar
+from lockstep.exit_codes import FAILED
 
 _COLUMNS = ("kind", "queue", "partition_id", "repairable", "repaired", "text")
 
@@ -22,7 +22,7 @@ def verify(ctx: click.Context, session: Session, queue: str | None, repair: bool
     Ends with 1 if a problem remains.
     """
     with session.patient_client() as client:
-        with going_on("checking"):
+        with ProgressBar("checking"):
             problems = client.repair(queue=queue) if repair else client.verify(queue=queue)
         session.output.rows(problems, _COLUMNS, empty="all is as it should be")
     if not all(problem.repaired for problem in problems):

@@ -1,1 +1,1 @@
-"""The demo: a shop whose orders go through a pipeline on Spark. `commands/demo.py` tells its story."""
+"""The demo: a shop whose orders go through a pipeline on Spark. `commands/demo.py` narrates it."""

@@ -1,6 +1,8 @@
-"""The pipeline of the demo: orders are validated, charged and shipped, from queue to queue.
+"""The pipeline of the demo: orders that came again are dropped; the others are validated, charged and shipped, from
+queue to queue. Beside that, revenue is summed up in windows, and parcels are joined with what was charged.
 
-Each step shares the consumer group `shop` on its queue, so that what it has done shows as any consumer's work does.
+Each step without state shares the consumer group `shop` on its queue, so that its progress shows like that of any
+consumer. Steps with state read on their own.
 """
 
 from __future__ import annotations
@@ -10,13 +12,22 @@ from pyspark.sql import functions as sf
 
 from lockstep.spark import Pipeline, reject
 
-INTAKE, PAYMENT, SHIPPING, SHIPPED = "order-intake", "payment", "shipping", "shipped"
+INTAKE, ORDERS, PAYMENT, SHIPPING, SHIPPED = "order-intake", "order", "payment", "shipping", "shipped"
+REVENUE, DELIVERY = "revenue", "delivery"
 ORDER = "number bigint, customer string, total double, card string"
+NUMBER = "number bigint"
 
 orders = Pipeline("orders")
 
 
-@orders.step(source=INTAKE, sink=PAYMENT, payload_schema=ORDER, group="shop")
+@orders.step(source=INTAKE, sink=ORDERS, stateful=True)
+def once(df: DataFrame) -> DataFrame:
+    """Some customers press the button twice: the second order of a number is dropped."""
+    numbered = df.withColumn("number", sf.get_json_object("payload", "$.number"))
+    return numbered.withWatermark("created_at", "1 hour").dropDuplicatesWithinWatermark(["number"]).drop("number")
+
+
+@orders.step(source=ORDERS, sink=PAYMENT, payload_schema=ORDER, group="shop")
 def validate(df: DataFrame) -> DataFrame:
     """An order must be readable, which the schema sees to, and cost something."""
     return reject(df, "not coalesce(data.total > 0, false)", "an order must cost something")
@@ -38,6 +49,27 @@ def ship(df: DataFrame) -> DataFrame:
         sf.concat_ws("-", "partition", "seq").alias("parcel"),
     )
     return df.withColumn("payload", sf.to_json(parcel)).withColumn("kind", sf.lit("parcel"))
+
+
+@orders.step(source=SHIPPING, sink=REVENUE, payload_schema="total double", stateful=True, output_mode="update")
+def revenue(df: DataFrame) -> DataFrame:
+    """The charges of every 10 seconds. A window is pushed again whenever it changes; its last message counts."""
+    timed = df.withWatermark("created_at", "1 hour").groupBy(sf.window("created_at", "10 seconds"))
+    summed = timed.agg(sf.count("*").alias("orders"), sf.round(sf.sum("data.total"), 2).alias("total"))
+    at = sf.date_format("window.start", "HH:mm:ss").alias("partition")
+    return summed.select(at, sf.to_json(sf.struct("orders", "total")).alias("payload"))
+
+
+@orders.step(source={"charged": SHIPPING, "parcels": SHIPPED}, sink=DELIVERY, payload_schema=NUMBER, stateful=True)
+def deliver(charged: DataFrame, parcels: DataFrame) -> DataFrame:
+    """How long each order took from its charge to its parcel."""
+    left = charged.select("partition", "trace_id", "data.number", sf.col("created_at").alias("charged_at"))
+    right = parcels.select(sf.col("data.number").alias("parcel"), sf.col("created_at").alias("shipped_at"))
+    left, right = left.withWatermark("charged_at", "1 hour"), right.withWatermark("shipped_at", "1 hour")
+    soon = "number = parcel and shipped_at between charged_at and charged_at + interval 1 hour"
+    both = left.join(right, sf.expr(soon))
+    seconds = sf.expr("timestampdiff(millisecond, charged_at, shipped_at) / 1000").alias("seconds")
+    return both.select("partition", "trace_id", sf.to_json(sf.struct("number", seconds)).alias("payload"))
 
 
 if __name__ == "__main__":

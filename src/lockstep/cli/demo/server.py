@@ -15,13 +15,12 @@ from pathlib import Path
 
 from lockstep.errors import InvalidOption, Unavailable
 from lockstep.storage.postgres.embedded import running_dsn
-from lockstep.storage.postgres.embedded.accounts import Account
-from lockstep.storage.postgres.embedded.children import launch_command
+from lockstep.storage.postgres.embedded.programs import Account, launch_command
 
 MARK = "made-by-lockstep-demo"
 _LISTENS = "listens on "
 _ERROR = re.compile(r"^Error: (.+) \(\w+\)$", re.MULTILINE)
-"""How a program of ours says why it ends."""
+"""How a Lockstep program says why it exits."""
 _STOP_SECONDS = 60
 
 
@@ -32,7 +31,7 @@ class DemoServer:
 
 
 def prepare(directory: Path) -> None:
-    """An empty directory. What an earlier demo left there goes; what is somebody else's is left alone. Raises
+    """An empty directory. The leftovers of an earlier demo are removed; anything else is left alone. Raises
     InvalidOption."""
     try:
         _emptied(directory)

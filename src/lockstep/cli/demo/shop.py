@@ -21,6 +21,9 @@ CUSTOMERS = 40
 UNREADABLE_EVERY, FREE_EVERY, DECLINED_EVERY = 53, 41, 23
 """Which orders are bad: unreadable, for nothing, or paid with a card that is declined."""
 
+REPEATED_EVERY = 29
+"""Which orders come twice."""
+
 _TICK_SECONDS = 0.25
 
 
@@ -37,6 +40,10 @@ class Order:
         if self.number % UNREADABLE_EVERY == 0 or self.number % FREE_EVERY == 0:
             return "invalid"
         return "declined" if self.number % DECLINED_EVERY == 0 else "shipped"
+
+    @property
+    def is_repeated(self) -> bool:
+        return self.number % REPEATED_EVERY == 0
 
     def payload(self) -> dict[str, Any]:
         total: object = round(5 + self.number * 7.31 % 200, 2)
@@ -61,7 +68,7 @@ def make_orders(count: int) -> list[Order]:
     ]
 
 
-class Part(threading.Thread):
+class ShopPart(threading.Thread):
     """A part of the shop that runs beside the pipeline, until it is done or told to stop."""
 
     def __init__(self, url: str, stop: threading.Event) -> None:
@@ -81,7 +88,7 @@ class Part(threading.Thread):
         raise NotImplementedError
 
 
-class Customers(Part):
+class Customers(ShopPart):
     """Push orders, spread over some seconds."""
 
     def __init__(self, url: str, stop: threading.Event, orders: list[Order], *, seconds: float, queue: str) -> None:
@@ -94,7 +101,8 @@ class Customers(Part):
     def work(self, client: lockstep.Client) -> None:
         began = time.monotonic()
         for portion in self._portions():
-            client.push_many([order.message(self._queue) for order in portion])
+            repeated = [order for order in portion if order.is_repeated]
+            client.push_many([order.message(self._queue) for order in (*portion, *repeated)])
             self.pushed += len(portion)
             due = began + self._seconds * self.pushed / len(self._orders)
             if self._stop_event.wait(max(due - time.monotonic(), 0)):
@@ -106,7 +114,7 @@ class Customers(Part):
             yield self._orders[start : start + size]
 
 
-class Warehouse(Part):
+class Warehouse(ShopPart):
     """Take parcels in the order in which they come, by customer."""
 
     def __init__(self, url: str, stop: threading.Event, *, queue: str) -> None:

@@ -11,7 +11,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from time import monotonic
 from typing import Any, TypeVar
 
-from lockstep.errors import InvalidRequest, LockstepError
+from lockstep.errors import InvalidRequest
+from lockstep.handover import Handover
 
 T = TypeVar("T")
 
@@ -23,8 +24,6 @@ POLL_SECONDS = 30.0
 """How long one poll of a consumer waits for messages. A stop ends it before."""
 
 _CANCEL_SECONDS = 1.0
-_ABANDONED_SECONDS = 0.2
-"""How long an answer is waited for that nobody wants any more: one that is on its way must not get lost."""
 
 Condition = asyncio.Condition
 Lock = asyncio.Lock
@@ -73,7 +72,7 @@ class Event:
 
 
 class Task:
-    """Something that runs in the background. What it raises is kept, and raised by `result`."""
+    """A task in the background. `result` raises what the task raised."""
 
     def __init__(self, function: Callable[..., Coroutine[Any, Any, object]], *arguments: Any, name: str) -> None:
         self._task = asyncio.create_task(function(*arguments), name=name)
@@ -126,47 +125,10 @@ async def race(work: Coroutine[Any, Any, T], stop: Event) -> T | None:
         watching.cancel()
 
 
-class Handover:
-    """Hands over what a request gave. If who asked is cancelled meanwhile, it is given back: a server that has answered
-    cannot know that nobody reads it."""
-
-    def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[Any]] = set()
-
-    async def run(self, work: Coroutine[Any, Any, T], give_back: Callable[[T], Coroutine[Any, Any, object]]) -> T:
-        working = self._begin(work)
-        try:
-            return await asyncio.shield(working)
-        except asyncio.CancelledError:
-            self._begin(self._abandon(working, give_back))
-            raise
-
-    async def close(self) -> None:
-        """Wait for what is under way, and not for long."""
-        while self._tasks:
-            _, late = await asyncio.wait(set(self._tasks), timeout=_CANCEL_SECONDS)
-            for task in late:
-                task.cancel()
-
-    def _begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
-    async def _abandon(self, working: asyncio.Task[T], give_back: Callable[[T], Coroutine[Any, Any, object]]) -> None:
-        # A server that has not answered by then sees the connection close, and gives back what it leased.
-        await asyncio.wait([working], timeout=_ABANDONED_SECONDS)
-        if working.cancel() or working.cancelled() or working.exception() is not None:
-            return
-        with contextlib.suppress(LockstepError):
-            await give_back(working.result())
-
-
 def check_loop(loop: asyncio.AbstractEventLoop | None) -> None:
     """What a client has belongs to the event loop in which it was first used."""
     if loop is not asyncio.get_running_loop():
-        raise InvalidRequest("the client belongs to another event loop; connect anew in this one")
+        raise InvalidRequest("the client belongs to another event loop; open a new client in this one")
 
 
 def check_handler(handler: object) -> None:

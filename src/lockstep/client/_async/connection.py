@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from io import BytesIO
+from ssl import SSLContext
 
 import aiohttp
 from yarl import URL
 
 from lockstep.client._async.concurrency import check_loop
-from lockstep.client._protocol import Answer, ConnectionFailed, Request
+from lockstep.client._protocol import ConnectionFailed, HttpAnswer, HttpRequest
 
 # aiohttp writes bytes at once, and larger ones would hold up the event loop; a file is written piece by piece.
 _BYTES_AT_ONCE = 1 << 20
@@ -22,13 +23,14 @@ CONNECT_SECONDS_MAX = 10.0
 class AsyncConnection:
     """Sends requests over connections that are kept."""
 
-    def __init__(self, *, headers: Mapping[str, str], connections_max: int) -> None:
+    def __init__(self, *, headers: Mapping[str, str], connections_max: int, tls: SSLContext | None = None) -> None:
         self._headers = dict(headers)
+        self._tls = tls
         self._connections_max = connections_max
         self._loop: asyncio.AbstractEventLoop | None = None
         self._session: aiohttp.ClientSession | None = None
 
-    async def send(self, base: str, request: Request, timeout_seconds: float) -> Answer:
+    async def send(self, base: str, request: HttpRequest, timeout_seconds: float) -> HttpAnswer:
         """The answer. Raises ConnectionFailed."""
         session = self._session or self._opened()
         check_loop(self._loop)
@@ -38,10 +40,11 @@ class AsyncConnection:
                 request.method,
                 URL(base + request.target, encoded=True),
                 data=BytesIO(body) if body is not None and len(body) >= _BYTES_AT_ONCE else body,
+                headers=request.headers,
                 timeout=aiohttp.ClientTimeout(total=timeout_seconds, sock_connect=CONNECT_SECONDS_MAX),
                 allow_redirects=False,
             ) as response:
-                return Answer(response.status, await response.read(), response.headers.get("retry-after"))
+                return HttpAnswer(response.status, await response.read(), response.headers.get("retry-after"))
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             raise ConnectionFailed(str(error), sent=False) from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
@@ -56,7 +59,7 @@ class AsyncConnection:
         """A session belongs to the event loop in which it is first used."""
         self._loop = asyncio.get_running_loop()
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=self._connections_max), headers=self._headers
+            connector=aiohttp.TCPConnector(limit=self._connections_max, ssl=self._tls or True), headers=self._headers
         )
         # By itself aiohttp sends a GET again when its connection breaks. A pop is one, and what may be repeated is for
         # the transport to say.

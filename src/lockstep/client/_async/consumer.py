@@ -15,7 +15,7 @@ from lockstep.errors import InvalidPayload
 
 
 class AsyncConsumer:
-    """Iterates over messages as they come. A message whose payload is not of the type that was asked for is failed
+    """Iterates over messages as they come. A message whose payload does not have the requested type is failed
     and passed.
 
     A loop that is left early gives back the message in hand and what came with it, and no attempt is charged: a loop
@@ -66,7 +66,7 @@ class AsyncConsumer:
                 await self.close()
 
     async def close(self) -> None:
-        """Stop; tell the store what is done, and give back the rest."""
+        """Stop: ack the finished messages and release the rest."""
         self._stop.set()
         self._message = None
         await self._end_delivery()
@@ -78,8 +78,7 @@ class AsyncConsumer:
                 if await self._usable(message):
                     self._message = message
                     return message
-            await self._end_delivery()
-            delivery = await self._poller.next(idle_timeout_seconds=self._idle_timeout_seconds)
+            delivery = await self._poller.next(self._take_delivery(), idle_timeout_seconds=self._idle_timeout_seconds)
             if delivery is None:
                 return None
             self._begin(delivery)
@@ -115,9 +114,14 @@ class AsyncConsumer:
             with logged_failures(message.queue):
                 await message.nack(error_text(error))
 
-    async def _end_delivery(self) -> None:
+    def _take_delivery(self) -> AsyncDelivery | None:
+        """The delivery, whose lease is no longer renewed."""
         delivery, self._delivery, self._waiting = self._delivery, None, iter(())
         self._keeping.close()
+        return delivery
+
+    async def _end_delivery(self) -> None:
+        delivery = self._take_delivery()
         if delivery is not None and delivery.lease_id is not None:
             with logged_failures(delivery[0].queue):
                 await delivery.release()

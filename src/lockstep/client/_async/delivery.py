@@ -4,19 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
-from typing import Any, overload
+from typing import Any, Protocol, overload
 
 from lockstep.client._async.concurrency import Lock, monotonic
 from lockstep.client._async.transport import AsyncTransport
 from lockstep.client._progress import progress_of, refusal
 from lockstep.client._received import Delivered, ReceivedMessage
+from lockstep.client._requests import wait_seconds
 from lockstep.core.messages import Message
-from lockstep.core.records import Ack, Renewal
+from lockstep.core.records import Ack, AckOutcome, Renewal
 from lockstep.errors import InvalidRequest, LeaseLost
 
 
+class Source(Protocol):
+    """What a delivery comes from, and what comes after it (`source.py`)."""
+
+    async def pop(self, deadline: float | None = None) -> AsyncDelivery: ...
+    async def next(self, lease_id: str, deadline: float | None = None) -> AsyncDelivery: ...
+
+
 class AsyncDeliveredMessage(ReceivedMessage):
-    """A message that was popped, and is to be acknowledged."""
+    """A popped message, to be acknowledged."""
 
     __slots__ = ("_delivery",)
 
@@ -34,7 +42,8 @@ class AsyncDeliveredMessage(ReceivedMessage):
         await self._delivery.ack_to(self)
 
     async def nack(self, error: str | None = None, *, retry_at: datetime | None = None) -> None:
-        """Failed: it comes again after the retry delay, or at a time, or becomes a dead letter. Raises LeaseLost."""
+        """Failed: it is delivered again after the retry delay or at a given time, or becomes a dead letter. Raises
+        LeaseLost."""
         await self._delivery.end_at(self, "failed", error, retry_at)
 
     async def retry(self, *, retry_at: datetime | None = None) -> None:
@@ -54,8 +63,11 @@ class AsyncDeliveredMessage(ReceivedMessage):
 class AsyncDelivery:
     """The messages of one pop. Empty, and therefore false, when there was nothing."""
 
-    def __init__(self, transport: AsyncTransport, delivered: Delivered, as_type: Any = None) -> None:
+    def __init__(
+        self, transport: AsyncTransport, delivered: Delivered, as_type: Any = None, source: Source | None = None
+    ) -> None:
         self._transport = transport
+        self._source = source
         self._progress = progress_of(delivered)
         self._lock = Lock()
         self._committed_at = monotonic()
@@ -91,6 +103,26 @@ class AsyncDelivery:
         async with self._lock:
             await self._send(self._progress.whole())
 
+    async def next(self, *, wait: bool = False, timeout_seconds: float | None = None) -> AsyncDelivery:
+        """All of it is done, and what comes next is leased, as the pop asked for it: in one request, in which the same
+        partitions continue. With `wait` it waits for messages, as `pop` does. Raises LeaseLost.
+
+        Where messages were failed or released, what is left is acknowledged first, and then popped.
+        """
+        patience_seconds = wait_seconds(wait, timeout_seconds)
+        deadline = monotonic() + patience_seconds if wait else None
+        if self._source is None:
+            raise InvalidRequest("only what was popped can be continued")
+        async with self._lock:
+            acks = self._progress.whole() if self.lease_id is not None else []
+            if not acks:
+                self._check_not_lost()
+                return await self._source.pop(deadline)
+            if not _is_whole(acks):
+                await self._send(acks)
+                return await self._source.pop(deadline)
+        return await self._continue(acks, deadline)
+
     async def nack(self, error: str | None = None, *, retry_at: datetime | None = None) -> None:
         """The first message of each partition failed, in a shared group every one: all comes again after the retry
         delay, or at a time. Raises LeaseLost."""
@@ -124,24 +156,50 @@ class AsyncDelivery:
         """Whether nothing is left to be said about any message."""
         return self._progress.over
 
+    @property
+    def is_finished(self) -> bool:
+        """Whether all of it is finished, and none of it has ended yet: then it can be continued."""
+        return self.lease_id is not None and not self.lost and _is_whole(self._progress.ends("released"))
+
+    async def go_on(self, deadline: float) -> AsyncDelivery:
+        """What comes next, before a deadline, if all of this is finished. Raises LeaseLost."""
+        return await self._continue(self._progress.whole(), deadline)
+
+    async def _continue(self, acks: list[Ack], deadline: float | None) -> AsyncDelivery:
+        assert self._source is not None
+        assert self.lease_id is not None
+        self._check_leased()
+        try:
+            following = await self._source.next(self.lease_id, deadline)
+        except LeaseLost:
+            self.lose()
+            raise
+        self._progress.settle(acks, [AckOutcome(index=0, success=True)])
+        return following
+
     def is_open(self, message: AsyncDeliveredMessage) -> bool:
         """Whether the message is still ours, and not finished."""
         return self._progress.is_open(message.partition_id, message.seq)
 
     def lose(self) -> None:
-        """Somebody found the lease gone."""
+        """Set when a call has found the lease gone."""
         self.lost = True
         self._progress.end()
 
     def finish(self, message: AsyncDeliveredMessage) -> None:
-        """The message is done. The store is told with the next commit."""
+        """The message is done. The next commit acks it."""
         self._progress.finish(message.partition_id, message.seq)
+
+    def finish_all(self) -> None:
+        """All of it is done."""
+        for message in self.messages:
+            self.finish(message)
 
     def pending_acks(self, message: AsyncDeliveredMessage | None = None) -> list[Ack]:
         """The acks for all of it, or up to a message, for a transaction."""
         self._check_leased()
         if message is None:
-            return self._progress.all_lanes()
+            return self._progress.all_parts()
         return self._progress.ends_one(message.partition_id, message.seq, "completed")
 
     def settle(self, acks: list[Ack], outcomes: list[Any]) -> None:
@@ -153,7 +211,9 @@ class AsyncDelivery:
         async with self._lock:
             self._check_leased()
             if self._progress.is_gone(message.partition_id, message.seq):
-                raise LeaseLost("the lease on this message has ended: it was given back, and comes again")
+                raise LeaseLost(
+                    "the lease on this message has ended: the message was released and will be delivered again"
+                )
             self._progress.finish(message.partition_id, message.seq)
             await self._send(self._progress.commits())
 
@@ -165,15 +225,16 @@ class AsyncDelivery:
             await self._send(self._progress.ends_one(message.partition_id, message.seq, status, error, retry_at))
 
     async def commit(self, interval_seconds: float = 0.0) -> None:
-        """Tell the store what is done; within the interval after the last time, leave it to the next."""
-        if monotonic() - self._committed_at < interval_seconds:
+        """Acknowledge the finished messages; within the interval after the last ack, leave them to the next one. If all
+        is finished, they are left to what continues the delivery, or ends it."""
+        if monotonic() - self._committed_at < interval_seconds or self.is_finished:
             return
         async with self._lock:
             await self._send(self._progress.commits())
 
     async def release(self) -> None:
-        """Tell the store what is done, and give back the rest as if it had not been delivered. Nothing that is said
-        afterwards counts."""
+        """Acknowledge the finished messages, and release the rest as if they had not been delivered. Nothing that is
+        said afterwards counts."""
         async with self._lock:
             try:
                 if not self._progress.over:
@@ -196,8 +257,15 @@ class AsyncDelivery:
         if error is not None:
             raise error
 
-    def _check_leased(self) -> None:
+    def _check_not_lost(self) -> None:
         if self.lost:
             raise LeaseLost()
+
+    def _check_leased(self) -> None:
+        self._check_not_lost()
         if self.messages and self.lease_id is None:
             raise InvalidRequest("the messages were acknowledged when they were popped (auto_ack)")
+
+
+def _is_whole(acks: list[Ack]) -> bool:
+    return len(acks) == 1 and acks[0].ends_lease

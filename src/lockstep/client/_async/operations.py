@@ -1,4 +1,4 @@
-"""The verbs for whoever runs Lockstep, and for whoever follows a message: leases, checks, duties, samples, traces."""
+"""The verbs for operating Lockstep and for following messages: leases, checks, duties, samples, traces."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from lockstep.core.maintenance import DutyInfo, Removal, Sample
 from lockstep.core.operations import OperationInfo, OperationPage, OperationStats, OperationStatus
 from lockstep.core.outage import MaintenanceMode
 from lockstep.core.overview import Overview
-from lockstep.core.records import LeaseInfo, Problem, Utilisation
-from lockstep.core.statistics import DatabaseStats
+from lockstep.core.pipelines import JobRun, PipelineStep
+from lockstep.core.records import EncryptionSlice, LeaseInfo, Problem, Utilisation
+from lockstep.core.statistics import DatabaseActivity, DatabaseStats
 from lockstep.core.traces import NamedTracePage, NewTraceEvent, TraceEvent, TraceNamePage
 
 
 class AsyncOperations:
-    """What they do is said in `storage/base.py`."""
+    """What they do is said in `storage/base/`."""
 
     def __init__(self, transport: AsyncTransport) -> None:
         self._transport = transport
@@ -49,18 +50,43 @@ class AsyncOperations:
         return result
 
     async def verify(self, *, queue: str | None = None) -> list[Problem]:
-        """Check every invariant of the stored data; returns what is off."""
+        """Check every invariant of the stored data; returns the violations."""
         result: list[Problem] = await self._call("verify", queue=queue)
         return result
 
     async def repair(self, *, queue: str | None = None) -> list[Problem]:
-        """Verify, and recompute what can be recomputed; returns what was off, and which of it is repaired."""
+        """Verify, and recompute derived data; returns the violations, and which of them are repaired."""
         result: list[Problem] = await self._call("repair", queue=queue)
+        return result
+
+    async def rotate_encryption(
+        self, *, cursor: str | None = None, limit: int = 100, count_only: bool = False
+    ) -> EncryptionSlice:
+        """Encrypt the next stored segments and waiting messages anew that are not encrypted with the active key; with
+        `count_only` only count them."""
+        result: EncryptionSlice = await self._call(
+            "rotate_encryption", cursor=cursor, limit=limit, count_only=count_only
+        )
         return result
 
     async def database_stats(self) -> DatabaseStats:
         """What the database says about itself."""
         result: DatabaseStats = await self._call("database_stats")
+        return result
+
+    async def database_activity(self) -> DatabaseActivity:
+        """How much the database writes, and what keeps it from cleaning up."""
+        result: DatabaseActivity = await self._call("database_activity")
+        return result
+
+    async def job_runs(self, *, limit: int = 100) -> list[JobRun]:
+        """What jobs on Spark wrote to archives and statistics, the newest first."""
+        result: list[JobRun] = await self._call("job_runs", limit=limit)
+        return result
+
+    async def pipeline_steps(self, *, pipeline: str | None = None) -> list[PipelineStep]:
+        """The steps of Spark pipelines that have run, of one pipeline or of all."""
+        result: list[PipelineStep] = await self._call("pipeline_steps", pipeline=pipeline)
         return result
 
     # Requests that a busy server has queued
@@ -78,7 +104,7 @@ class AsyncOperations:
         cursor: str | None = None,
         limit: int = 100,
     ) -> OperationPage:
-        """A page of operations, oldest first; with a queue those that push to it."""
+        """A page of operations, oldest first; with a queue, only pushes to it."""
         result: OperationPage = await self._call("operations", status=status, queue=queue, cursor=cursor, limit=limit)
         return result
 
@@ -100,7 +126,8 @@ class AsyncOperations:
         return result
 
     async def set_maintenance_mode(self, *, push: bool | None = None, pop: bool | None = None) -> MaintenanceMode:
-        """Let all servers buffer pushes, or drain what they have; let pops find nothing, or go on. None leaves it."""
+        """Let all servers buffer pushes, or drain their buffers; let pops find nothing, or messages again. None changes
+        nothing."""
         result: MaintenanceMode = await self._call("set_maintenance_mode", push=push, pop=pop)
         return result
 
@@ -114,7 +141,7 @@ class AsyncOperations:
         return int(await self._call("accept_buffer_loss"))
 
     async def duties(self) -> list[DutyInfo]:
-        """What servers do beside their requests: when each duty ran last, and what it did."""
+        """The background duties of servers: when each ran last, and its result."""
         result: list[DutyInfo] = await self._call("duties")
         return result
 
@@ -143,7 +170,7 @@ class AsyncOperations:
         namespace: str | None = None,
         task: str | None = None,
     ) -> list[SampleSpan]:
-        """The samples, summed up over spans of so many seconds."""
+        """The samples, summed up over spans of the given seconds."""
         result: list[SampleSpan] = await self._call(
             "sample_spans",
             seconds=seconds,
@@ -207,7 +234,9 @@ class AsyncOperations:
         result: NamedTracePage = await self._call("traces_by_name", name=name, limit=limit, offset=offset)
         return result
 
-    async def trace_names(self, *, limit: int = 100, offset: int = 0) -> TraceNamePage:
+    async def trace_names(
+        self, *, queues: Sequence[str] | None = None, limit: int = 100, offset: int = 0
+    ) -> TraceNamePage:
         """The names of trace events."""
-        result: TraceNamePage = await self._call("trace_names", limit=limit, offset=offset)
+        result: TraceNamePage = await self._call("trace_names", queues=queues, limit=limit, offset=offset)
         return result

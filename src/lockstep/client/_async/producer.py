@@ -5,15 +5,14 @@ from __future__ import annotations
 import logging
 import os
 from collections import deque
-from collections.abc import Callable, Mapping
-from datetime import datetime
+from collections.abc import Callable
 from types import TracebackType
-from typing import Any
+from typing import Any, Unpack
 
 from lockstep.client._async.concurrency import Condition, Event, Task
 from lockstep.client._async.transport import AsyncTransport
 from lockstep.client._failures import FORKED, OnError, tell
-from lockstep.client._payloads import new_message
+from lockstep.client._payloads import MessageOptions, new_message
 from lockstep.core.messages import NewMessage
 from lockstep.core.names import DEFAULT_PARTITION, check_name
 from lockstep.errors import InvalidRequest, LockstepError, TooLarge
@@ -22,7 +21,7 @@ logger = logging.getLogger("lockstep.client")
 
 
 class AsyncProducer:
-    """Pushes to one queue, in order, one push at a time. Failures are told to `on_error` and raised by `flush`."""
+    """Pushes to one queue, in order, one push at a time. Failures are passed to `on_error` and raised by `flush`."""
 
     def __init__(
         self,
@@ -48,11 +47,11 @@ class AsyncProducer:
         self._on_close = on_close
         self._changed = Condition()
         self._hurry = Event()
-        """Set when a batch is full, or somebody waits for the buffer to be empty."""
+        """Set when a batch is full, or a caller waits for the buffer to be empty."""
         self._buffer: deque[NewMessage] = deque()
         self._held_messages = 0
         self._held_bytes = 0
-        """What is in the buffer and what is being pushed: that is what a full buffer is about."""
+        """Messages in the buffer and messages being pushed: both count towards a full buffer."""
         self._accepted = 0
         self._settled = 0
         self._failure: Exception | None = None
@@ -77,37 +76,11 @@ class AsyncProducer:
     async def push(
         self,
         payload: Any,
-        *,
-        partition: str = DEFAULT_PARTITION,
-        transaction_id: str | None = None,
-        trace_id: str | None = None,
-        kind: str | None = None,
-        reference: str | None = None,
-        encoding: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        expires_at: datetime | None = None,
-        expire_seconds: float | None = None,
-        deliver_at: datetime | None = None,
-        delay_seconds: float | None = None,
-        schedule_key: str | None = None,
+        **options: Unpack[MessageOptions],
     ) -> None:
         """Into the buffer; waits while it is full. Raises InvalidPayload and InvalidName at once."""
-        message = new_message(
-            self._queue,
-            payload,
-            partition=check_name(partition, what="partition"),
-            transaction_id=transaction_id,
-            trace_id=trace_id,
-            kind=kind,
-            reference=reference,
-            encoding=encoding,
-            headers=headers,
-            expires_at=expires_at,
-            expire_seconds=expire_seconds,
-            deliver_at=deliver_at,
-            delay_seconds=delay_seconds,
-            schedule_key=schedule_key,
-        )
+        check_name(options.get("partition", DEFAULT_PARTITION), what="partition")
+        message = new_message(self._queue, payload, **options)
         self._check_process()
         async with self._changed:
             while self._full(len(message.payload)) and not self._closed:
@@ -132,7 +105,7 @@ class AsyncProducer:
     async def close(self) -> None:
         """Flush, and stop. Safe to call twice."""
         if os.getpid() != self._process:
-            return  # what it holds is pushed by the process from which this one was forked
+            return  # the process from which this one was forked pushes the buffered messages
         async with self._changed:
             self._closed = True
             self._hurry.set()

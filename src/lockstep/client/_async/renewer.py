@@ -27,11 +27,11 @@ _LEASE_AGE_SECONDS_MAX = 60.0
 
 @dataclass(slots=True, eq=False)
 class Kept:
-    """A delivery whose lease is kept."""
+    """A delivery with a lease to renew."""
 
     delivery: AsyncDelivery
     lease_seconds: float | None
-    """As the pop asked for it; None is the queue's."""
+    """The lease time given to the pop; None: the queue's."""
     due_at: float
 
 
@@ -64,7 +64,7 @@ class AsyncRenewer:
             self._kept.discard(kept)
 
     def _start(self) -> None:
-        # Lanes on several threads may come here together.
+        # Loops on several threads may come here together.
         with self._starting:
             if self._task is None:
                 self._task = Task(self._run, name="lockstep-renewer")

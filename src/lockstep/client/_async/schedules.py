@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from lockstep.client._async.operations import AsyncOperations
+from lockstep.client._async.access import AsyncAccess
 from lockstep.client._payloads import encode_payload
 from lockstep.core.crons import CatchUp, Cron, NewCron
 from lockstep.core.messages import NewSchedule
@@ -14,7 +14,7 @@ from lockstep.core.names import DEFAULT_PARTITION
 from lockstep.core.schedules import Scheduled, ScheduleFilter, ScheduleName, SchedulePage
 
 
-class AsyncSchedules(AsyncOperations):
+class AsyncSchedules(AsyncAccess):
     """A waiting message is named by its id, or by its queue and the key that it was pushed with."""
 
     async def schedules(
@@ -108,10 +108,10 @@ class AsyncSchedules(AsyncOperations):
         return result
 
     async def enable_cron(self, name: str, enabled: bool = True) -> Cron:
-        """Let a recurring message go on, from its next time; or rest."""
+        """Resume a recurring message, from its next time, or pause it."""
         result: Cron = await self._call("enable_cron", name=name, enabled=enabled)
         return result
 
     async def remove_cron(self, name: str) -> bool:
-        """Remove a recurring message; what it pushed stays. False if there is none."""
+        """Remove a recurring message; the messages that it pushed stay. False if there is none."""
         return bool(await self._call("remove_cron", name=name))

@@ -1,4 +1,4 @@
-"""The seam between a client and whatever does what it asks: a server over HTTP, or an engine in this process."""
+"""The interface between a client and its back end: a server over HTTP, or an engine in this process."""
 
 from __future__ import annotations
 
@@ -8,26 +8,30 @@ from typing import Any, Protocol
 from lockstep.client._received import Committed, Delivered
 from lockstep.core.messages import Batch, NewMessage, Receipt
 from lockstep.core.operations import QueuedAs
-from lockstep.core.records import Ack, AckOutcome, PopRequest, Renewal, Renewed
+from lockstep.core.records import Ack, AckOutcome, NextRequest, PopRequest, Renewal, Renewed
 
 
 class AsyncTransport(Protocol):
-    """The verbs, as records in and records out. What they do is said in `storage/base.py`."""
+    """The verbs, as records in and records out. What they do is said in `storage/base/`."""
 
     async def open(self) -> None:
         """Make ready for use. The other verbs do it, too, when it was not done."""
 
     async def close(self) -> None:
-        """Let go of everything. Safe to call twice."""
+        """Release all resources. Safe to call twice."""
 
     async def push(
         self, messages: Sequence[NewMessage] | Sequence[Batch], queued: QueuedAs | None = None
     ) -> Sequence[Receipt]:
-        """`queued` is what becomes of a push that a busy server queues; None is as the settings say."""
+        """`queued` says whether to wait for a push that a busy server queues; None: as the settings say."""
         ...
 
     async def pop(self, request: PopRequest, wait_seconds: float) -> Delivered:
         """Wait for messages up to `wait_seconds`, or less if there is a limit; 0 does not wait."""
+        ...
+
+    async def next(self, request: NextRequest, wait_seconds: float) -> Delivered:
+        """Complete all that a lease holds, and pop what comes next, with a wait as in `pop`. Raises LeaseLost."""
         ...
 
     async def ack(self, acks: Sequence[Ack]) -> list[AckOutcome]: ...

@@ -13,18 +13,30 @@ from lockstep.client._received import Committed, Delivered
 from lockstep.core.messages import Batch, NewMessage, PushResult
 from lockstep.core.operations import QueuedAs
 from lockstep.core.payloads import check_json
-from lockstep.core.records import Ack, AckOutcome, Popped, PopRequest, Renewal, Renewed, TransactionResult
-from lockstep.errors import Unavailable
+from lockstep.core.records import (
+    Ack,
+    AckOutcome,
+    Continued,
+    NextRequest,
+    Popped,
+    PopRequest,
+    Renewal,
+    Renewed,
+    TransactionResult,
+)
+from lockstep.errors import LeaseLost, Unavailable
 
 
 class EngineVerbs(Protocol):
-    """What is used of an engine by name; the other verbs are called as they come."""
+    """The verbs of an engine that are called by name; all others are called generically."""
 
     async def push(
         self, messages: Sequence[Batch] | Sequence[NewMessage], *, queued: QueuedAs = "wait"
     ) -> PushResult: ...
     async def pop(self, requests: Sequence[PopRequest]) -> list[Popped]: ...
     async def wait_pop(self, request: PopRequest, seconds: float) -> Popped: ...
+    async def next(self, requests: Sequence[NextRequest]) -> list[Continued]: ...
+    async def wait_next(self, request: NextRequest, seconds: float) -> Continued: ...
     async def ack(self, acks: Sequence[Ack]) -> list[AckOutcome]: ...
     async def renew(self, renewals: Sequence[Renewal]) -> list[Renewed]: ...
     async def transaction(
@@ -76,7 +88,17 @@ class AsyncEngineTransport:
             popped = await engine.wait_pop(request, min(wait_seconds, self._wait_seconds_max))
         else:
             popped = (await engine.pop([request]))[0]
-        return Delivered(popped.group, list(popped.messages()), popped.lease_id, popped.expires_at, popped.mode)
+        return _delivered(popped)
+
+    async def next(self, request: NextRequest, wait_seconds: float) -> Delivered:
+        engine = self._ready() or await self._opened()
+        if wait_seconds > 0:
+            continued = await engine.wait_next(request, min(wait_seconds, self._wait_seconds_max))
+        else:
+            continued = (await engine.next([request]))[0]
+        if not continued.acked.success:
+            raise LeaseLost()
+        return _delivered(continued.popped)
 
     async def ack(self, acks: Sequence[Ack]) -> list[AckOutcome]:
         engine = self._ready() or await self._opened()
@@ -108,3 +130,7 @@ class AsyncEngineTransport:
                 self._engine = await self._stack.enter_async_context(self._opening)
                 self._loop = asyncio.get_running_loop()
             return self._engine
+
+
+def _delivered(popped: Popped) -> Delivered:
+    return Delivered(popped.group, list(popped.messages()), popped.lease_id, popped.expires_at, popped.mode)

@@ -9,12 +9,12 @@ from typing import Any
 from lockstep.client import _protocol as protocol
 from lockstep.client._async.concurrency import Handover, monotonic, sleep
 from lockstep.client._async.connection import AsyncConnection
-from lockstep.client._protocol import Answer, ConnectionFailed, Request
+from lockstep.client._protocol import ConnectionFailed, HttpAnswer, HttpRequest
 from lockstep.client._received import Committed, Delivered
 from lockstep.client._retry import Bases, Failure, RetryPolicy
 from lockstep.core.messages import Batch, NewMessage, Receipt
 from lockstep.core.operations import OperationInfo, QueuedAs
-from lockstep.core.records import Ack, AckOutcome, PopRequest, Renewal, Renewed
+from lockstep.core.records import Ack, AckOutcome, NextRequest, PopRequest, Renewal, Renewed
 from lockstep.errors import LeaseLost, StillQueued, TransactionRolledBack, Unavailable
 
 # A poll that has run out is answered a little after its time. A longer wait is several polls.
@@ -36,15 +36,17 @@ class AsyncHttpTransport:
         exactly_once: bool,
         queued: QueuedAs = "wait",
         queued_seconds_max: float = 300.0,
+        packed: bool = True,
     ) -> None:
         self._connection = connection
         self._bases = bases
         self._retry = retry
         self._timeout_seconds = timeout_seconds
         self._exactly_once = exactly_once
+        self._packed = packed
         self._queued = queued
         self._queued_seconds_max = queued_seconds_max
-        self._handover = Handover()
+        self._handover = Handover(self._release)
         self._closed = False
 
     async def open(self) -> None:
@@ -58,17 +60,17 @@ class AsyncHttpTransport:
     async def push(
         self, messages: Sequence[NewMessage] | Sequence[Batch], queued: QueuedAs | None = None
     ) -> Sequence[Receipt]:
-        items = protocol.push_items(messages, exactly_once=self._exactly_once)
-        answer, _ = await self._exchange(protocol.push(items))
+        push = protocol.outgoing_push(messages, exactly_once=self._exactly_once, packed=self._packed)
+        answer, _ = await self._exchange(push.request())
         operation_id = protocol.operation_of(answer)
         if operation_id is None:
-            return protocol.receipts_of(answer)
+            return push.receipts(answer)
         if (queued or self._queued) == "return":
-            return protocol.queued_receipts(items, operation_id)
+            return push.queued(operation_id)
         until = monotonic() + self._queued_seconds_max
         while (left := until - monotonic()) > 0:
             info = await self._operation(operation_id, min(left, self._timeout_seconds))
-            receipts = protocol.applied_receipts(items, info)
+            receipts = push.applied(info)
             if receipts is not None:
                 return receipts
         raise StillQueued(f"the push waits to be applied, as operation {operation_id}", operation_id=operation_id)
@@ -80,16 +82,29 @@ class AsyncHttpTransport:
         return info
 
     async def pop(self, request: PopRequest, wait_seconds: float) -> Delivered:
-        return await self._handover.run(self._pop(request, wait_seconds), self._release)
+        return await self._handover.run(self._pop(request, wait_seconds))
 
     async def _pop(self, request: PopRequest, wait_seconds: float) -> Delivered:
         wait_seconds = min(wait_seconds, _POLL_SECONDS_MAX)
-        timeout_seconds = self._timeout_seconds if wait_seconds <= 0 else wait_seconds + _POLL_GRACE_SECONDS
-        answer, _ = await self._exchange(protocol.pop(request, wait_seconds), timeout_seconds)
+        answer, _ = await self._exchange(
+            protocol.pop(request, wait_seconds, packed=self._packed), self._poll_timeout(wait_seconds)
+        )
         return protocol.delivered_of(answer, request.group)
 
+    async def next(self, request: NextRequest, wait_seconds: float) -> Delivered:
+        return await self._handover.run(self._next(request, wait_seconds))
+
+    async def _next(self, request: NextRequest, wait_seconds: float) -> Delivered:
+        wait_seconds = min(wait_seconds, _POLL_SECONDS_MAX)
+        asked = protocol.next(request, wait_seconds, packed=self._packed)
+        answer, _ = await self._exchange(asked, self._poll_timeout(wait_seconds))
+        return protocol.delivered_of(answer, request.pop.group)
+
+    def _poll_timeout(self, wait_seconds: float) -> float:
+        return self._timeout_seconds if wait_seconds <= 0 else wait_seconds + _POLL_GRACE_SECONDS
+
     async def _release(self, delivered: Delivered) -> None:
-        """Give back what was popped for somebody who is gone."""
+        """Release messages that were popped for a caller that is gone."""
         if delivered.lease_id is not None:
             await self._exchange(protocol.ack_by_lease(Ack(lease_id=delivered.lease_id, status="released")))
 
@@ -110,7 +125,7 @@ class AsyncHttpTransport:
 
     async def renew(self, renewals: Sequence[Renewal]) -> list[Renewed]:
         protocol.check_kinds(renewals, Renewal, what="renewals")
-        answers = [await self._exchange(protocol.extend(renewal)) for renewal in renewals]
+        answers = [await self._exchange(protocol.renew(renewal)) for renewal in renewals]
         return [protocol.renewed_of(answer) for answer, _ in answers]
 
     async def transaction(self, acks: Sequence[Ack], messages: Sequence[NewMessage] | Sequence[Batch]) -> Committed:
@@ -131,7 +146,7 @@ class AsyncHttpTransport:
         answer, _ = await self._exchange(protocol.call(verb, arguments))
         return protocol.result_of(answer, verb)
 
-    async def _exchange(self, request: Request, timeout_seconds: float | None = None) -> tuple[Answer, bool]:
+    async def _exchange(self, request: HttpRequest, timeout_seconds: float | None = None) -> tuple[HttpAnswer, bool]:
         """The answer; and whether the request may have been applied before it was."""
         attempt, repeated = 0, False
         while True:
@@ -152,11 +167,13 @@ class AsyncHttpTransport:
                     self._retry.delay_seconds(attempt, random(), retry_after_seconds=failure.retry_after_seconds)
                 )
 
-    async def _attempt(self, base: str, request: Request, timeout_seconds: float) -> tuple[Answer, Failure | None]:
+    async def _attempt(
+        self, base: str, request: HttpRequest, timeout_seconds: float
+    ) -> tuple[HttpAnswer, Failure | None]:
         if self._closed:
             raise Unavailable("the client is closed")
         try:
             answer = await self._connection.send(base, request, timeout_seconds)
         except ConnectionFailed as error:
-            return Answer(0, b""), protocol.connection_failure(error)
+            return HttpAnswer(0, b""), protocol.connection_failure(error)
         return answer, protocol.failure_of(answer)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
 from lockstep.client._async.schedules import AsyncSchedules
+from lockstep.client._requests import Begin, SeekTarget, dead_letter_filter, position_of, selected, subscription_of
+from lockstep.core.maintenance import Sample
 from lockstep.core.messages import Message, Receipt
 from lockstep.core.names import QUEUE_MODE
 from lockstep.core.overview import LabelInfo
@@ -16,7 +18,6 @@ from lockstep.core.policy import GroupMode, QueueOptions, queue_options
 from lockstep.core.records import (
     ClearScope,
     DeadLetter,
-    DeadLetterFilter,
     DeadLetterPage,
     Depth,
     GroupInfo,
@@ -28,21 +29,15 @@ from lockstep.core.records import (
     PartitionLag,
     PartitionStats,
     PendingRequest,
-    Position,
     QueueInfo,
+    SeekPreview,
     SparkStreamInfo,
-    Subscription,
 )
 from lockstep.errors import InvalidRequest
 
-Begin = Subscription | Literal["all", "new"] | datetime
-"""Where a group begins on a queue that it sees for the first time."""
-Place = Position | Literal["start", "end", "current"] | datetime | int
-"""Where a seek goes: a time is what was created at or before it counting as done, a number is the next seq."""
-
 
 class AsyncVerbs(AsyncSchedules):
-    """What they do is said in `storage/base.py`."""
+    """What they do is said in `storage/base/`."""
 
     # Queues and partitions
 
@@ -55,7 +50,8 @@ class AsyncVerbs(AsyncSchedules):
         task: str | None = None,
         **changes: Any,
     ) -> QueueInfo:
-        """Create the queue, or replace its whole configuration: by the options, or the defaults, with the changes."""
+        """Create the queue, or replace its whole configuration: by the options, or the defaults, with the changes.
+        Encryption that is on stays on: stop_encryption switches it off."""
         if options is not None and not isinstance(options, QueueOptions):
             raise InvalidRequest(f"options must be QueueOptions, not {type(options).__name__}")
         base = {} if options is None else msgspec.structs.asdict(options)
@@ -66,14 +62,19 @@ class AsyncVerbs(AsyncSchedules):
     async def update_queue(
         self, queue: str, *, namespace: str | None = None, task: str | None = None, **changes: Any
     ) -> QueueInfo:
-        """Change the options that are given; the others stay, whoever else changes something at the same time."""
+        """Change the given options; the others stay, even if another caller changes some at the same time."""
         result: QueueInfo = await self._call(
             "update_queue", queue=queue, changes=changes, namespace=namespace, task=task
         )
         return result
 
+    async def stop_encryption(self, queue: str) -> QueueInfo:
+        """Store messages of the queue as they are from now on. What is stored stays encrypted."""
+        result: QueueInfo = await self._call("stop_encryption", queue=queue)
+        return result
+
     async def delete_queue(self, queue: str) -> bool:
-        """Remove the queue with all that belongs to it. False if there is none."""
+        """Delete the queue and everything in it. False if there is none."""
         return bool(await self._call("delete_queue", queue=queue))
 
     async def clear(self, queue: str, *, partition: str | None = None, scope: ClearScope = "all") -> int:
@@ -114,7 +115,7 @@ class AsyncVerbs(AsyncSchedules):
     async def partitions(
         self, queue: str, *, after: str | None = None, prefix: str | None = None, limit: int = 100
     ) -> list[PartitionInfo]:
-        """A queue's partitions by name: those after the name `after`, and whose names begin with `prefix`."""
+        """A queue's partitions by name: those after the name `after` that begin with `prefix`."""
         result: list[PartitionInfo] = await self._call(
             "partitions", queue=queue, after=after, prefix=prefix, limit=limit
         )
@@ -152,15 +153,41 @@ class AsyncVerbs(AsyncSchedules):
             await self._call("set_subscription", group=group, subscription=subscription_of(subscription), queue=queue)
         )
 
-    async def seek(self, queue: str, group: str, position: Place, *, partition: str | None = None) -> int:
+    async def seek(self, queue: str, group: str, position: SeekTarget, *, partition: str | None = None) -> int:
         """Move the group's cursors on a queue or one partition; returns how many there are."""
         return int(
             await self._call("seek", queue=queue, group=group, position=position_of(position), partition=partition)
         )
 
+    async def preview_seek(
+        self, queue: str, group: str, position: SeekTarget, *, partition: str | None = None, limit: int = 1000
+    ) -> SeekPreview:
+        """What such a seek would do now, in the first partitions of the queue."""
+        position, names = position_of(position), {"partition": partition, "limit": limit}
+        result: SeekPreview = await self._call("preview_seek", queue=queue, group=group, position=position, **names)
+        return result
+
+    async def pause_group(self, queue: str, group: str, *, paused: bool = True) -> None:
+        """Deliver nothing more to the group on the queue, or go on. Leases stay as they are."""
+        await self._call("pause_group", queue=queue, group=group, paused=paused)
+
     async def delete_group(self, group: str, *, queue: str | None = None, forget_subscription: bool = True) -> int:
         """Remove the group's cursors, on one queue or all, so that its next pop starts afresh."""
         return int(await self._call("delete_group", group=group, queue=queue, forget_subscription=forget_subscription))
+
+    async def samples(
+        self,
+        *,
+        queue: str | None = None,
+        from_at: datetime | None = None,
+        to_at: datetime | None = None,
+        after: Sample | None = None,
+        limit: int = 1000,
+    ) -> list[Sample]:
+        """How queues were doing, by the samples that a duty takes: by time, then queue."""
+        where = {"queue": queue, "from_at": from_at, "to_at": to_at, "after": after, "limit": limit}
+        result: list[Sample] = await self._call("samples", **where)
+        return result
 
     async def groups(
         self, *, queue: str | None = None, group: str | None = None, exact: bool = False
@@ -194,7 +221,7 @@ class AsyncVerbs(AsyncSchedules):
         return int(await self._call("forget_spark_stream", stream_id=stream_id))
 
     async def accept_spark_stream(self, stream_id: str) -> int:
-        """Let a Spark stream go on whose checkpoint is ahead of the database, after a failover or a restore."""
+        """Let a Spark stream continue whose checkpoint is ahead of the database, after a failover or a restore."""
         return int(await self._call("accept_spark_stream", stream_id=stream_id))
 
     async def depth(self, queue: str, group: str, *, exact: bool = False) -> Depth:
@@ -267,7 +294,7 @@ class AsyncVerbs(AsyncSchedules):
         offset: int = 0,
     ) -> DeadLetterPage:
         """Dead letters that match, newest first."""
-        where = _dead_letters(queue, partition, group, ids, from_at, to_at)
+        where = dead_letter_filter(queue, partition, group, ids, from_at, to_at)
         result: DeadLetterPage = await self._call("dead_letters", where=where, limit=limit, offset=offset)
         return result
 
@@ -290,7 +317,7 @@ class AsyncVerbs(AsyncSchedules):
     ) -> int:
         """Push the messages of matching dead letters again, oldest first; returns how many. Those whose copies were
         completed in a dead queue are left out, unless `ids` names them. Without any filter it needs `all=True`."""
-        where = _selected(_dead_letters(queue, partition, group, ids, from_at, to_at), all)
+        where = selected(dead_letter_filter(queue, partition, group, ids, from_at, to_at), all)
         return int(await self._call("redrive", where=where, limit=limit))
 
     async def redrive_queue(self, queue: str, *, limit: int = 1000) -> int:
@@ -309,54 +336,5 @@ class AsyncVerbs(AsyncSchedules):
         all: bool = False,
     ) -> int:
         """Remove matching dead letters; returns how many. Without any filter it needs `all=True`."""
-        where = _selected(_dead_letters(queue, partition, group, ids, from_at, to_at), all)
+        where = selected(dead_letter_filter(queue, partition, group, ids, from_at, to_at), all)
         return int(await self._call("purge", where=where))
-
-
-def subscription_of(begin: Begin) -> Subscription:
-    if isinstance(begin, Subscription):
-        return begin
-    if isinstance(begin, datetime):
-        return Subscription("from", begin)
-    if begin in ("all", "new"):
-        return Subscription(begin)
-    raise InvalidRequest(f"a group begins with all, with new or at a time, not with {begin!r}")
-
-
-def position_of(place: Place) -> Position:
-    if isinstance(place, Position):
-        return place
-    if isinstance(place, datetime):
-        return Position("time", at=place)
-    if isinstance(place, int) and not isinstance(place, bool):
-        return Position("seq", seq=place)
-    if place in ("start", "end", "current"):
-        return Position(place)
-    raise InvalidRequest(f"a seek goes to start, end, current, a time or a seq, not to {place!r}")
-
-
-def _selected(where: DeadLetterFilter, all: bool) -> DeadLetterFilter:
-    """The filter; one that is empty by mistake must not take every dead letter there is."""
-    if where == DeadLetterFilter() and all is not True:
-        raise InvalidRequest("name the dead letters by ids, queue, partition, group, from_at or to_at; or say all=True")
-    return where
-
-
-def _dead_letters(
-    queue: str | None,
-    partition: str | None,
-    group: str | None,
-    ids: Sequence[int] | None,
-    from_at: datetime | None,
-    to_at: datetime | None,
-) -> DeadLetterFilter:
-    if ids is not None and not isinstance(ids, Sequence):
-        raise InvalidRequest(f"ids must be a list of dead letter ids, not {type(ids).__name__}")
-    return DeadLetterFilter(
-        ids=None if ids is None else tuple(ids),
-        queue=queue,
-        partition=partition,
-        group=group,
-        from_at=from_at,
-        to_at=to_at,
-    )

@@ -1,4 +1,4 @@
-"""Workers: a function that is called for messages as they come, in several lanes at a time."""
+"""Workers: a function that is called for messages as they come, in several loops at a time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lockstep.errors import LeaseLost
 
 
 class AsyncWorker:
-    """One handler and its lanes. Each lane pops for itself, so that each has leases of its own."""
+    """One handler and its loops. Each loop pops for itself, so that each has leases of its own."""
 
     def __init__(
         self,
@@ -43,10 +43,11 @@ class AsyncWorker:
         self._in_hand: set[AsyncDelivery] = set()
         self.concurrency = concurrency
 
-    async def run_lane(self, stop: Event) -> None:
+    async def run_loop(self, stop: Event) -> None:
         """Pop and handle until stopped. What is being handled then is finished first."""
         poller = AsyncPoller(self._transport, self._request, stop, as_type=self._as_type)
-        while (delivery := await poller.next()) is not None:
+        delivery = None
+        while (delivery := await poller.next(delivery)) is not None:
             with self._holding(delivery), self._keeping(delivery):
                 if self._whole:
                     await self._handle_whole(delivery)
@@ -79,9 +80,6 @@ class AsyncWorker:
                 break
             if delivery.is_open(message):
                 await self._handle(message)
-        if delivery.lease_id is not None:
-            with logged_failures(delivery[0].queue):
-                await delivery.release()
 
     async def _handle(self, message: AsyncDeliveredMessage) -> None:
         delivery = message.delivery
@@ -110,12 +108,11 @@ class AsyncWorker:
                 with logged_failures(delivery[0].queue):
                     await delivery.nack(error_text(error))
             return
-        if self._holds(delivery[0]) and not delivery.over:
-            with logged_failures(delivery[0].queue):
-                await delivery.ack()
+        if self._holds(delivery[0]):
+            delivery.finish_all()
 
     def _holds(self, message: AsyncDeliveredMessage) -> bool:
-        """Whether the message is to be acknowledged: not if its lease is lost, and somebody else may have it by now."""
+        """Whether to acknowledge the message: not if its lease is lost, because another consumer may have it by now."""
         if message.delivery.lost:
             self._report(LeaseLost(), message)
             return False

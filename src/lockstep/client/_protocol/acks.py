@@ -10,12 +10,12 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from lockstep.client._protocol.exchange import Answer, Request, check_finite, decoded, encoded, time_text
+from lockstep.client._protocol.exchange import HttpAnswer, HttpRequest, check_finite, decoded, encoded, time_text
 from lockstep.client._protocol.verbs import call
 from lockstep.core.ids import parse_uuid
 from lockstep.core.names import QUEUE_MODE
 from lockstep.core.records import ACK_ERROR_TEXTS, Ack, AckError, AckOutcome, Renewal, Renewed
-from lockstep.core.wire import messages as wire
+from lockstep.core.wire import delivery as wire
 from lockstep.errors import InvalidRequest
 
 
@@ -33,7 +33,7 @@ class _AckItem(Struct, rename="camel", omit_defaults=True, gc=False):
 
 _ack_results = msgspec.json.Decoder(list[wire.AckResult])
 _lease_ack = msgspec.json.Decoder(wire.LeaseAckAnswer)
-_extended = msgspec.json.Decoder(wire.ExtendAnswer)
+_extended = msgspec.json.Decoder(wire.RenewAnswer)
 ERRORS_BY_TEXT: dict[str, AckError] = {text: error for error, text in ACK_ERROR_TEXTS.items()}
 
 
@@ -46,7 +46,7 @@ def check_kinds(given: object, kind: type, *, what: str) -> None:
             raise InvalidRequest(f"expected {kind.__name__}, not {type(one).__name__}")
 
 
-def ack_by_lease(ack: Ack) -> Request:
+def ack_by_lease(ack: Ack) -> HttpRequest:
     """An ack of all that a lease holds, or of it up to one message."""
     body = _AckItem(
         status=ack.status,
@@ -55,10 +55,10 @@ def ack_by_lease(ack: Ack) -> Request:
         partition_id=_partition(ack.partition_id),
         retry_at=_retry_at(ack),
     )
-    return Request("POST", f"/api/v1/lease/{_lease(ack.lease_id)}/ack", encoded(body))
+    return HttpRequest("POST", f"/api/v1/lease/{_lease(ack.lease_id)}/ack", encoded(body))
 
 
-def lease_outcome_of(answer: Answer) -> AckOutcome:
+def lease_outcome_of(answer: HttpAnswer) -> AckOutcome:
     result: wire.LeaseAckAnswer = decoded(answer, _lease_ack)
     return AckOutcome(
         index=0,
@@ -76,8 +76,8 @@ def fit_batch(acks: Sequence[Ack]) -> bool:
     return all([ack.partition_id is not None and (ack.transaction_id is None) != (ack.seq is None) for ack in acks])
 
 
-def ack_batch(acks: Sequence[Ack]) -> Request:
-    return Request("POST", "/api/v1/ack/batch", encoded({"acknowledgments": [ack_item(ack) for ack in acks]}))
+def ack_batch(acks: Sequence[Ack]) -> HttpRequest:
+    return HttpRequest("POST", "/api/v1/ack/batch", encoded({"acknowledgments": [ack_item(ack) for ack in acks]}))
 
 
 def ack_item(ack: Ack) -> _AckItem:
@@ -93,11 +93,11 @@ def ack_item(ack: Ack) -> _AckItem:
     )
 
 
-def ack_any(acks: Sequence[Ack], *, atomic: bool = False) -> Request:
+def ack_any(acks: Sequence[Ack], *, atomic: bool = False) -> HttpRequest:
     """Acks of every kind, as the engine takes them: a lease alone has no place among those that name a message."""
     written = [msgspec.structs.replace(ack, error=_error(ack)) for ack in acks]
     request = call("ack", {"acks": written, "atomic": atomic})
-    # One that was applied would be told to be rolled back the second time.
+    # One that was applied would be reported as rolled back the second time.
     return replace(request, repeatable=False) if atomic else request
 
 
@@ -126,7 +126,7 @@ def _retry_at(ack: Ack) -> str | None:
     return None if ack.retry_at is None else time_text(ack.retry_at, what="retry_at")
 
 
-def outcomes_of(answer: Answer) -> list[AckOutcome]:
+def outcomes_of(answer: HttpAnswer) -> list[AckOutcome]:
     return [
         AckOutcome(
             index=index,
@@ -146,13 +146,13 @@ def ack_error(text: str | None) -> AckError | None:
     return None if text is None else ERRORS_BY_TEXT.get(text, "unresolvable")
 
 
-def extend(renewal: Renewal) -> Request:
+def renew(renewal: Renewal) -> HttpRequest:
     check_finite(renewal.seconds, what="lease seconds")
     body = None if renewal.seconds is None else encoded({"seconds": renewal.seconds})
-    return Request("POST", f"/api/v1/lease/{_lease(renewal.lease_id)}/extend", body)
+    return HttpRequest("POST", f"/api/v1/lease/{_lease(renewal.lease_id)}/extend", body)
 
 
-def renewed_of(answer: Answer) -> Renewed:
-    result: wire.ExtendAnswer = decoded(answer, _extended)
+def renewed_of(answer: HttpAnswer) -> Renewed:
+    result: wire.RenewAnswer = decoded(answer, _extended)
     expires_at = None if result.expires_at is None else datetime.fromisoformat(result.expires_at)
     return Renewed(lease_id=result.lease_id, partitions=result.renewed, expires_at=expires_at)

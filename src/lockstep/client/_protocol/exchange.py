@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any, Literal
 from urllib.parse import quote
@@ -11,12 +12,13 @@ import msgspec
 from msgspec import UNSET
 
 from lockstep.core.times import check_time
+from lockstep.core.wire import delivery as wire
 from lockstep.core.wire.times import timestamp
 from lockstep.errors import InvalidRequest, LockstepError
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class HttpRequest:
     """What to send to a server."""
 
     method: Literal["GET", "POST"]
@@ -25,15 +27,22 @@ class Request:
     body: bytes | None = None
     repeatable: bool = True
     """Whether it may be applied twice without harm."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Beside those of every request, or in place of them."""
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpAnswer:
     """What came back."""
 
     status: int
     body: bytes
     retry_after: str | None = None
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether it has messages as columns: no JSON begins like that."""
+        return self.body.startswith(wire.PACKED_MAGIC)
 
 
 class ConnectionFailed(Exception):
@@ -53,7 +62,7 @@ def encoded(content: Any) -> bytes:
         raise InvalidRequest(f"the request cannot be written as JSON: {error}") from error
 
 
-def decoded(answer: Answer, decoder: msgspec.json.Decoder[Any]) -> Any:
+def decoded(answer: HttpAnswer, decoder: msgspec.json.Decoder[Any]) -> Any:
     try:
         return decoder.decode(answer.body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -61,9 +70,8 @@ def decoded(answer: Answer, decoder: msgspec.json.Decoder[Any]) -> Any:
 
 
 def segment(name: str) -> str:
-    """A name as one segment of a path; dots alone would be taken for a way up."""
-    quoted = quote(name, safe="")
-    return quoted.replace(".", "%2E") if quoted in (".", "..") else quoted
+    """A name as one segment of a path."""
+    return quote(name, safe="")
 
 
 def time_text(at: object, *, what: str) -> str:

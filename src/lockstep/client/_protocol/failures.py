@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from lockstep.client._protocol.exchange import Answer, ConnectionFailed
+from lockstep.client._protocol.exchange import ConnectionFailed, HttpAnswer
 from lockstep.client._retry import Failure
 from lockstep.core.records import AckOutcome
 from lockstep.errors import (
@@ -52,8 +52,8 @@ _WITHOUT_CODE = {
 }
 
 
-def failure_of(answer: Answer) -> Failure | None:
-    """The failure that an answer tells of; None if it is none."""
+def failure_of(answer: HttpAnswer) -> Failure | None:
+    """The failure that an answer reports; None if it reports none."""
     if 200 <= answer.status < 300:
         return None
     try:
@@ -90,7 +90,7 @@ def _outcomes(details: dict[str, Any]) -> list[AckOutcome]:
         return []
 
 
-def _without_code(answer: Answer, text: str) -> LockstepError:
+def _without_code(answer: HttpAnswer, text: str) -> LockstepError:
     error = _WITHOUT_CODE.get(answer.status, LockstepError)
     return error(text or f"the server answered HTTP {answer.status}", status=answer.status)
 

@@ -2,27 +2,50 @@
 
 from __future__ import annotations
 
-from base64 import b64decode
 from datetime import datetime
 from urllib.parse import urlencode
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import Struct
 
-from lockstep.client._protocol.exchange import Answer, Request, decoded, or_none, segment, time_text
+from lockstep.client._protocol.exchange import (
+    HttpAnswer,
+    HttpRequest,
+    check_finite,
+    decoded,
+    encoded,
+    segment,
+    time_text,
+)
 from lockstep.client._received import Delivered
-from lockstep.core.messages import Message
+from lockstep.core.ids import parse_uuid
 from lockstep.core.names import QUEUE_MODE, check_name
-from lockstep.core.records import PopRequest
-from lockstep.core.wire import messages as wire
-from lockstep.errors import InvalidName, InvalidRequest
+from lockstep.core.records import NextRequest, PopRequest
+from lockstep.core.wire import delivery as wire
+from lockstep.errors import InvalidName, InvalidRequest, LockstepError
+
+_ACCEPT_PACKED = {"accept": f"{wire.PACKED}, application/json"}
+
+
+class _NextBody(Struct, rename="camel", omit_defaults=True):
+    queue: str | None = None
+    partition: str | None = None
+    namespace: str | None = None
+    task: str | None = None
+    consumer_group: str = QUEUE_MODE
+    batch: int = 1
+    partitions: int = 1
+    lease_seconds: float | None = None
+    wait: bool = False
+    timeout: int = 0
+    mode: str | None = None
+
 
 _pop_answer = msgspec.json.Decoder(wire.PopAnswer)
-_headers = msgspec.json.Decoder(dict[str, str])
-_text = msgspec.json.Decoder(str)
 
 
-def pop(request: PopRequest, wait_seconds: float) -> Request:
+def pop(request: PopRequest, wait_seconds: float, *, packed: bool = False) -> HttpRequest:
+    """With `packed` the answer may come as columns."""
     _check(request)
     query: dict[str, str] = {"batch": str(request.batch), "partitions": str(request.partitions)}
     if wait_seconds > 0:
@@ -39,8 +62,44 @@ def pop(request: PopRequest, wait_seconds: float) -> Request:
     if request.mode is not None:
         query["mode"] = request.mode
     query |= _subscription_query(request)
+    in_path = _fits_path(request)
+    if not in_path:
+        query |= {name: value for name in ("queue", "partition") if (value := getattr(request, name)) is not None}
     # What was acknowledged with a lost answer is gone: a second pop must not hide that.
-    return Request("GET", f"{_pop_path(request)}?{urlencode(query)}", repeatable=not request.auto_ack)
+    path = _pop_path(request) if in_path else "/api/v1/pop"
+    target, headers = f"{path}?{urlencode(query)}", _ACCEPT_PACKED if packed else {}
+    return HttpRequest("GET", target, repeatable=not request.auto_ack, headers=headers)
+
+
+def _fits_path(request: PopRequest) -> bool:
+    """Dots alone are a way up: servers and proxies take no such path, however the dots are encoded."""
+    return not {request.queue, request.partition} & {".", ".."}
+
+
+def next(request: NextRequest, wait_seconds: float, *, packed: bool = False) -> HttpRequest:
+    """A request that is sent twice finds its lease gone the second time, and skips nothing."""
+    wanted = request.pop
+    _check(wanted)
+    if wanted.auto_ack:
+        raise InvalidRequest("what comes next under a lease is not acknowledged at once (auto_ack)")
+    check_finite(wanted.lease_seconds, what="lease seconds")
+    body = _NextBody(
+        queue=wanted.queue,
+        partition=wanted.partition,
+        namespace=wanted.namespace,
+        task=wanted.task,
+        consumer_group=wanted.group,
+        batch=wanted.batch,
+        partitions=wanted.partitions,
+        lease_seconds=wanted.lease_seconds,
+        wait=wait_seconds > 0,
+        timeout=round(wait_seconds * 1000),
+        mode=wanted.mode,
+    )
+    content = msgspec.to_builtins(body) | _subscription_query(wanted)
+    lease_id = parse_uuid(request.lease_id, what="lease id")
+    headers = _ACCEPT_PACKED if packed else {}
+    return HttpRequest("POST", f"/api/v1/lease/{lease_id}/next", encoded(content), headers=headers)
 
 
 def _check(request: PopRequest) -> None:
@@ -74,32 +133,20 @@ def _pop_path(request: PopRequest) -> str:
     return path if request.partition is None else f"{path}/partition/{segment(request.partition)}"
 
 
-def delivered_of(answer: Answer, group: str) -> Delivered:
+def delivered_of(answer: HttpAnswer, group: str) -> Delivered:
     if answer.status == 204:
         return Delivered(group)
+    if answer.is_packed:
+        return _delivered_packed(answer)
     popped: wire.PopAnswer = decoded(answer, _pop_answer)
     expires_at = None if popped.expires_at is None else datetime.fromisoformat(popped.expires_at)
-    messages = [_message(item) for item in popped.messages]
+    messages = [wire.message_of(item) for item in popped.messages]
     return Delivered(group, messages, popped.lease_id or None, expires_at, popped.mode)
 
 
-def _message(item: wire.PoppedMessage) -> Message:
-    encoding = or_none(item.encoding)
-    return Message(
-        id=item.id,
-        queue=item.queue,
-        partition=item.partition,
-        partition_id=int(item.partition_id),
-        seq=item.seq,
-        created_at=datetime.fromisoformat(item.created_at),
-        payload=bytes(item.data) if encoding is None else b64decode(_text.decode(item.data)),
-        transaction_id=item.transaction_id,
-        trace_id=item.trace_id,
-        kind=or_none(item.kind),
-        reference=or_none(item.reference),
-        encoding=encoding,
-        headers=None if item.headers is UNSET else _headers.decode(item.headers),
-        producer_sub=item.producer_sub,
-        expires_at=None if isinstance(item.expires_at, UnsetType) else datetime.fromisoformat(item.expires_at),
-        attempt=item.attempt,
-    )
+def _delivered_packed(answer: HttpAnswer) -> Delivered:
+    try:
+        popped = wire.read_popped(answer.body)
+    except (InvalidRequest, ValueError, LookupError) as error:
+        raise LockstepError(f"the answer of the server cannot be read: {error}") from error
+    return Delivered(popped.group, list(popped.messages()), popped.lease_id, popped.expires_at, popped.mode)

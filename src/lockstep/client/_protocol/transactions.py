@@ -8,9 +8,9 @@ from typing import Any, Literal
 import msgspec
 
 from lockstep.client._protocol.acks import ERRORS_BY_TEXT, ack_error, ack_item
-from lockstep.client._protocol.exchange import Answer, Request, decoded, encoded, or_none
+from lockstep.client._protocol.exchange import HttpAnswer, HttpRequest, decoded, encoded, or_none
 from lockstep.client._protocol.failures import CLASSES
-from lockstep.client._protocol.pushes import PushItem, appointment
+from lockstep.client._protocol.pushes import OutgoingItem, appointment
 from lockstep.client._received import Committed
 from lockstep.core.messages import Receipt
 from lockstep.core.records import Ack, AckOutcome
@@ -20,15 +20,15 @@ from lockstep.errors import TransactionRolledBack
 _transaction = msgspec.json.Decoder(TransactionAnswer)
 
 
-def transaction(acks: Sequence[Ack], items: list[PushItem]) -> Request:
+def transaction(acks: Sequence[Ack], items: list[OutgoingItem]) -> HttpRequest:
     operations: list[Any] = [msgspec.structs.replace(ack_item(ack), type="ack") for ack in acks]
     if items:
         operations.append({"type": "push", "items": items})
     repeatable = all(item.transaction_id is not None for item in items)
-    return Request("POST", "/api/v1/transaction", encoded({"operations": operations}), repeatable)
+    return HttpRequest("POST", "/api/v1/transaction", encoded({"operations": operations}), repeatable)
 
 
-def committed_of(answer: Answer, acks: Sequence[Ack], items: list[PushItem]) -> Committed:
+def committed_of(answer: HttpAnswer, acks: Sequence[Ack], items: list[OutgoingItem]) -> Committed:
     """What the transaction did. Raises TransactionRolledBack, or what rolled it back."""
     result: TransactionAnswer = decoded(answer, _transaction)
     steps = result.results
@@ -56,7 +56,7 @@ def committed_of(answer: Answer, acks: Sequence[Ack], items: list[PushItem]) -> 
 _STEP_STATUSES: Mapping[str, Literal["duplicate", "scheduled"]] = {"duplicate": "duplicate", "scheduled": "scheduled"}
 
 
-def _step_receipt(index: int, step: TransactionStep, item: PushItem) -> Receipt:
+def _step_receipt(index: int, step: TransactionStep, item: OutgoingItem) -> Receipt:
     return Receipt(
         index=index,
         status=_STEP_STATUSES.get(str(step.status), "queued"),

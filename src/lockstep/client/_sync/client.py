@@ -3,48 +3,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from datetime import datetime
 from types import TracebackType
-from typing import Any
+from typing import Any, Unpack
 from weakref import WeakSet
 
 from lockstep.client._failures import OnError, check_on_error
-from lockstep.client._payloads import check_type, new_message
-from lockstep.client._sync.concurrency import Event, H, check_handler, monotonic
+from lockstep.client._payloads import MessageOptions, check_type, new_message
+from lockstep.client._requests import PopOptions, check_seconds, pop_request, wait_seconds
+from lockstep.client._sync.concurrency import Event, H, Handler, check_handler, monotonic
 from lockstep.client._sync.consumer import Consumer
 from lockstep.client._sync.crew import Crew
 from lockstep.client._sync.delivery import Delivery
-from lockstep.client._sync.poller import Poller, pop_until
+from lockstep.client._sync.poller import Poller
 from lockstep.client._sync.producer import Producer
 from lockstep.client._sync.renewer import Renewer
+from lockstep.client._sync.source import Source
 from lockstep.client._sync.transaction import Transaction
 from lockstep.client._sync.transport import Transport
-from lockstep.client._sync.verbs import Begin, Verbs, subscription_of
+from lockstep.client._sync.verbs import Verbs
 from lockstep.client._sync.worker import Worker
 from lockstep.core.messages import Batch, NewMessage, Receipt
-from lockstep.core.names import DEFAULT_PARTITION, QUEUE_MODE
 from lockstep.core.operations import QueuedAs
-from lockstep.core.policy import GroupMode
-from lockstep.core.records import Ack, AckOutcome, PopRequest, Renewal, Renewed
+from lockstep.core.records import Ack, AckOutcome, Renewal, Renewed
 from lockstep.errors import InvalidRequest
 
 _MIB = 1024**2
-_WAIT_SECONDS = 30.0
-"""How long a pop waits that does not say it."""
 
 
 class Client(Verbs):
     """Made by `lockstep.connect`. Opens when it is first used, or with its context; many threads may share it."""
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, transport: Transport, *, tracing: bool = False) -> None:
+        self._producer_kind = Producer
+        self._consumer_kind = Consumer
+        self._traced: Callable[[Handler], Handler] | None = None
+        if tracing:
+            from lockstep.client._sync import tracing as parts
+
+            transport = parts.TracedTransport(transport)
+            self._producer_kind, self._consumer_kind = parts.TracedProducer, parts.TracedConsumer
+            self._traced = parts.traced
         super().__init__(transport)
         self._renewer = Renewer(transport)
         self._workers: list[Worker] = []
         self._consumers: WeakSet[Consumer] = WeakSet()
         self._producers: set[Producer] = set()
-        """Until they are closed, whoever else holds them: their failures are to be told."""
+        """Kept until they are closed, because their failures must be reported."""
         self._crews: set[Crew] = set()
         self._stop = Event()
         self._closing = Event()
@@ -67,7 +73,7 @@ class Client(Verbs):
         self._transport.open()
 
     def close(self) -> None:
-        """Drain the workers, flush what producers hold, give back what consumers have in hand, let go of everything.
+        """Drain the workers, flush what producers hold, release the messages that consumers hold, close everything.
         Safe to call twice.
 
         Raises what a producer failed with, as its `flush` does.
@@ -92,41 +98,15 @@ class Client(Verbs):
         queue: str,
         payload: Any,
         *,
-        partition: str = DEFAULT_PARTITION,
-        transaction_id: str | None = None,
-        trace_id: str | None = None,
-        kind: str | None = None,
-        reference: str | None = None,
-        encoding: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        expires_at: datetime | None = None,
-        expire_seconds: float | None = None,
-        deliver_at: datetime | None = None,
-        delay_seconds: float | None = None,
-        schedule_key: str | None = None,
         queued: QueuedAs | None = None,
+        **options: Unpack[MessageOptions],
     ) -> Receipt:
         """Push one message. The payload becomes JSON; bytes need an encoding that says what they are.
 
         A busy server may queue it. Then it waits until it is applied; or, if `queued` is `return`, the receipt has the
-        id of the operation, and nothing else yet. Without it, that is as the client was told.
+        id of the operation, and nothing else yet. Without it, the client's setting decides.
         """
-        message = new_message(
-            queue,
-            payload,
-            partition=partition,
-            transaction_id=transaction_id,
-            trace_id=trace_id,
-            kind=kind,
-            reference=reference,
-            encoding=encoding,
-            headers=headers,
-            expires_at=expires_at,
-            expire_seconds=expire_seconds,
-            deliver_at=deliver_at,
-            delay_seconds=delay_seconds,
-            schedule_key=schedule_key,
-        )
+        message = new_message(queue, payload, **options)
         return (self._transport.push([message], _check_queued(queued)))[0]
 
     def push_many(
@@ -149,7 +129,7 @@ class Client(Verbs):
         on_error: OnError | None = None,
     ) -> Producer:
         """Pushes in the background, in order. A push waits while the buffer is full; `flush` waits until all is
-        stored. With a linger a batch that is not full waits so long for more."""
+        stored. With a linger, a batch that is not full waits this long for more messages."""
         for name, limit in (
             ("buffer_messages_max", buffer_messages_max),
             ("buffer_bytes_max", buffer_bytes_max),
@@ -157,9 +137,9 @@ class Client(Verbs):
             ("batch_bytes_max", batch_bytes_max),
         ):
             _check_count(limit, name)
-        _check_seconds(linger_seconds, "linger_seconds")
+        check_seconds(linger_seconds, "linger_seconds")
         check_on_error(on_error)
-        producer = Producer(
+        producer = self._producer_kind(
             self._transport,
             queue,
             buffer_messages_max=buffer_messages_max,
@@ -179,19 +159,10 @@ class Client(Verbs):
         self,
         queue: str | None = None,
         *,
-        partition: str | None = None,
-        namespace: str | None = None,
-        task: str | None = None,
-        group: str = QUEUE_MODE,
-        batch: int = 1,
-        partitions: int = 1,
         wait: bool = False,
         timeout_seconds: float | None = None,
-        lease_seconds: float | None = None,
-        auto_ack: bool = False,
-        subscription: Begin = "all",
-        mode: GroupMode | None = None,
         as_type: Any = None,
+        **options: Unpack[PopOptions],
     ) -> Delivery:
         """Lease and return messages of a queue, one partition of it, or all queues of a namespace and/or task.
 
@@ -200,31 +171,30 @@ class Client(Verbs):
         `mode` is how a new group is served: ordered, or shared, with leases on single messages.
         """
         check_type(as_type)
-        if timeout_seconds is not None and not wait:
-            raise InvalidRequest("timeout_seconds says how long a pop waits: it goes with wait=True")
-        patience_seconds = _WAIT_SECONDS if timeout_seconds is None else timeout_seconds
-        _check_seconds(patience_seconds, "timeout_seconds")
-        request = PopRequest(
-            queue=queue,
-            partition=partition,
-            namespace=namespace,
-            task=task,
-            group=group,
-            batch=batch,
-            partitions=partitions,
-            lease_seconds=lease_seconds,
-            auto_ack=auto_ack,
-            subscription=subscription_of(subscription),
-            mode=mode,
-        )
-        if wait:
-            delivered = pop_until(self._transport, request, monotonic() + patience_seconds, self._closing)
-        else:
-            delivered = self._transport.pop(request, 0.0)
-        return Delivery(self._transport, delivered, as_type)
+        patience_seconds = wait_seconds(wait, timeout_seconds)
+        source = Source(self._transport, pop_request(queue, options, batch=1), self._closing, as_type=as_type)
+        return source.pop(monotonic() + patience_seconds if wait else None)
+
+    def next(
+        self,
+        lease_id: str,
+        queue: str | None = None,
+        *,
+        wait: bool = False,
+        timeout_seconds: float | None = None,
+        as_type: Any = None,
+        **options: Unpack[PopOptions],
+    ) -> Delivery:
+        """Complete all that a lease holds which is known by its id, and pop what comes next, with its partitions first.
+        (A delivery has a method for its own.) Raises LeaseLost, and then nothing is popped.
+        """
+        check_type(as_type)
+        patience_seconds = wait_seconds(wait, timeout_seconds)
+        source = Source(self._transport, pop_request(queue, options, batch=1), self._closing, as_type=as_type)
+        return source.next(lease_id, monotonic() + patience_seconds if wait else None)
 
     def ack(self, acks: Sequence[Ack], *, atomic: bool = False) -> list[AckOutcome]:
-        """End deliveries by what is known of them; one outcome per ack. (A delivery has methods for its own.)
+        """End deliveries that are known by id or lease; one outcome per ack. (A delivery has methods for its own.)
 
         With `atomic` all of them or none: raises TransactionRolledBack if one has no success.
         """
@@ -246,49 +216,28 @@ class Client(Verbs):
         self,
         queue: str | None = None,
         *,
-        partition: str | None = None,
-        namespace: str | None = None,
-        task: str | None = None,
-        group: str = QUEUE_MODE,
-        batch: int = 10,
-        partitions: int = 1,
-        lease_seconds: float | None = None,
-        auto_ack: bool = False,
-        subscription: Begin = "all",
-        mode: GroupMode | None = None,
         as_type: Any = None,
         renew: bool = True,
         ack_interval_seconds: float = 1.0,
         idle_timeout_seconds: float | None = None,
+        **options: Unpack[PopOptions],
     ) -> Consumer:
         """Iterate over messages as they come; each is done when the loop comes back for the next.
 
-        What is done is acknowledged at the end of each batch, or as soon as `ack_interval_seconds` have passed. The
-        loop ends when no message came for `idle_timeout_seconds`; without, never. Leases are renewed meanwhile.
+        Finished messages are acknowledged at the end of each batch, or as soon as `ack_interval_seconds` have passed.
+        The loop ends when no message came for `idle_timeout_seconds`; without, never. Leases are renewed meanwhile.
         """
         check_type(as_type)
-        _check_seconds(ack_interval_seconds, "ack_interval_seconds")
+        check_seconds(ack_interval_seconds, "ack_interval_seconds")
         if idle_timeout_seconds is not None:
-            _check_seconds(idle_timeout_seconds, "idle_timeout_seconds")
-        request = PopRequest(
-            queue=queue,
-            partition=partition,
-            namespace=namespace,
-            task=task,
-            group=group,
-            batch=batch,
-            partitions=partitions,
-            lease_seconds=lease_seconds,
-            auto_ack=auto_ack,
-            subscription=subscription_of(subscription),
-            mode=mode,
-        )
+            check_seconds(idle_timeout_seconds, "idle_timeout_seconds")
+        request = pop_request(queue, options, batch=10)
         stop = Event()
-        consumer = Consumer(
+        consumer = self._consumer_kind(
             Poller(self._transport, request, stop, as_type=as_type),
             self._renewer if renew else None,
             stop,
-            lease_seconds=lease_seconds,
+            lease_seconds=request.lease_seconds,
             ack_interval_seconds=ack_interval_seconds,
             idle_timeout_seconds=idle_timeout_seconds,
         )
@@ -299,51 +248,30 @@ class Client(Verbs):
         self,
         queue: str | None = None,
         *,
-        partition: str | None = None,
-        namespace: str | None = None,
-        task: str | None = None,
-        group: str = QUEUE_MODE,
         concurrency: int = 1,
-        batch: int = 10,
-        partitions: int = 1,
         whole: bool = False,
-        lease_seconds: float | None = None,
-        auto_ack: bool = False,
-        subscription: Begin = "all",
-        mode: GroupMode | None = None,
         as_type: Any = None,
         renew: bool = True,
         ack_interval_seconds: float = 1.0,
         on_error: OnError | None = None,
+        **options: Unpack[PopOptions],
     ) -> Callable[[H], H]:
         """A decorator: the function is called for each message, or with `whole` for each delivery, while `run` runs.
 
-        `concurrency` lanes pop for themselves. An error of the function is a failed delivery: the message comes
-        again after the retry delay, and in the end becomes a dead letter. It is told to `on_error`, too.
+        `concurrency` loops pop for themselves. An error of the function is a failed delivery: the message comes
+        again after the retry delay, and in the end becomes a dead letter. `on_error` is called with it, too.
         """
         check_type(as_type)
         _check_count(concurrency, "concurrency")
-        _check_seconds(ack_interval_seconds, "ack_interval_seconds")
+        check_seconds(ack_interval_seconds, "ack_interval_seconds")
         check_on_error(on_error)
-        request = PopRequest(
-            queue=queue,
-            partition=partition,
-            namespace=namespace,
-            task=task,
-            group=group,
-            batch=batch,
-            partitions=partitions,
-            lease_seconds=lease_seconds,
-            auto_ack=auto_ack,
-            subscription=subscription_of(subscription),
-            mode=mode,
-        )
+        request = pop_request(queue, options, batch=10)
 
         def register(handler: H) -> H:
             check_handler(handler)
             worker = Worker(
                 self._transport,
-                handler,
+                handler if self._traced is None else self._traced(handler),
                 request,
                 concurrency=concurrency,
                 whole=whole,
@@ -358,13 +286,13 @@ class Client(Verbs):
         return register
 
     def run(self, *, stop_on_signals: bool = True, drain_timeout_seconds: float = 30.0) -> None:
-        """Run the workers until `stop`, SIGINT or SIGTERM; then finish what is being handled, give back the rest.
+        """Run the workers until `stop`, SIGINT or SIGTERM; then finish the messages being handled and release the rest.
 
         What takes longer than `drain_timeout_seconds` is given back, too, and its outcome no longer counts.
         """
         if not self._workers:
             raise InvalidRequest("there is no worker to run")
-        _check_seconds(drain_timeout_seconds, "drain_timeout_seconds")
+        check_seconds(drain_timeout_seconds, "drain_timeout_seconds")
         crew = Crew(list(self._workers), self._stop)
         self._crews.add(crew)
         try:
@@ -387,8 +315,3 @@ def _check_queued(queued: QueuedAs | None) -> QueuedAs | None:
 def _check_count(value: object, what: str) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise InvalidRequest(f"{what} must be a whole number from 1 on, not {value!r}")
-
-
-def _check_seconds(value: object, what: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
-        raise InvalidRequest(f"{what} must be a number of seconds from 0 on, not {value!r}")

@@ -9,7 +9,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from time import monotonic, sleep
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from lockstep.errors import InvalidRequest
 
@@ -112,10 +112,13 @@ def race(work: T, stop: Event) -> T:  # noqa: ARG001
     return work
 
 
-class Handover:
-    """Hands over what a request gave. Nobody can be cancelled while it is under way."""
+class Handover(Generic[T]):
+    """Hands over what a request gave. A thread cannot be cancelled in between."""
 
-    def run(self, work: T, give_back: Callable[[T], object]) -> T:  # noqa: ARG002
+    def __init__(self, give_back: Callable[[T], object]) -> None:
+        """`give_back` is what the asynchronous twin needs."""
+
+    def run(self, work: T) -> T:
         return work
 
     def close(self) -> None:

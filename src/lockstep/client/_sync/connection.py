@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from ssl import SSLContext
 
 import urllib3
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError
 
 from lockstep.client._failures import FORKED
-from lockstep.client._protocol import Answer, ConnectionFailed, Request
+from lockstep.client._protocol import ConnectionFailed, HttpAnswer, HttpRequest
 from lockstep.errors import InvalidRequest
 
 CONNECT_SECONDS_MAX = 10.0
@@ -19,12 +20,12 @@ CONNECT_SECONDS_MAX = 10.0
 class Connection:
     """Sends requests over connections that are kept."""
 
-    def __init__(self, *, headers: Mapping[str, str], connections_max: int) -> None:
+    def __init__(self, *, headers: Mapping[str, str], connections_max: int, tls: SSLContext | None = None) -> None:
         self._headers = dict(headers)
         self._process: int | None = None
-        self._pool = urllib3.PoolManager(maxsize=connections_max, retries=False)
+        self._pool = urllib3.PoolManager(maxsize=connections_max, retries=False, ssl_context=tls)
 
-    def send(self, base: str, request: Request, timeout_seconds: float) -> Answer:
+    def send(self, base: str, request: HttpRequest, timeout_seconds: float) -> HttpAnswer:
         """The answer. Raises ConnectionFailed."""
         self._check_process()
         try:
@@ -32,7 +33,7 @@ class Connection:
                 request.method,
                 base + request.target,
                 body=request.body,
-                headers=self._headers,
+                headers={**self._headers, **request.headers} if request.headers else self._headers,
                 timeout=urllib3.Timeout(connect=min(timeout_seconds, CONNECT_SECONDS_MAX), read=timeout_seconds),
                 redirect=False,
             )
@@ -40,7 +41,7 @@ class Connection:
             raise ConnectionFailed(str(error), sent=False) from error
         except HTTPError as error:
             raise ConnectionFailed(str(error) or type(error).__name__, sent=True) from error
-        return Answer(response.status, response.data, response.headers.get("retry-after"))
+        return HttpAnswer(response.status, response.data, response.headers.get("retry-after"))
 
     def _check_process(self) -> None:
         """Two processes on one connection would get each other's answers."""

@@ -16,7 +16,7 @@ from lockstep.errors import InvalidPayload
 
 
 class Consumer:
-    """Iterates over messages as they come. A message whose payload is not of the type that was asked for is failed
+    """Iterates over messages as they come. A message whose payload does not have the requested type is failed
     and passed.
 
     A loop that is left early gives back the message in hand and what came with it, and no attempt is charged: a loop
@@ -67,7 +67,7 @@ class Consumer:
                 self.close()
 
     def close(self) -> None:
-        """Stop; tell the store what is done, and give back the rest."""
+        """Stop: ack the finished messages and release the rest."""
         self._stop.set()
         self._message = None
         self._end_delivery()
@@ -79,8 +79,7 @@ class Consumer:
                 if self._usable(message):
                     self._message = message
                     return message
-            self._end_delivery()
-            delivery = self._poller.next(idle_timeout_seconds=self._idle_timeout_seconds)
+            delivery = self._poller.next(self._take_delivery(), idle_timeout_seconds=self._idle_timeout_seconds)
             if delivery is None:
                 return None
             self._begin(delivery)
@@ -116,9 +115,14 @@ class Consumer:
             with logged_failures(message.queue):
                 message.nack(error_text(error))
 
-    def _end_delivery(self) -> None:
+    def _take_delivery(self) -> Delivery | None:
+        """The delivery, whose lease is no longer renewed."""
         delivery, self._delivery, self._waiting = self._delivery, None, iter(())
         self._keeping.close()
+        return delivery
+
+    def _end_delivery(self) -> None:
+        delivery = self._take_delivery()
         if delivery is not None and delivery.lease_id is not None:
             with logged_failures(delivery[0].queue):
                 delivery.release()

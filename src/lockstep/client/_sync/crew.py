@@ -14,24 +14,24 @@ logger = logging.getLogger("lockstep.client")
 
 
 class Crew:
-    """The lanes of some workers, all running."""
+    """The loops of some workers, all running."""
 
     def __init__(self, workers: Sequence[Worker], stop: Event) -> None:
         self._workers = workers
         self._stop = stop
-        self._lanes: list[Task] = []
+        self._loops: list[Task] = []
         self._drained = Event()
         self._members: set[object] = set()
-        """Who runs them, and the lanes. Each enters itself: a lane may be at work before it is among the lanes."""
+        """The caller of `run`, and the loops. Each enters itself: a loop may be at work before it is listed."""
 
     def run(self, *, stop_on_signals: bool, drain_timeout_seconds: float) -> None:
-        """Until stopped, or until a lane fails for good; then drain, and raise what it failed with."""
+        """Run until stopped, or until a loop fails for good; then drain, and raise the error of that loop."""
         self._members.add(current())
         try:
             with stopping_on_signals(self._stop.set) if stop_on_signals else nullcontext():
                 for worker in self._workers:
                     for number in range(worker.concurrency):
-                        self._lanes.append(Task(self._lane, worker, name=f"lockstep-worker-{number}"))
+                        self._loops.append(Task(self._loop, worker, name=f"lockstep-worker-{number}"))
                 self._stop.wait()
         finally:
             self._stop.set()
@@ -39,37 +39,37 @@ class Crew:
                 self._drain(drain_timeout_seconds)
             finally:
                 self._drained.set()
-        for lane in self._lanes:
-            lane.result()
+        for loop in self._loops:
+            loop.result()
 
     def wait(self) -> None:
-        """Until they are drained. Not for those whom they wait for: a handler, or a signal handler of who runs them."""
+        """Wait until the loops are drained. A handler must not wait: the loops wait for it."""
         if current() not in self._members:
             self._drained.wait()
 
-    def _lane(self, worker: Worker) -> None:
+    def _loop(self, worker: Worker) -> None:
         self._members.add(current())
         try:
-            worker.run_lane(self._stop)
+            worker.run_loop(self._stop)
         finally:
-            # A lane ends by itself only when it fails, and then the others are not left to work on alone.
+            # A loop ends by itself only when it fails, and then the others are not left to work on alone.
             self._stop.set()
 
     def _drain(self, timeout_seconds: float) -> None:
-        """Wait for what is running; after the timeout, or if nobody wants to wait, give it back."""
+        """Wait for running handlers; after the timeout, or without a wait, release their messages."""
         deadline = monotonic() + timeout_seconds
         try:
-            for lane in self._lanes:
-                lane.join(max(deadline - monotonic(), 0.0))
+            for loop in self._loops:
+                loop.join(max(deadline - monotonic(), 0.0))
         finally:
-            late = [lane for lane in self._lanes if not lane.join(0.0)]
+            late = [loop for loop in self._loops if not loop.join(0.0)]
             if late:
                 self._give_back(late)
 
     def _give_back(self, late: Sequence[Task]) -> None:
-        """So that another consumer gets at once what these lanes have in hand."""
-        logger.warning("drain_timeout", extra={"action": "drain_timeout", "lanes": len(late)})
+        """So that another consumer gets at once what these loops have in hand."""
+        logger.warning("drain_timeout", extra={"action": "drain_timeout", "loops": len(late)})
         for worker in self._workers:
             worker.release()
-        for lane in late:
-            lane.cancel()
+        for loop in late:
+            loop.cancel()

@@ -5,19 +5,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
-from typing import Any, overload
+from typing import Any, Protocol, overload
 
 from lockstep.client._progress import progress_of, refusal
 from lockstep.client._received import Delivered, ReceivedMessage
+from lockstep.client._requests import wait_seconds
 from lockstep.client._sync.concurrency import Lock, monotonic
 from lockstep.client._sync.transport import Transport
 from lockstep.core.messages import Message
-from lockstep.core.records import Ack, Renewal
+from lockstep.core.records import Ack, AckOutcome, Renewal
 from lockstep.errors import InvalidRequest, LeaseLost
 
 
+class Source(Protocol):
+    """What a delivery comes from, and what comes after it (`source.py`)."""
+
+    def pop(self, deadline: float | None = None) -> Delivery: ...
+    def next(self, lease_id: str, deadline: float | None = None) -> Delivery: ...
+
+
 class DeliveredMessage(ReceivedMessage):
-    """A message that was popped, and is to be acknowledged."""
+    """A popped message, to be acknowledged."""
 
     __slots__ = ("_delivery",)
 
@@ -35,7 +43,8 @@ class DeliveredMessage(ReceivedMessage):
         self._delivery.ack_to(self)
 
     def nack(self, error: str | None = None, *, retry_at: datetime | None = None) -> None:
-        """Failed: it comes again after the retry delay, or at a time, or becomes a dead letter. Raises LeaseLost."""
+        """Failed: it is delivered again after the retry delay or at a given time, or becomes a dead letter. Raises
+        LeaseLost."""
         self._delivery.end_at(self, "failed", error, retry_at)
 
     def retry(self, *, retry_at: datetime | None = None) -> None:
@@ -55,8 +64,11 @@ class DeliveredMessage(ReceivedMessage):
 class Delivery:
     """The messages of one pop. Empty, and therefore false, when there was nothing."""
 
-    def __init__(self, transport: Transport, delivered: Delivered, as_type: Any = None) -> None:
+    def __init__(
+        self, transport: Transport, delivered: Delivered, as_type: Any = None, source: Source | None = None
+    ) -> None:
         self._transport = transport
+        self._source = source
         self._progress = progress_of(delivered)
         self._lock = Lock()
         self._committed_at = monotonic()
@@ -92,6 +104,26 @@ class Delivery:
         with self._lock:
             self._send(self._progress.whole())
 
+    def next(self, *, wait: bool = False, timeout_seconds: float | None = None) -> Delivery:
+        """All of it is done, and what comes next is leased, as the pop asked for it: in one request, in which the same
+        partitions continue. With `wait` it waits for messages, as `pop` does. Raises LeaseLost.
+
+        Where messages were failed or released, what is left is acknowledged first, and then popped.
+        """
+        patience_seconds = wait_seconds(wait, timeout_seconds)
+        deadline = monotonic() + patience_seconds if wait else None
+        if self._source is None:
+            raise InvalidRequest("only what was popped can be continued")
+        with self._lock:
+            acks = self._progress.whole() if self.lease_id is not None else []
+            if not acks:
+                self._check_not_lost()
+                return self._source.pop(deadline)
+            if not _is_whole(acks):
+                self._send(acks)
+                return self._source.pop(deadline)
+        return self._continue(acks, deadline)
+
     def nack(self, error: str | None = None, *, retry_at: datetime | None = None) -> None:
         """The first message of each partition failed, in a shared group every one: all comes again after the retry
         delay, or at a time. Raises LeaseLost."""
@@ -125,24 +157,50 @@ class Delivery:
         """Whether nothing is left to be said about any message."""
         return self._progress.over
 
+    @property
+    def is_finished(self) -> bool:
+        """Whether all of it is finished, and none of it has ended yet: then it can be continued."""
+        return self.lease_id is not None and not self.lost and _is_whole(self._progress.ends("released"))
+
+    def go_on(self, deadline: float) -> Delivery:
+        """What comes next, before a deadline, if all of this is finished. Raises LeaseLost."""
+        return self._continue(self._progress.whole(), deadline)
+
+    def _continue(self, acks: list[Ack], deadline: float | None) -> Delivery:
+        assert self._source is not None
+        assert self.lease_id is not None
+        self._check_leased()
+        try:
+            following = self._source.next(self.lease_id, deadline)
+        except LeaseLost:
+            self.lose()
+            raise
+        self._progress.settle(acks, [AckOutcome(index=0, success=True)])
+        return following
+
     def is_open(self, message: DeliveredMessage) -> bool:
         """Whether the message is still ours, and not finished."""
         return self._progress.is_open(message.partition_id, message.seq)
 
     def lose(self) -> None:
-        """Somebody found the lease gone."""
+        """Set when a call has found the lease gone."""
         self.lost = True
         self._progress.end()
 
     def finish(self, message: DeliveredMessage) -> None:
-        """The message is done. The store is told with the next commit."""
+        """The message is done. The next commit acks it."""
         self._progress.finish(message.partition_id, message.seq)
+
+    def finish_all(self) -> None:
+        """All of it is done."""
+        for message in self.messages:
+            self.finish(message)
 
     def pending_acks(self, message: DeliveredMessage | None = None) -> list[Ack]:
         """The acks for all of it, or up to a message, for a transaction."""
         self._check_leased()
         if message is None:
-            return self._progress.all_lanes()
+            return self._progress.all_parts()
         return self._progress.ends_one(message.partition_id, message.seq, "completed")
 
     def settle(self, acks: list[Ack], outcomes: list[Any]) -> None:
@@ -154,7 +212,9 @@ class Delivery:
         with self._lock:
             self._check_leased()
             if self._progress.is_gone(message.partition_id, message.seq):
-                raise LeaseLost("the lease on this message has ended: it was given back, and comes again")
+                raise LeaseLost(
+                    "the lease on this message has ended: the message was released and will be delivered again"
+                )
             self._progress.finish(message.partition_id, message.seq)
             self._send(self._progress.commits())
 
@@ -166,15 +226,16 @@ class Delivery:
             self._send(self._progress.ends_one(message.partition_id, message.seq, status, error, retry_at))
 
     def commit(self, interval_seconds: float = 0.0) -> None:
-        """Tell the store what is done; within the interval after the last time, leave it to the next."""
-        if monotonic() - self._committed_at < interval_seconds:
+        """Acknowledge the finished messages; within the interval after the last ack, leave them to the next one. If all
+        is finished, they are left to what continues the delivery, or ends it."""
+        if monotonic() - self._committed_at < interval_seconds or self.is_finished:
             return
         with self._lock:
             self._send(self._progress.commits())
 
     def release(self) -> None:
-        """Tell the store what is done, and give back the rest as if it had not been delivered. Nothing that is said
-        afterwards counts."""
+        """Acknowledge the finished messages, and release the rest as if they had not been delivered. Nothing that is
+        said afterwards counts."""
         with self._lock:
             try:
                 if not self._progress.over:
@@ -197,8 +258,15 @@ class Delivery:
         if error is not None:
             raise error
 
-    def _check_leased(self) -> None:
+    def _check_not_lost(self) -> None:
         if self.lost:
             raise LeaseLost()
+
+    def _check_leased(self) -> None:
+        self._check_not_lost()
         if self.messages and self.lease_id is None:
             raise InvalidRequest("the messages were acknowledged when they were popped (auto_ack)")
+
+
+def _is_whole(acks: list[Ack]) -> bool:
+    return len(acks) == 1 and acks[0].ends_lease

@@ -6,6 +6,8 @@ import asyncio
 import os
 import threading
 from collections.abc import Coroutine
+from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from lockstep.client._failures import FORKED
@@ -35,14 +37,21 @@ class LoopThread:
             # Before any lock, which another thread may have held when the process was forked.
             if self.is_elsewhere:
                 raise InvalidRequest(FORKED)
-            future = asyncio.run_coroutine_threadsafe(work, self._started())
+            loop = self._started()
         except BaseException:
             work.close()
             raise
+        future: Future[T] | None = None
         try:
+            future = asyncio.run_coroutine_threadsafe(work, loop)
             return future.result()
         except BaseException:
-            future.cancel()
+            if future is not None:
+                future.cancel()
+            else:
+                # The interrupt may have come after the loop got the work, which then runs to its end.
+                with suppress(ValueError):
+                    work.close()
             raise
 
     def close(self) -> None:

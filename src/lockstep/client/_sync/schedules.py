@@ -8,14 +8,14 @@ from datetime import datetime
 from typing import Any
 
 from lockstep.client._payloads import encode_payload
-from lockstep.client._sync.operations import Operations
+from lockstep.client._sync.access import Access
 from lockstep.core.crons import CatchUp, Cron, NewCron
 from lockstep.core.messages import NewSchedule
 from lockstep.core.names import DEFAULT_PARTITION
 from lockstep.core.schedules import Scheduled, ScheduleFilter, ScheduleName, SchedulePage
 
 
-class Schedules(Operations):
+class Schedules(Access):
     """A waiting message is named by its id, or by its queue and the key that it was pushed with."""
 
     def schedules(
@@ -109,10 +109,10 @@ class Schedules(Operations):
         return result
 
     def enable_cron(self, name: str, enabled: bool = True) -> Cron:
-        """Let a recurring message go on, from its next time; or rest."""
+        """Resume a recurring message, from its next time, or pause it."""
         result: Cron = self._call("enable_cron", name=name, enabled=enabled)
         return result
 
     def remove_cron(self, name: str) -> bool:
-        """Remove a recurring message; what it pushed stays. False if there is none."""
+        """Remove a recurring message; the messages that it pushed stay. False if there is none."""
         return bool(self._call("remove_cron", name=name))

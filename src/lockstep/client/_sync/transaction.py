@@ -3,17 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import datetime
 from types import TracebackType
-from typing import Any
+from typing import Any, Unpack
 
-from lockstep.client._payloads import new_message
+from lockstep.client._payloads import MessageOptions, new_message
 from lockstep.client._received import Committed
 from lockstep.client._sync.delivery import DeliveredMessage, Delivery
 from lockstep.client._sync.transport import Transport
 from lockstep.core.messages import NewMessage
-from lockstep.core.names import DEFAULT_PARTITION
 from lockstep.core.records import Ack
 from lockstep.errors import InvalidRequest
 
@@ -27,7 +24,7 @@ class Transaction:
         self._messages: list[NewMessage] = []
         self._over = False
         self.result: Committed | None = None
-        """What it did, once it is committed."""
+        """Its result, once it is committed."""
 
     def __enter__(self) -> Transaction:
         return self
@@ -48,46 +45,17 @@ class Transaction:
         elif isinstance(done, DeliveredMessage):
             self._acks.append((done.delivery, done.delivery.pending_acks(done)))
         else:
-            raise InvalidRequest(f"what is done is a delivery or one of its messages, not {type(done).__name__}")
+            raise InvalidRequest(f"expected a delivery or one of its messages, not {type(done).__name__}")
 
     def push(
         self,
         queue: str,
         payload: Any,
-        *,
-        partition: str = DEFAULT_PARTITION,
-        transaction_id: str | None = None,
-        trace_id: str | None = None,
-        kind: str | None = None,
-        reference: str | None = None,
-        encoding: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        expires_at: datetime | None = None,
-        expire_seconds: float | None = None,
-        deliver_at: datetime | None = None,
-        delay_seconds: float | None = None,
-        schedule_key: str | None = None,
+        **options: Unpack[MessageOptions],
     ) -> None:
         """A message, as for the client's `push`. Raises InvalidPayload at once, and the rest when it commits."""
         self._check_open()
-        self._messages.append(
-            new_message(
-                queue,
-                payload,
-                partition=partition,
-                transaction_id=transaction_id,
-                trace_id=trace_id,
-                kind=kind,
-                reference=reference,
-                encoding=encoding,
-                headers=headers,
-                expires_at=expires_at,
-                expire_seconds=expire_seconds,
-                deliver_at=deliver_at,
-                delay_seconds=delay_seconds,
-                schedule_key=schedule_key,
-            )
-        )
+        self._messages.append(new_message(queue, payload, **options))
 
     def commit(self) -> Committed:
         """Apply it. Raises TransactionRolledBack, QueueFull, and then nothing was applied."""

@@ -12,7 +12,7 @@ from lockstep.client._received import Committed, Delivered
 from lockstep.client._sync.loop_thread import LoopThread
 from lockstep.core.messages import Batch, NewMessage, PushResult
 from lockstep.core.operations import QueuedAs
-from lockstep.core.records import Ack, AckOutcome, PopRequest, Renewal, Renewed
+from lockstep.core.records import Ack, AckOutcome, NextRequest, PopRequest, Renewal, Renewed
 
 
 class EngineTransport:
@@ -41,6 +41,9 @@ class EngineTransport:
 
     def pop(self, request: PopRequest, wait_seconds: float) -> Delivered:
         return self._loop.run(self._verbs.pop(request, wait_seconds))
+
+    def next(self, request: NextRequest, wait_seconds: float) -> Delivered:
+        return self._loop.run(self._verbs.next(request, wait_seconds))
 
     def ack(self, acks: Sequence[Ack]) -> list[AckOutcome]:
         return self._loop.run(self._verbs.ack(acks))

@@ -11,7 +11,7 @@ from msgspec import Struct
 from lockstep.core.buckets import SampleSpan
 from lockstep.core.maintenance import DutyInfo, Removal, RemovalKind
 from lockstep.core.records import Utilisation
-from lockstep.core.statistics import DatabaseStats
+from lockstep.core.statistics import DatabaseActivity, DatabaseStats
 from lockstep.core.wire.times import timestamp, timestamp_or_none
 
 Interval = Literal["minute", "hour", "day"]
@@ -169,6 +169,24 @@ class TableRow(Struct, rename="camel"):
     dead_rows_estimate: int
 
 
+class HorizonRow(Struct, rename="camel"):
+    """Something that keeps PostgreSQL from removing dead rows, or its log."""
+
+    kind: Literal["transaction", "prepared_transaction", "replication_slot"]
+    owner: str
+    state: str | None
+    age_seconds: float | None
+    kept_bytes: int | None
+    """Of the log, by a slot."""
+
+
+class DatabaseActivityAnswer(Struct, rename="camel"):
+    wal_bytes: int | None
+    """What was ever written to the log; null on a standby."""
+    horizon: list[HorizonRow]
+    """The oldest first."""
+
+
 class DatabaseStatsAnswer(Struct, rename="camel", kw_only=True):
     version: str | None
     """Null if the store has no database."""
@@ -183,17 +201,17 @@ class DatabaseStatsAnswer(Struct, rename="camel", kw_only=True):
 
 
 class UtilisationRow(Struct, rename="camel", kw_only=True):
-    """One group of one queue."""
+    """One group of one queue. Null is not known: the queue is large, and was not counted yet."""
 
     queue: str
     consumer_group: str
-    partitions: int
-    partitions_leased: int
-    partitions_ready: int
-    """Due now and not leased: work that nobody has taken."""
-    partitions_waiting: int
+    partitions: int | None
+    partitions_leased: int | None
+    partitions_ready: int | None
+    """Due now and not leased: work that no consumer has taken."""
+    partitions_waiting: int | None
     """Due later: delayed, backing off, or held by a window."""
-    partitions_stopped: int
+    partitions_stopped: int | None
 
 
 class UtilisationAnswer(Struct):
@@ -266,6 +284,13 @@ def _duty_row(duty: DutyInfo) -> DutyRow:
         last_effect=duty.last_effect,
         runs=duty.runs,
         failures=duty.failures,
+    )
+
+
+def database_activity_answer(activity: DatabaseActivity) -> DatabaseActivityAnswer:
+    return DatabaseActivityAnswer(
+        activity.wal_bytes,
+        [HorizonRow(one.kind, one.owner, one.state, one.age_seconds, one.kept_bytes) for one in activity.horizon],
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Raw, Struct, field
 
 from lockstep.core.records import DeadLetter, DeadLetterFilter, DeadLetterPage
-from lockstep.core.wire.messages import raw_data
+from lockstep.core.wire.delivery import raw_data
 from lockstep.core.wire.numbers import number_of
 from lockstep.core.wire.pages import Limit, Pagination
 from lockstep.core.wire.times import Time, parse_time_or_none, timestamp

@@ -8,11 +8,13 @@ from typing import Literal
 
 from msgspec import Struct
 
-from lockstep.core.records import GroupInfo, PartitionLag, Position, SparkStreamInfo
+from lockstep.core.records import GroupInfo, PartitionLag, Position, SeekPreview, SparkStreamInfo
+from lockstep.core.wire.resources import lag_seconds
 from lockstep.core.wire.times import Time, parse_time, seconds_since, timestamp, timestamp_or_none
 from lockstep.errors import InvalidRequest
 
 LAGGING_SECONDS = 300
+GroupState = Literal["Stable", "Lagging", "Dead"]
 
 
 class GroupRow(Struct, rename="camel"):
@@ -21,23 +23,25 @@ class GroupRow(Struct, rename="camel"):
     name: str
     topics: list[str]
     queue_name: str
-    members: int
+    members: int | None
     """Live leases: members are not registered anywhere."""
-    partitions_with_lag: int
-    total_lag: int
-    in_flight: int
+    partitions_with_lag: int | None
+    total_lag: int | None
+    in_flight: int | None
     """Messages of the lag that are under a live lease."""
-    unread: int
+    unread: int | None
     """The other messages of the lag."""
-    max_time_lag: float
+    max_time_lag: float | None
     """Seconds: the age of the oldest message that it has not done."""
     figures_at: str | None
-    """When these figures were counted; null: just now."""
-    state: Literal["Stable", "Lagging", "Dead"]
-    """Lagging above 300 seconds; Dead if it has a place in no partition."""
+    """When these figures were counted; null: just now, or not yet. Figures that are not known yet are null."""
+    state: GroupState | None
+    """Lagging above 300 seconds; Dead if it has a place in no partition; null while neither is known."""
     subscription_mode: str
     subscription_timestamp: str | None
     subscription_created_at: str
+    paused_at: str | None
+    """Since when nothing is delivered to it, because somebody paused it."""
 
 
 class GroupPartition(Struct, rename="camel"):
@@ -89,7 +93,7 @@ class SparkStreamRow(Struct, rename="camel"):
     created_at: str
     updated_at: str
     held_until: str
-    """Until then retention leaves what it has not read, even if it is not heard of again."""
+    """Until then retention keeps messages that it has not read, even if the stream stays silent."""
 
 
 class DeleteGroupAnswer(Struct, rename="camel", omit_defaults=True):
@@ -111,9 +115,35 @@ class SubscriptionAnswer(Struct, rename="camel"):
     rows_updated: int
 
 
+class PauseBody(Struct):
+    paused: bool
+
+
+class PauseAnswer(Struct, rename="camel"):
+    success: bool
+    consumer_group: str
+    queue_name: str
+    paused: bool
+
+
 class SeekBody(Struct, rename="camel"):
     to_end: bool = False
     timestamp: Time | None = None
+
+
+class SeekPreviewAnswer(Struct, rename="camel"):
+    consumer_group: str
+    queue_name: str
+    partitions: int
+    """Those that were looked at."""
+    read_again: int
+    """Messages that are done and would be delivered again."""
+    skipped: int
+    """Messages that are not done and would not be delivered any more."""
+    leases: int
+    """Partitions under a live lease, which would be lost."""
+    complete: bool
+    """Whether all partitions were looked at."""
 
 
 class SeekAnswer(Struct, rename="camel"):
@@ -126,7 +156,7 @@ class SeekAnswer(Struct, rename="camel"):
 
 
 def group_row(info: GroupInfo, now: datetime) -> GroupRow:
-    lag_seconds = seconds_since(info.oldest_at, now)
+    seconds = lag_seconds(info.lag, info.oldest_at, now)
     return GroupRow(
         name=info.name,
         topics=[info.queue],
@@ -136,12 +166,13 @@ def group_row(info: GroupInfo, now: datetime) -> GroupRow:
         total_lag=info.lag,
         in_flight=info.in_flight,
         unread=info.unread,
-        max_time_lag=lag_seconds,
+        max_time_lag=seconds,
         figures_at=timestamp_or_none(info.figures_at),
-        state=_state(info, lag_seconds),
+        state=_state(info, seconds),
         subscription_mode=info.subscription.mode,
         subscription_timestamp=timestamp_or_none(info.subscription.from_at),
         subscription_created_at=timestamp(info.created_at),
+        paused_at=timestamp_or_none(info.paused_at),
     )
 
 
@@ -159,10 +190,12 @@ def spark_stream_row(info: SparkStreamInfo, now: datetime) -> SparkStreamRow:
     )
 
 
-def _state(info: GroupInfo, lag_seconds: float) -> Literal["Stable", "Lagging", "Dead"]:
+def _state(info: GroupInfo, seconds: float | None) -> GroupState | None:
     if info.partitions == 0:
         return "Dead"
-    return "Lagging" if lag_seconds > LAGGING_SECONDS else "Stable"
+    if seconds is None:
+        return None
+    return "Lagging" if seconds > LAGGING_SECONDS else "Stable"
 
 
 def group_partitions(lags: Sequence[PartitionLag], now: datetime) -> GroupPartitions:
@@ -208,6 +241,18 @@ def position_of(body: SeekBody) -> Position:
     if body.timestamp is None:
         raise InvalidRequest("a seek needs toEnd or timestamp")
     return Position("time", at=parse_time(body.timestamp, what="timestamp"))
+
+
+def seek_preview_answer(queue: str, group: str, preview: SeekPreview) -> SeekPreviewAnswer:
+    return SeekPreviewAnswer(
+        group,
+        queue,
+        preview.partitions,
+        preview.read_again,
+        preview.skipped,
+        preview.leases,
+        preview.complete,
+    )
 
 
 def seek_answer(queue: str, group: str, position: Position, moved: int) -> SeekAnswer:

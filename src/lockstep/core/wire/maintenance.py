@@ -34,7 +34,7 @@ class MaintenanceAnswer(Struct, rename="camel", kw_only=True):
     pop_maintenance_mode: bool
     buffered_messages: int
     buffer_healthy: bool
-    """Whether pushes can be buffered, and nothing holds up what is."""
+    """Whether pushes can be buffered, and nothing holds up the buffered ones."""
     breaker: BreakerState
     buffer_stats: BufferStatsRow | None
 

@@ -22,18 +22,35 @@ class RouteSeconds(Struct):
     """Spent answering, waiting polls included."""
 
 
-class Requests(Struct, rename="camel"):
+class DurationRow(Struct, rename="camel"):
+    """How long the requests of one verb took, and what they carried."""
+
+    verb: str
+    seconds: float
+    """Of all of them together."""
+    buckets: dict[str, int]
+    """How many took at most each number of seconds; `+Inf` counts all."""
+    bytes_in: int
+    """Of the bodies of the requests."""
+    bytes_out: int
+    """Of the bodies of the answers."""
+
+
+class RequestSums(Struct, rename="camel"):
     total: int
     in_flight: int
     by_route: list[RequestRow]
     seconds: list[RouteSeconds]
+    durations: list[DurationRow]
 
 
-class Messages(Struct):
+class MessageSums(Struct):
     pushed: int
     duplicate: int
     popped: int
     acked: int
+    redelivered: int
+    """Those popped for the second time or more."""
 
 
 class Polls(Struct, rename="camel"):
@@ -56,10 +73,10 @@ class Buffer(Struct, rename="camel"):
     bytes_damaged: int = 0
     bytes_lost: int = 0
     breaker_open: bool = False
-    """This process takes the database for away."""
+    """This process considers the database unavailable."""
 
 
-class LoadRow(Struct):
+class LoadFigures(Struct):
     """How busy the process is with one kind of request."""
 
     kind: str
@@ -96,14 +113,14 @@ class MetricsAnswer(Struct, rename="camel", kw_only=True):
     worker_id: str
     version: str
     uptime_seconds: float
-    requests: Requests
-    messages: Messages
+    requests: RequestSums
+    messages: MessageSums
     polls: Polls
     batching: list[BufferRow]
     pool: PoolUse
     cache: CacheUse
     buffer: Buffer
-    load: list[LoadRow]
+    load: list[LoadFigures]
     operations: OperationsRow
     queries: list[QueryRow]
     cpu: CpuUse

@@ -9,7 +9,7 @@ from msgspec import UNSET, Struct, UnsetType
 from lockstep.core.messages import QueuedPush, Receipt
 from lockstep.core.operations import OperationInfo, OperationKind, OperationPage, OperationStats, OperationStatus
 from lockstep.core.records import AckOutcome
-from lockstep.core.wire.messages import ack_error
+from lockstep.core.wire.delivery import ack_error
 from lockstep.core.wire.times import timestamp, timestamp_or_none
 
 

@@ -15,4 +15,5 @@ Offset = Annotated[int, Meta(ge=0, le=2**62)]
 class Pagination(Struct, omit_defaults=True):
     limit: int
     offset: int
-    total: int | UnsetType = UNSET
+    total: int | UnsetType | None = UNSET
+    """Null is not known: some queue is large, and was not counted yet."""

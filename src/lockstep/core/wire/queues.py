@@ -8,65 +8,43 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
-from lockstep.core.policy import (
-    BALANCED_PARTITIONS_MAX,
-    COUNT_MAX,
-    MILLISECONDS_MAX,
-    PROTOCOL_NAMES,
-    RETRY_LIMIT_MAX,
-    SECONDS_MAX,
-    UNLIMITED,
-    Compression,
-    GroupMode,
-    OnExhausted,
-    OnExpired,
-    QueueOptions,
-)
+from lockstep.core.policy import DEFAULTS, OPTION_TYPES, OPTIONS, PROTOCOL_NAMES, QueueOptions
 from lockstep.core.records import ClearScope, PartitionStats, QueueInfo
 from lockstep.core.wire.spelling import renamed, snake
 from lockstep.core.wire.times import timestamp_or_none
 from lockstep.errors import InvalidOption, UnknownName
 
-RETRY_DELAY_DEFAULT = 1000
-
-_Seconds = Annotated[int, Meta(ge=0, le=SECONDS_MAX)]
-_Milliseconds = Annotated[int, Meta(ge=0, le=MILLISECONDS_MAX)]
+_WIRE = {name: option.wire or name for name, option in OPTIONS.items()}
+"""What the protocol calls each option, in snake_case."""
 
 
-class Options(Struct, rename="camel", frozen=True, kw_only=True):
-    """A queue's options."""
+def _wire_type(name: str) -> Any:
+    option, kind = OPTIONS[name], OPTION_TYPES[name]
+    low, high = option.range or (None, None)
+    return Annotated[kind, Meta(ge=low, le=high, description=option.help + _unit(name))]
 
-    lease_time: Annotated[int, Meta(ge=1, le=SECONDS_MAX)] = 300
-    retry_limit: Annotated[int, Meta(ge=UNLIMITED, le=RETRY_LIMIT_MAX)] = 3
-    """Failed deliveries allowed after the first; -1 is no limit."""
-    retry_delay: _Milliseconds = RETRY_DELAY_DEFAULT
-    """In force only if it is not the default, or if `enforceRetryDelay` says so."""
-    max_size: Annotated[int, Meta(ge=0, le=COUNT_MAX)] = 0
-    ttl: _Seconds = 3600
-    priority: Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)] = 0
-    delayed_processing: _Seconds = 0
-    window_buffer: _Seconds = 0
-    retention_enabled: bool = False
-    retention_seconds: _Seconds = 0
-    completed_retention_seconds: _Seconds = 0
-    max_wait_time_seconds: _Seconds = 0
-    encryption_enabled: bool = False
-    dead_letter_queue: bool = False
-    dlq_after_max_retries: bool = False
-    retry_backoff: Annotated[float, Meta(ge=1, le=100)] = 1.0
-    retry_delay_max: _Milliseconds = 3_600_000
-    on_exhausted: OnExhausted = "dead"
-    compression: Compression = "zstd"
+
+def _unit(name: str) -> str:
+    """The protocol's names have no units."""
+    if "_seconds" in name:
+        return " In seconds."
+    return " In milliseconds." if "_ms" in name else ""
+
+
+_Fields = msgspec.defstruct(
+    "_Fields",
+    [(wire, _wire_type(name), getattr(DEFAULTS, name)) for name, wire in _WIRE.items()],
+    rename="camel",
+    frozen=True,
+    kw_only=True,
+)
+
+
+class Options(_Fields, rename="camel", frozen=True, kw_only=True):  # type: ignore[valid-type, misc, call-arg]
+    """A queue's options under the names of the protocol."""
+
     enforce_retry_delay: bool = False
-    expire_seconds: _Seconds = 0
-    """Older messages are not delivered any more; 0 is never."""
-    on_expired: OnExpired = "dead"
-    dead_queue: str | None = None
-    """The queue to which dead letters are pushed, too."""
-    partitions: Annotated[int, Meta(ge=0, le=BALANCED_PARTITIONS_MAX)] = 0
-    """So many numbered partitions, over which messages are spread that name no partition."""
-    group_mode: GroupMode = "ordered"
-    """How new groups are served that do not say it themselves."""
+    """Whether a retry delay of 1000 ms is meant: otherwise it counts as 0."""
 
 
 class ConfigureBody(Struct):
@@ -74,7 +52,7 @@ class ConfigureBody(Struct):
     namespace: str | None = None
     task: str | None = None
     options: Annotated[dict[str, Any], Meta(extra_json_schema={"$ref": "#/components/schemas/Options"})] = {}
-    """All of them: what is missing is its default again."""
+    """All options: missing ones are reset to their defaults."""
 
 
 class ConfigureAnswer(Struct, rename="camel"):
@@ -85,14 +63,14 @@ class ConfigureAnswer(Struct, rename="camel"):
     namespace: str
     task: str
     options: Options
-    """As they were asked for."""
+    """As requested."""
 
 
 class UpdateBody(Struct):
     namespace: str | None = None
     task: str | None = None
     options: Annotated[dict[str, Any], Meta(extra_json_schema={"$ref": "#/components/schemas/Options"})] = {}
-    """Those that change: what is missing stays as it is."""
+    """The options to change: missing ones stay as they are."""
 
 
 class UpdateAnswer(Struct):
@@ -144,7 +122,7 @@ class ClearAnswer(Struct):
 
 
 def options_of(given: Mapping[str, Any]) -> Options:
-    """The options that were asked for. Some clients write whole numbers as 5.0. Raises InvalidOption."""
+    """The requested options. Some clients write whole numbers as 5.0. Raises InvalidOption."""
     whole = {
         name: int(value) if isinstance(value, float) and value.is_integer() else value
         for name, value in _named(given).items()
@@ -177,64 +155,16 @@ def queue_options(asked: Options) -> QueueOptions:
     Clients of the protocol send a retry delay of 1000 ms whether they mean it or not, and rely on a redelivery at
     once; so that value counts only for those who say that they mean it.
     """
-    enforced = asked.enforce_retry_delay or asked.retry_delay != RETRY_DELAY_DEFAULT
-    return QueueOptions(
-        lease_seconds=asked.lease_time,
-        retry_limit=asked.retry_limit,
-        retry_delay_ms=asked.retry_delay if enforced else 0,
-        retry_backoff=asked.retry_backoff,
-        retry_delay_ms_max=asked.retry_delay_max,
-        on_exhausted=asked.on_exhausted,
-        max_size=asked.max_size,
-        ttl_seconds=asked.ttl,
-        priority=asked.priority,
-        delay_seconds=asked.delayed_processing,
-        window_seconds=asked.window_buffer,
-        retention_enabled=asked.retention_enabled,
-        retention_seconds=asked.retention_seconds,
-        completed_retention_seconds=asked.completed_retention_seconds,
-        max_wait_seconds=asked.max_wait_time_seconds,
-        encryption=asked.encryption_enabled,
-        compression=asked.compression,
-        dead_letter_queue=asked.dead_letter_queue,
-        dlq_after_max_retries=asked.dlq_after_max_retries,
-        expire_seconds=asked.expire_seconds,
-        on_expired=asked.on_expired,
-        dead_queue=asked.dead_queue,
-        partitions=asked.partitions,
-        group_mode=asked.group_mode,
-    )
+    values = {name: getattr(asked, wire) for name, wire in _WIRE.items()}
+    if not asked.enforce_retry_delay and asked.retry_delay == DEFAULTS.retry_delay_ms:
+        values["retry_delay_ms"] = 0
+    return QueueOptions(**values)
 
 
 def shown_options(options: QueueOptions) -> Options:
     """The options in force. A retry delay is what the queue really waits."""
-    return Options(
-        lease_time=options.lease_seconds,
-        retry_limit=options.retry_limit,
-        retry_delay=options.retry_delay_ms,
-        retry_backoff=options.retry_backoff,
-        retry_delay_max=options.retry_delay_ms_max,
-        on_exhausted=options.on_exhausted,
-        max_size=options.max_size,
-        ttl=options.ttl_seconds,
-        priority=options.priority,
-        delayed_processing=options.delay_seconds,
-        window_buffer=options.window_seconds,
-        retention_enabled=options.retention_enabled,
-        retention_seconds=options.retention_seconds,
-        completed_retention_seconds=options.completed_retention_seconds,
-        max_wait_time_seconds=options.max_wait_seconds,
-        encryption_enabled=options.encryption,
-        compression=options.compression,
-        dead_letter_queue=options.dead_letter_queue,
-        dlq_after_max_retries=options.dlq_after_max_retries,
-        enforce_retry_delay=options.retry_delay_ms > 0,
-        expire_seconds=options.expire_seconds,
-        on_expired=options.on_expired,
-        dead_queue=options.dead_queue,
-        partitions=options.partitions,
-        group_mode=options.group_mode,
-    )
+    values = {wire: getattr(options, name) for name, wire in _WIRE.items()}
+    return Options(**values, enforce_retry_delay=options.retry_delay_ms > 0)
 
 
 def option_changes(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from datetime import datetime
 import msgspec
 from msgspec import Struct
 
-from lockstep.core.overview import LabelInfo, Overview, Spread
+from lockstep.core.overview import LabelInfo, Overview, Spread, rest, total
 from lockstep.core.records import Depth, PartitionInfo, QueueInfo
 from lockstep.core.wire.pages import Pagination
 from lockstep.core.wire.queues import Options, shown_options
@@ -16,34 +16,41 @@ from lockstep.core.wire.times import seconds_since, timestamp, timestamp_or_none
 
 
 class MessageCounts(Struct):
-    total: int
+    """Null is not known: the queue, or one of the queues, is large and was not counted yet."""
+
+    total: int | None
     """Stored messages."""
-    pending: int
+    pending: int | None
     """The lag of the group that is furthest behind; all of them while there is no group."""
-    processing: int
+    processing: int | None
     """Under a live lease, summed over all groups: a message that two of them hold counts twice."""
 
 
 class FullCounts(MessageCounts, rename="camel"):
-    completed: int
+    completed: int | None
     """Stored messages that are not pending any more."""
     failed: int
     """Always 0: a failed message is pending again, or a dead letter."""
-    dead_letter: int
+    dead_letter: int | None
 
 
-class QueueRow(Struct, rename="camel", kw_only=True):
+class QueueHead(Struct, rename="camel", kw_only=True):
+    """What every row of a queue begins with."""
+
     id: str
     name: str
     namespace: str
     task: str
     created_at: str
-    partitions: int
+    partitions: int | None
+
+
+class QueueRow(QueueHead, rename="camel", kw_only=True):
     messages: MessageCounts
-    lag_seconds: float
+    lag_seconds: float | None
     """The age of the oldest pending message."""
     figures_at: str | None
-    """When these figures were counted; null: just now."""
+    """When these figures were counted; null: just now, or not yet: then they are null, too."""
 
 
 class QueuesAnswer(Struct):
@@ -87,29 +94,29 @@ class PartitionDepth(Struct):
 class DepthAnswer(Struct, rename="camel"):
     queue: str
     group: str
-    pending: int
-    partitions_pending: int
-    effective_pending: int
-    """Without what is under a live lease."""
-    in_flight: int
-    """What is under a live lease."""
-    lag_seconds: float
+    pending: int | None
+    partitions_pending: int | None
+    effective_pending: int | None
+    """Without messages under a live lease."""
+    in_flight: int | None
+    """Messages under a live lease."""
+    lag_seconds: float | None
     """The age of the oldest pending message."""
     figures_at: str | None
-    """When these figures were counted; null: just now."""
+    """When these figures were counted; null: just now, or not yet: then they are null, too."""
     partitions: list[PartitionDepth]
     """Partitions with something pending, among the first ones of the queue, up to the limit."""
 
 
 class LabelCounts(Struct):
-    total: int
-    pending: int
+    total: int | None
+    pending: int | None
 
 
 class NamespaceRow(Struct):
     namespace: str
     queues: int
-    partitions: int
+    partitions: int | None
     messages: LabelCounts
     figures_at: str | None = msgspec.field(name="figuresAt", default=None)
     """When the oldest of these figures was counted; null: all just now."""
@@ -122,7 +129,7 @@ class NamespacesAnswer(Struct):
 class TaskRow(Struct):
     task: str
     queues: int
-    partitions: int
+    partitions: int | None
     messages: LabelCounts
     figures_at: str | None = msgspec.field(name="figuresAt", default=None)
 
@@ -139,9 +146,9 @@ class SpreadAnswer(Struct):
 
 
 class LagAnswer(Struct):
-    time: SpreadAnswer
+    time: SpreadAnswer | None
     """Seconds."""
-    offset: SpreadAnswer
+    offset: SpreadAnswer | None
     """Messages."""
 
 
@@ -154,7 +161,7 @@ class Throughput(Struct, rename="camel"):
 
 class OverviewAnswer(Struct):
     queues: int
-    partitions: int
+    partitions: int | None
     namespaces: int
     tasks: int
     messages: FullCounts
@@ -174,21 +181,28 @@ def queue_row(info: QueueInfo, now: datetime) -> QueueRow:
         created_at=timestamp(info.created_at),
         partitions=info.partitions,
         messages=MessageCounts(info.messages, info.pending, info.processing),
-        lag_seconds=seconds_since(info.oldest_at, now),
+        lag_seconds=lag_seconds(info.pending, info.oldest_at, now),
         figures_at=timestamp_or_none(info.figures_at),
     )
 
 
 def full_counts(infos: Iterable[QueueInfo] | Iterable[PartitionInfo]) -> FullCounts:
     """The sums over queues, or over partitions."""
-    counts = FullCounts(0, 0, 0, 0, 0, 0)
-    for info in infos:
-        counts.total += info.messages
-        counts.pending += info.pending
-        counts.processing += info.processing
-        counts.completed += info.messages - info.pending
-        counts.dead_letter += info.dead_letters
-    return counts
+    counted: list[QueueInfo | PartitionInfo] = list(infos)
+    messages, pending = total([info.messages for info in counted]), total([info.pending for info in counted])
+    return FullCounts(
+        total=messages,
+        pending=pending,
+        processing=total([info.processing for info in counted]),
+        completed=rest(messages, pending),
+        failed=0,
+        dead_letter=total([info.dead_letters for info in counted]),
+    )
+
+
+def lag_seconds(pending: int | None, oldest_at: datetime | None, now: datetime) -> float | None:
+    """The age of the oldest pending message; None if the pending messages are not known."""
+    return None if pending is None else seconds_since(oldest_at, now)
 
 
 def partition_row(info: PartitionInfo) -> PartitionRow:
@@ -225,30 +239,23 @@ def depth_answer(depth: Depth, partitions: list[PartitionDepth], now: datetime) 
         partitions_pending=depth.partitions_pending,
         effective_pending=depth.unread,
         in_flight=depth.leased,
-        lag_seconds=seconds_since(depth.oldest_at, now),
+        lag_seconds=lag_seconds(depth.pending, depth.oldest_at, now),
         figures_at=timestamp_or_none(depth.figures_at),
         partitions=partitions,
     )
 
 
 def namespace_row(info: LabelInfo) -> NamespaceRow:
-    return NamespaceRow(
-        info.name,
-        info.queues,
-        info.partitions,
-        LabelCounts(info.messages, info.pending),
-        timestamp_or_none(info.figures_at),
-    )
+    return NamespaceRow(*_label(info))
 
 
 def task_row(info: LabelInfo) -> TaskRow:
-    return TaskRow(
-        info.name,
-        info.queues,
-        info.partitions,
-        LabelCounts(info.messages, info.pending),
-        timestamp_or_none(info.figures_at),
-    )
+    return TaskRow(*_label(info))
+
+
+def _label(info: LabelInfo) -> tuple[str, int, int | None, LabelCounts, str | None]:
+    counts = LabelCounts(info.messages, info.pending)
+    return info.name, info.queues, info.partitions, counts, timestamp_or_none(info.figures_at)
 
 
 def overview_answer(overview: Overview, throughput: Throughput, now: datetime) -> OverviewAnswer:
@@ -271,5 +278,5 @@ def overview_counts(overview: Overview) -> FullCounts:
     )
 
 
-def _spread(spread: Spread) -> SpreadAnswer:
-    return SpreadAnswer(spread.average, spread.median, spread.minimum, spread.maximum)
+def _spread(spread: Spread | None) -> SpreadAnswer | None:
+    return None if spread is None else SpreadAnswer(spread.average, spread.median, spread.minimum, spread.maximum)

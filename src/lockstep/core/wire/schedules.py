@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64decode
+from collections.abc import Mapping
 
 from msgspec import Raw, Struct, field
 
@@ -10,14 +11,25 @@ from lockstep.core.crons import CatchUp, Cron, NewCron
 from lockstep.core.messages import NewSchedule
 from lockstep.core.names import DEFAULT_PARTITION
 from lockstep.core.schedules import Scheduled, SchedulePage
-from lockstep.core.wire.messages import raw_data
+from lockstep.core.wire.delivery.payloads import Content, raw_data
 from lockstep.core.wire.times import Time, parse_time_or_none, timestamp, timestamp_or_none
 from lockstep.errors import InvalidRequest
 
 _NULL = Raw(b"null")
 
 
-class ScheduleRow(Struct, rename="camel"):
+class WaitingContent(Struct, rename="camel", kw_only=True):
+    """What waits to be pushed."""
+
+    data: Raw
+    kind: str | None
+    reference: str | None
+    encoding: str | None
+    """If it is not null the data is a base64 string."""
+    headers: Mapping[str, str] | None
+
+
+class ScheduleRow(WaitingContent, rename="camel", kw_only=True):
     id: str
     queue: str
     partition: str
@@ -26,12 +38,6 @@ class ScheduleRow(Struct, rename="camel"):
     created_at: str
     transaction_id: str | None
     trace_id: str | None
-    data: Raw
-    kind: str | None
-    reference: str | None
-    encoding: str | None
-    """If it is not null the data is a base64 string."""
-    headers: dict[str, str] | None
     producer_sub: str | None
 
 
@@ -52,7 +58,7 @@ class RescheduleBody(Struct, rename="camel"):
     delay_seconds: float | None = None
 
 
-class CronBody(Struct, rename="camel"):
+class CronBody(Content, rename="camel", kw_only=True):
     name: str
     queue: str
     expression: str
@@ -61,15 +67,9 @@ class CronBody(Struct, rename="camel"):
     timezone: str = "UTC"
     catch_up: CatchUp = "skip"
     enabled: bool = True
-    kind: str | None = None
-    reference: str | None = None
-    encoding: str | None = None
-    headers: dict[str, str] | None = None
-    payload_base64: str | None = None
-    """The payload as opaque bytes, in place of `payload`; `encoding` says what they are."""
 
 
-class CronRow(Struct, rename="camel"):
+class CronRow(WaitingContent, rename="camel", kw_only=True):
     name: str
     queue: str
     partition: str
@@ -80,12 +80,6 @@ class CronRow(Struct, rename="camel"):
     next_at: str | None
     last_at: str | None
     created_at: str
-    data: Raw
-    kind: str | None
-    reference: str | None
-    encoding: str | None
-    """If it is not null the data is a base64 string."""
-    headers: dict[str, str] | None
 
 
 class CronsAnswer(Struct):

@@ -36,6 +36,8 @@ a field that a server must ignore: who pushed is what the token says.
 """
 
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_COMPARED_BYTES_MAX = 65_536
+"""Values that are larger are compared as text: decoded they may take much more memory."""
 _UNKNOWN_FIELD = "Object contains unknown field"
 
 
@@ -91,6 +93,8 @@ def renamed(given: Iterable[tuple[str, V]], kind: Any, *, what: str, where: str 
 
 def _same(one: object, other: object) -> bool:
     if isinstance(one, Raw) and isinstance(other, Raw):
+        if max(len(bytes(one)), len(bytes(other))) > _COMPARED_BYTES_MAX:
+            return bytes(one) == bytes(other)
         return bool(msgspec.json.decode(one) == msgspec.json.decode(other))
     return one == other
 
@@ -103,6 +107,15 @@ def unknown(name: str, known: Iterable[str], *, what: str, where: str = "") -> U
     if nearest is not None:
         return UnknownName(f"{text}; did you mean {nearest!r}?", name=shown, nearest=nearest)
     return UnknownName(f"{text}; {'there are: ' + ', '.join(names) if names else 'there are none here'}", name=shown)
+
+
+def choices(kind: Any, name: str) -> list[str]:
+    """The values that a field of a request may have, if they are few texts."""
+    info = _info(kind)
+    assert isinstance(info, types.StructType)
+    [given] = [one.type for one in info.fields if one.encode_name == name]
+    literals = [one for one in (given, *_parts(given)) if isinstance(one, types.LiteralType)]
+    return sorted([str(value) for literal in literals for value in literal.values])
 
 
 def belongs_elsewhere(error: UnknownName, kind: Any, place: str) -> UnknownName:

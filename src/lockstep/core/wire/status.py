@@ -2,46 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Struct
 
+from lockstep.core.buckets import SampleSpan
+from lockstep.core.overview import total
 from lockstep.core.records import PartitionInfo, QueueInfo
 from lockstep.core.wire.analytics import Point, TimeRange, WorkerRow
 from lockstep.core.wire.pages import Pagination
 from lockstep.core.wire.queues import Options, shown_options
-from lockstep.core.wire.resources import FullCounts, PartitionRow, full_counts, partition_row
-from lockstep.core.wire.times import seconds_since, timestamp, timestamp_or_none
+from lockstep.core.wire.resources import FullCounts, PartitionRow, QueueHead, full_counts, lag_seconds, partition_row
+from lockstep.core.wire.times import timestamp, timestamp_or_none
 
 
-class StatusQueue(Struct, rename="camel", kw_only=True):
-    id: str
-    name: str
-    namespace: str
-    task: str
-    created_at: str
-    partitions: int
+class StatusQueue(QueueHead, rename="camel", kw_only=True):
     messages: FullCounts
-    lag_seconds: float
+    lag_seconds: float | None
     """The age of the oldest pending message."""
     figures_at: str | None
-    """When these figures were counted; null: just now."""
+    """When these figures were counted; null: just now, or not yet: then they are null, too."""
 
 
-class Leases(Struct, rename="camel"):
-    active: int
+class LeaseSums(Struct, rename="camel"):
+    active: int | None
     """One per partition and group."""
     partitions_with_leases: int | None
-    """Null if there are too many to tell them apart."""
+    """Null if there are too many to count by partition."""
     figures_at: str | None = None
     """When the leases were counted; null: just now."""
 
 
 class DeadLetterSums(Struct, rename="camel"):
-    total_messages: int
-    affected_queues: int
+    total_messages: int | None
+    affected_queues: int | None
 
 
 class Failures(Struct, rename="camel"):
@@ -58,7 +54,7 @@ class StatusAnswer(Struct, rename="camel", kw_only=True):
     throughput: list[Point]
     queues: list[StatusQueue]
     messages: FullCounts
-    leases: Leases
+    leases: LeaseSums
     dead_letter_queue: DeadLetterSums
     workers: list[WorkerRow]
     """The process that answered, and the others behind the same port; other machines have their own."""
@@ -66,10 +62,28 @@ class StatusAnswer(Struct, rename="camel", kw_only=True):
     buffer_bytes_lost: int
     """The machine had buffered and pushed them, and the database has lost them. Nothing is drained until that is
     accepted."""
+    insecure: bool
+    """Whether everybody who reaches the server over a network may use it."""
+
+
+class RecentRates(Struct, rename="camel"):
+    """How a queue has been doing over the last minutes, by samples."""
+
+    ingested_per_second: list[float]
+    """The newest last."""
+    processed_per_second: list[float]
+
+
+class StatusQueueRow(StatusQueue, rename="camel", kw_only=True):
+    recent: RecentRates | None
+    """Null if it was not requested."""
+
+
+QueueOrder = Literal["name", "pending", "lag", "processing", "deadLetters", "messages", "partitions", "created"]
 
 
 class StatusQueuesAnswer(Struct):
-    queues: list[StatusQueue]
+    queues: list[StatusQueueRow]
     pagination: Pagination
 
 
@@ -115,13 +129,42 @@ def _fields(info: QueueInfo, now: datetime) -> dict[str, Any]:
         "created_at": timestamp(info.created_at),
         "partitions": info.partitions,
         "messages": full_counts([info]),
-        "lag_seconds": seconds_since(info.oldest_at, now),
+        "lag_seconds": lag_seconds(info.pending, info.oldest_at, now),
         "figures_at": timestamp_or_none(info.figures_at),
     }
 
 
 def status_queue(info: QueueInfo, now: datetime) -> StatusQueue:
     return StatusQueue(**_fields(info, now))
+
+
+def status_queue_row(info: QueueInfo, now: datetime, spans: Sequence[SampleSpan] | None) -> StatusQueueRow:
+    return StatusQueueRow(**_fields(info, now), recent=None if spans is None else _recent(spans))
+
+
+def _recent(spans: Sequence[SampleSpan]) -> RecentRates:
+    return RecentRates([span.rate(span.pushed) for span in spans], [span.rate(span.completed) for span in spans])
+
+
+_FIGURES: Mapping[str, Callable[[QueueInfo], float | None]] = {
+    "pending": lambda info: info.pending,
+    "lag": lambda info: -info.oldest_at.timestamp() if info.oldest_at is not None and info.pending else None,
+    "processing": lambda info: info.processing,
+    "deadLetters": lambda info: info.dead_letters,
+    "messages": lambda info: info.messages,
+    "partitions": lambda info: info.partitions,
+    "created": lambda info: info.created_at.timestamp(),
+}
+
+
+def queues_in_order(infos: Sequence[QueueInfo], *, search: str | None, order: QueueOrder) -> list[QueueInfo]:
+    """The queues whose names contain a text, in an order; they come by name."""
+    wanted = (search or "").casefold()
+    found = [info for info in infos if wanted in info.name.casefold()]
+    if order == "name":
+        return found
+    figure = _FIGURES[order]
+    return sorted(found, key=lambda info: (figure(info) is None, -(figure(info) or 0)))
 
 
 def status_queue_answer(info: QueueInfo, partitions: Sequence[PartitionInfo], now: datetime) -> StatusQueueAnswer:
@@ -133,6 +176,6 @@ def status_queue_answer(info: QueueInfo, partitions: Sequence[PartitionInfo], no
 
 
 def dead_letter_sums(infos: Sequence[QueueInfo]) -> DeadLetterSums:
-    return DeadLetterSums(
-        sum([info.dead_letters for info in infos]), len([info for info in infos if info.dead_letters])
-    )
+    dead_letters = total([info.dead_letters for info in infos])
+    affected = None if dead_letters is None else len([info for info in infos if info.dead_letters])
+    return DeadLetterSums(dead_letters, affected)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from lockstep.core.names import QUEUE_MODE
+from lockstep.core.operations import Order
 from lockstep.core.records import AckOutcome
 from lockstep.core.streams import (
     NewStreamQuery,
@@ -17,8 +18,7 @@ from lockstep.core.streams import (
     StreamCycleResult,
     StreamQuery,
 )
-from lockstep.core.wire.messages import (
-    Order,
+from lockstep.core.wire.delivery import (
     PushItem,
     PushReceipt,
     ack_error,
@@ -187,7 +187,7 @@ def cycle_ack_result(outcome: AckOutcome) -> CycleAckResult:
 
 
 def cycle_refused(body: CycleBody, reason: str, *, code: str, outcome: AckOutcome | None) -> CycleAnswer:
-    """Nothing was applied. Clients repeat what is not a 200, and this must not be repeated."""
+    """Nothing was applied. Clients repeat any answer but 200, and this must not be repeated."""
     return CycleAnswer(
         success=False,
         query_id=str(body.query_id),

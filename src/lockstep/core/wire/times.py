@@ -21,7 +21,7 @@ _UNENCODED_PLUS = re.compile(r"(:\d\d(?:\.\d+)?) (\d\d:?\d\d)$")
 @lru_cache(maxsize=1024)
 def timestamp(at: datetime) -> str:
     """2026-05-01T10:00:00.123456Z"""
-    # Remembered, because a segment tells its time to one request after the other.
+    # Cached, because many requests in a row show the time of the same segment.
     # Not strftime, which writes a year before 1000 with fewer digits than can be read again.
     return at.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 

@@ -1,12 +1,14 @@
-"""Trace events on the wire: what consumers tell about a message on its way."""
+"""Trace events on the wire: what consumers report about a message on its way."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from msgspec import Raw, Struct
 
 from lockstep.core.messages import Message
 from lockstep.core.traces import NamedTrace, NamedTracePage, NewTraceEvent, TraceEvent, TraceNamePage
-from lockstep.core.wire.messages import partition_number, raw_data
+from lockstep.core.wire.delivery import partition_number, raw_data
 from lockstep.core.wire.pages import Pagination
 from lockstep.core.wire.times import timestamp
 
@@ -137,15 +139,19 @@ def traces_answer(events: list[TraceEvent]) -> TracesAnswer:
 
 
 def _trace_row(event: TraceEvent) -> TraceRow:
-    return TraceRow(
-        id=str(event.id),
-        event_type=event.event_type,
-        data=Raw(event.data),
-        consumer_group=event.group,
-        worker_id=event.worker,
-        created_at=timestamp(event.created_at),
-        trace_names=list(event.names),
-    )
+    return TraceRow(**_event_fields(event))
+
+
+def _event_fields(event: TraceEvent) -> dict[str, Any]:
+    return {
+        "id": str(event.id),
+        "event_type": event.event_type,
+        "data": Raw(event.data),
+        "consumer_group": event.group,
+        "worker_id": event.worker,
+        "created_at": timestamp(event.created_at),
+        "trace_names": list(event.names),
+    }
 
 
 def named_traces_answer(page: NamedTracePage, *, limit: int, offset: int) -> NamedTracesAnswer:
@@ -155,13 +161,7 @@ def named_traces_answer(page: NamedTracePage, *, limit: int, offset: int) -> Nam
 def _named_row(trace: NamedTrace) -> NamedTraceRow:
     event, message = trace.event, trace.message
     return NamedTraceRow(
-        id=str(event.id),
-        event_type=event.event_type,
-        data=Raw(event.data),
-        consumer_group=event.group,
-        worker_id=event.worker,
-        created_at=timestamp(event.created_at),
-        trace_names=list(event.names),
+        **_event_fields(event),
         transaction_id=event.transaction_id,
         partition_id=str(event.partition_id),
         queue_name=event.queue,

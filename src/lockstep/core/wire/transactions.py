@@ -10,10 +10,10 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from lockstep.core.messages import Batch
+from lockstep.core.operations import Order
 from lockstep.core.records import Ack, AckOutcome, TransactionResult
-from lockstep.core.wire.messages import (
-    AckItem,
-    Order,
+from lockstep.core.wire.delivery import (
+    Acknowledgment,
     PushItem,
     PushReceipt,
     ack_error,
@@ -32,7 +32,7 @@ class PushOperation(Struct, tag="push", tag_field="type", forbid_unknown_fields=
     items: list[PushItem]
 
 
-class AckOperation(AckItem, tag="ack", tag_field="type", rename="camel", forbid_unknown_fields=True):
+class AckOperation(Acknowledgment, tag="ack", tag_field="type", rename="camel", forbid_unknown_fields=True):
     """An ack as a step of a transaction."""
 
 
@@ -80,7 +80,7 @@ class TransactionSteps:
     plan: list[tuple[Literal["push", "ack"], int]]
     """For each step of the answer: what it is, and its place among the acks or the pushed items."""
     items: list[PushItem]
-    ack_items: list[AckItem]
+    ack_items: list[Acknowledgment]
     acks: list[Ack]
     batches: list[Batch]
     order: Order | None
@@ -93,7 +93,7 @@ class TransactionSteps:
     def of(cls, body: TransactionBody) -> TransactionSteps:
         plan: list[tuple[Literal["push", "ack"], int]] = []
         items: list[PushItem] = []
-        ack_items: list[AckItem] = []
+        ack_items: list[Acknowledgment] = []
         for operation in body.operations:
             if isinstance(operation, PushOperation):
                 plan += [("push", len(items) + i) for i in range(len(operation.items))]

@@ -1,6 +1,6 @@
 """What a server does in the background: one duty per file, and the schedule that runs them."""
 
 from lockstep.engine.maintenance.promotion import Promotion
-from lockstep.engine.maintenance.schedule import Maintenance
+from lockstep.engine.maintenance.schedule import Duties
 
-__all__ = ["Maintenance", "Promotion"]
+__all__ = ["Duties", "Promotion"]

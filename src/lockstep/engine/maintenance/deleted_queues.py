@@ -1,4 +1,4 @@
-"""Removes what is left of queues that were deleted by a process that did not come to its end."""
+"""Removes what is left of deleted queues if the process that deleted them died before it was done."""
 
 from __future__ import annotations
 

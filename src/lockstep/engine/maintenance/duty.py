@@ -29,7 +29,7 @@ class DutyReport:
     more: bool = False
     """It ended early: there is more to do at once."""
     problems: tuple[str, ...] = ()
-    """Why some queues were left out; the others were seen to."""
+    """Why some queues were left out; the others were processed."""
 
 
 class Duty(Protocol):
@@ -37,11 +37,11 @@ class Duty(Protocol):
     interval_seconds: float
 
     async def run_once(self) -> DutyReport:
-        """One pass. It may be cut short, and two servers may be at it at once: neither does harm."""
+        """One pass. It may be cut short, or run on two servers at once, without harm."""
 
 
 def duty_error(error: Exception) -> str:
-    """What is kept of the error that a pass failed with."""
+    """The part of a pass's error that is stored."""
     return f"{type(error).__name__}: {error}"[:ERROR_LENGTH_MAX]
 
 
@@ -52,8 +52,8 @@ def problems_of(batches: Iterable[Pruned]) -> tuple[str, ...]:
 
 class Walk:
     """A walk through all queues, batch by batch. A pass ends with the walk or when its time is up, between two batches;
-    the next pass goes on from there. A batch that fails is begun once more by the next pass; if it fails again, the
-    walk starts anew."""
+    the next pass goes on from there. If a batch fails, the next pass tries it again; if it fails again, the walk starts
+    over."""
 
     def __init__(self, pass_seconds_max: float) -> None:
         self._pass_seconds_max = pass_seconds_max

@@ -1,4 +1,4 @@
-"""Removes operations that have ended: soon those that were applied, after a good while those that failed."""
+"""Removes ended operations: those that were applied soon, those that failed after a longer time."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Removes messages that have waited longer than their queue allows, and passes those that expired. A pop passes them
-anyway; this is for where nobody pops, so that they do not fill the queue."""
+"""Removes messages that have waited longer than their queue allows, and skips expired ones. A pop skips them anyway;
+this keeps queues from filling up that nobody pops from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Forgets samples and removals that are older than they are kept."""
+"""Removes samples and records of removals that are older than the retention period."""
 
 from __future__ import annotations
 

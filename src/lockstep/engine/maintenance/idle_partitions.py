@@ -1,4 +1,4 @@
-"""Removes partitions that have been empty for long, where a setting asks for it."""
+"""Removes partitions that have been empty for longer than a setting allows."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
 """Makes messages deliverable whose time has come.
 
 Unlike the duties of the schedule this is urgent, so it has a task of its own and needs no claim: the store lets one
-process at a time promote a queue, and whoever comes second finds nothing left. When nothing is due a pass is a probe of
-an index. The task sleeps until the next due time that is known here, at most for its interval, in which it finds what
+process at a time promote a queue, and a second process finds nothing left. When nothing is due a pass is a probe of an
+index. The task sleeps until the next due time that this process knows, at most for its interval; then it finds what
 other processes have scheduled.
 
-It is shown among the duties all the same. Its passes are too many to write each of them down, so from time to time one
-of the processes tells what its own did since it last told.
+The duties list it all the same. It makes too many passes to record each, so from time to time one process reports what
+its passes did since its last report.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable, Mapping
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from lockstep.config import Config
 from lockstep.core.schedules import Promoted
@@ -24,24 +24,24 @@ from lockstep.engine.background import Background
 from lockstep.engine.maintenance.duty import DutyReport, duty_error
 from lockstep.storage.base import Store
 
+if TYPE_CHECKING:
+    from lockstep.engine.arrivals import Arrivals
+
 logger = logging.getLogger("lockstep.engine.maintenance")
 
 _TOLD_SECONDS = 5.0
-"""How often it is written down what came of it, by one process of all."""
+"""How often one of all processes records the results."""
 
 
 class Promotion:
     name = "promotion"
 
-    def __init__(
-        self, store: Store, config: Config, *, tell: Callable[[Mapping[str, set[str]], Mapping[str, int]], None]
-    ) -> None:
+    def __init__(self, store: Store, config: Config, arrivals: Arrivals) -> None:
         self.interval_seconds = config.promotion_interval_seconds
         self._store = store
         self._messages_max = config.promotion_messages_max
         self._hold_seconds = config.duty_hold_seconds
-        self._tell = tell
-        """Is told the partitions, by queue, that have something new, and how many messages that is."""
+        self._arrivals = arrivals
         self._last = Promoted()
         self._by = f"{socket.gethostname()}:{os.getpid()}"
         self._untold_messages = 0
@@ -55,11 +55,11 @@ class Promotion:
         )
 
     def start(self) -> None:
-        """Begin; what was begun goes on."""
+        """Start; has no effect if it is running."""
         self._passes.start()
 
     async def stop(self) -> None:
-        """End; a pass that is being done may end itself within a limit. Safe to call twice."""
+        """Stop; a pass in progress has limited time to finish. Safe to call twice."""
         await self._passes.stop()
 
     def note(self, due_at: datetime | None) -> None:
@@ -69,13 +69,13 @@ class Promotion:
             self._passes.stir()
 
     def stir(self) -> None:
-        """Something was scheduled elsewhere, by somebody who does not promote it."""
+        """A process that does not promote messages has scheduled a message."""
         self._passes.stir()
 
     async def run_once(self) -> DutyReport:
         promoted = await self._store.promote(limit=self._messages_max)
         if promoted.partitions_by_queue:
-            self._tell(promoted.partitions_by_queue, promoted.messages_by_queue)
+            self._arrivals.pushed_to(promoted.partitions_by_queue, promoted.messages_by_queue)
         for where, why in promoted.postponed.items():
             if where not in self._last.postponed:  # once, and not with every pass
                 fields = {"action": "promotion_postponed", "where": where, "error": why}
@@ -97,7 +97,7 @@ class Promotion:
         return self.interval_seconds if wait is None else min(wait, self.interval_seconds)
 
     async def _write_down(self, error: Exception | None) -> None:
-        """Tell what came of the passes since this process last told, unless another one has just told of its own."""
+        """Record the results of the passes since the last record, unless another process has just recorded its own."""
         now = asyncio.get_running_loop().time()
         if now < self._ask_at:
             return

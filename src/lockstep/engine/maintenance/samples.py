@@ -1,4 +1,4 @@
-"""Takes a sample of every queue: how much was pushed and completed, and what is pending."""
+"""Takes a sample of every queue: how many messages were pushed and completed, and how many are pending."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Runs the duties in the background of a server.
 
-Every server has a schedule, and the store lets one of them at a time have a duty: so each is done once per interval
-however many servers there are, and the others go on when one is gone. One task does one duty after the other, because
-none is urgent and all of them load the same database.
+Every server has a schedule, and the store grants a duty to one server at a time. So each duty runs once per interval,
+however many servers there are, and the others take over when one fails. One task runs the duties one after the other,
+because none is urgent and all of them load the same database.
 """
 
 from __future__ import annotations
@@ -16,24 +16,26 @@ from collections.abc import Sequence
 from uuid import uuid4
 
 from lockstep.config import Config
-from lockstep.engine.maintenance.consistency import Consistency
+from lockstep.engine.maintenance.audit_log import AuditLog
+from lockstep.engine.maintenance.clock import Clock
 from lockstep.engine.maintenance.deleted_queues import DeletedQueues
 from lockstep.engine.maintenance.duty import ERROR_LENGTH_MAX, Duty, DutyReport, duty_error
 from lockstep.engine.maintenance.ended_operations import EndedOperations
 from lockstep.engine.maintenance.eviction import Eviction
-from lockstep.engine.maintenance.groups import Groups
+from lockstep.engine.maintenance.group_cursors import GroupCursors
 from lockstep.engine.maintenance.history import History
 from lockstep.engine.maintenance.idle_partitions import IdlePartitions
 from lockstep.engine.maintenance.promotion import Promotion
 from lockstep.engine.maintenance.retention import Retention
 from lockstep.engine.maintenance.samples import Samples
+from lockstep.engine.maintenance.verification import Verification
 from lockstep.errors import Unavailable
 from lockstep.storage.base import Store
 
 logger = logging.getLogger("lockstep.engine.maintenance")
 
 _JITTER = 0.1
-"""Part of an interval, at most, by which a server asks later than it could, so that not all ask at once."""
+"""Maximum delay of a server's claim, as a fraction of the interval, so that servers do not all claim at once."""
 _JITTER_SECONDS_MAX = 1.0
 _RETRY_SECONDS_MAX = 30.0
 
@@ -45,14 +47,16 @@ def all_duties(store: Store, config: Config) -> list[Duty]:
         Retention(store, config),
         IdlePartitions(store, config),
         DeletedQueues(store, config),
-        Groups(store, config),
+        GroupCursors(store, config),
+        Clock(store, config),
         EndedOperations(store, config),
         History(store, config),
-        Consistency(store, config),
+        AuditLog(store, config),
+        Verification(store, config),
     ]
 
 
-class Maintenance:
+class Duties:
     """The duties of one server."""
 
     def __init__(
@@ -64,7 +68,7 @@ class Maintenance:
         promotion: Promotion | None = None,
     ) -> None:
         self.name = f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
-        """By which the store knows whose claim it is, and people whose server."""
+        """Identifies the claim to the store, and the server to people."""
         self._store = store
         self._config = config
         self._duties = all_duties(store, config) if duties is None else list(duties)
@@ -73,7 +77,7 @@ class Maintenance:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin; a schedule that was begun goes on."""
+        """Start; has no effect if it is running."""
         if self._promotion is not None:
             self._promotion.start()
         if self._task is None:
@@ -81,7 +85,7 @@ class Maintenance:
             self._task = asyncio.get_running_loop().create_task(self._run(), name="lockstep-maintenance")
 
     async def stop(self) -> None:
-        """End; a duty that is being done may end itself within a limit. Safe to call twice."""
+        """Stop; a duty in progress has limited time to finish. Safe to call twice."""
         if self._promotion is not None:
             await self._promotion.stop()
         task, self._task = self._task, None
@@ -105,7 +109,7 @@ class Maintenance:
 
     async def _stopped_within(self, seconds: float) -> bool:
         if seconds <= 0:
-            await asyncio.sleep(0)  # a store that never waits would not let anybody else run
+            await asyncio.sleep(0)  # with a store that never waits, no other task would run
             return self._stopping.is_set()
         try:
             await asyncio.wait_for(self._stopping.wait(), seconds)
@@ -114,8 +118,8 @@ class Maintenance:
         return True
 
     async def run_due(self, duty: Duty) -> float:
-        """Do a duty, if it is due and nobody else does it; returns in how many seconds to ask again. Never raises, so
-        that one duty, or a database that is away for a while, does not end the others."""
+        """Perform a duty if it is due and unclaimed; returns the seconds until the next check. Never raises, so
+        that one duty, or an outage of the database, does not end the others."""
         began = asyncio.get_running_loop().time()
         try:
             claim = await self._store.claim_duty(
@@ -125,7 +129,7 @@ class Maintenance:
                 by=self.name,
             )
             if not claim.granted:
-                # Who is at it now may be done long before its claim would end.
+                # The current owner may be done long before its claim ends.
                 return min(claim.wait_seconds, duty.interval_seconds) + _jitter(duty.interval_seconds)
             report = await self._done(duty)
         except Exception as error:
@@ -136,7 +140,7 @@ class Maintenance:
         return duty.interval_seconds - (asyncio.get_running_loop().time() - began)
 
     async def _done(self, duty: Duty) -> DutyReport | None:
-        """Do a claimed duty, and write down what came of it; None if it failed."""
+        """Perform a claimed duty and record its result; None if it failed."""
         try:
             report = await duty.run_once()
         except Exception as error:
@@ -159,7 +163,7 @@ def _jitter(interval_seconds: float) -> float:
 def _log_failure(duty: Duty, error: Exception) -> None:
     fields = {"action": "duty_failed", "duty": duty.name, "error": str(error)}
     if isinstance(error, Unavailable) and error.details.get("unreachable"):
-        # Who finds out that the database is away says so, once.
+        # Whatever notices the outage logs it, once.
         logger.debug("duty_failed", extra=fields)
         return
     logger.error("duty_failed", extra=fields, exc_info=error)

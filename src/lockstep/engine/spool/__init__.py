@@ -1,1 +1,2 @@
-"""A durable log on this machine's disk, for pushes that cannot reach the store now. Sync, and without any clock."""
+"""A durable log on this machine's disk, for pushes that cannot reach the store now. Synchronous, and without a
+clock."""

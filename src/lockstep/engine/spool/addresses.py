@@ -1,8 +1,8 @@
-"""Which spool is for a database, also while the database cannot say which one it is.
+"""Which spool belongs to a database, even while the database cannot be reached.
 
-A spool is for one database, and has the name that the database gives itself. A server that starts while its database is
-away knows nothing but the address; so for each address there is a file that says whose spool was used there last. Where
-there is none a new spool is begun, and keeps its name when the database comes.
+A spool belongs to one database and is named after the database's own identity. A server that starts while its database
+is away knows only the address, so a file for each address records which spool was last used there. If there is no such
+file, a new spool is begun, which keeps its name once the database is reachable.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from lockstep.engine.spool.state import Lock
 _EMBEDDED = "embedded"
 
 
-class _Known(msgspec.Struct, frozen=True):
-    """What an address stands for."""
+class _SpoolNames(msgspec.Struct, frozen=True):
+    """The spool that belongs to an address."""
 
     directory: str
     store: UUID | None = None
-    """None until the database has said which one it is."""
+    """None until the database has identified itself."""
 
 
 def directory_of(root: Path, address: str | None, store: UUID | None) -> Path:
-    """The directory, below this one, of the spool for a store at an address; `store` is None if it cannot be asked.
+    """The directory, below this one, of the spool for a store at an address; `store` is None if it cannot be reached.
     Raises OSError."""
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = Lock(root / "addresses.lock")
@@ -46,23 +46,23 @@ def directory_of(root: Path, address: str | None, store: UUID | None) -> Path:
 
 
 def unclaimed(root: Path, besides: Path) -> list[tuple[Path, int]]:
-    """Other spools for addresses at which no database was ever reached, with their bytes: unless one is, nobody drains
-    them. Raises OSError."""
+    """Other spools for addresses at which no database was ever reached, with their sizes. Nothing drains them until one
+    is reached. Raises OSError."""
     known = [_read(path) for path in sorted(root.glob("*.address"))]
     names = {one.directory for one in known if one is not None and one.store is None} - {besides.name}
     sizes = [(root / name, sum([log.stat().st_size for log in (root / name).glob("*.log")])) for name in sorted(names)]
     return [(directory, size) for directory, size in sizes if size]
 
 
-def _known(root: Path, before: _Known | None, store: UUID | None) -> _Known:
+def _known(root: Path, before: _SpoolNames | None, store: UUID | None) -> _SpoolNames:
     if store is None:
-        return before or _Known(str(uuid4()))
+        return before or _SpoolNames(str(uuid4()))
     if before is not None and before.store in (None, store):
-        return _Known(before.directory, store)
+        return _SpoolNames(before.directory, store)
     # The same database may be known at another address.
     others = [_read(path) for path in sorted(root.glob("*.address"))]
     names = [other.directory for other in others if other is not None and other.store == store]
-    return _Known(names[0] if names else str(store), store)
+    return _SpoolNames(names[0] if names else str(store), store)
 
 
 def _path(root: Path, address: str | None) -> Path:
@@ -70,20 +70,20 @@ def _path(root: Path, address: str | None) -> Path:
 
 
 def _shown(address: str) -> str:
-    """Without the password, which may change; unless the address cannot be taken apart."""
+    """Without the password, which may change, unless the address cannot be parsed."""
     shown = without_password(address)
     return shown if "://" in shown else address
 
 
-def _read(path: Path) -> _Known | None:
-    """None if there is none, or nobody can read it any more: the next one who can ask the database writes it anew."""
+def _read(path: Path) -> _SpoolNames | None:
+    """None if it is missing or cannot be read; the next process that reaches the database writes it again."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=_Known)
+        return msgspec.json.decode(path.read_bytes(), type=_SpoolNames)
     except (FileNotFoundError, msgspec.DecodeError):
         return None
 
 
-def _write(path: Path, known: _Known) -> None:
+def _write(path: Path, known: _SpoolNames) -> None:
     """Whole or not at all."""
     whole = path.with_suffix(".new")
     descriptor = os.open(whole, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

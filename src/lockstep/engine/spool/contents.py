@@ -1,5 +1,5 @@
-"""The batches of a push as the body of a record, compressed; and encrypted if there is a key, because some of the
-queues may be encrypted, which only the database knows."""
+"""The batches of a push as the body of a record: compressed, and encrypted if a key is configured, because only the
+database knows whether any of the queues is encrypted."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from datetime import datetime, timedelta
 import msgspec
 
 from lockstep.core import codec
-from lockstep.core.codec import Codec
 from lockstep.core.messages import Batch, NewSchedule
-from lockstep.engine.spool.frames import Content
+from lockstep.core.sealing import SPOOL, Keyring
+from lockstep.engine.spool.frames import RecordContent
 from lockstep.errors import CorruptSegment
 
 
-class _Stored(msgspec.Struct, array_like=True):
+class _StoredBatch(msgspec.Struct, array_like=True):
     queue: str
     partition: str
     layout: bytes
@@ -23,24 +23,23 @@ class _Stored(msgspec.Struct, array_like=True):
     key: str | None = None
 
 
-_decode = msgspec.msgpack.Decoder(list[_Stored]).decode
+_decode = msgspec.msgpack.Decoder(list[_StoredBatch]).decode
 
 
-def contents_of(batches: Sequence[Batch], *, key: bytes | None, now: datetime) -> Content:
-    """The batches as a record. What is to wait for a while waits from now, and not from when it is drained."""
+def contents_of(batches: Sequence[Batch], *, keys: Keyring, now: datetime) -> RecordContent:
+    """The batches as a record. Delays count from now, not from when the record is drained."""
     stored = [
-        _Stored(batch.queue, batch.partition, codec.encode(batch.columns), *_appointment(batch, now))
+        _StoredBatch(batch.queue, batch.partition, codec.encode(batch.columns), *_appointment(batch, now))
         for batch in batches
     ]
-    kind = Codec.PACKED if key is None else Codec.PACKED | Codec.ENCRYPTED
-    body = bytes([kind]) + codec.seal(msgspec.msgpack.encode(stored), key=key)
-    return Content(sum([len(batch.columns) for batch in batches]), body)
+    kind, body = codec.seal(msgspec.msgpack.encode(stored), keys=keys or None, binding=SPOOL)
+    return RecordContent(sum([len(batch.columns) for batch in batches]), bytes([kind]) + body)
 
 
-def batches_of(body: bytes, *, key: bytes | None) -> list[Batch]:
+def batches_of(body: bytes, *, keys: Keyring) -> list[Batch]:
     """The batches of a record. Raises EncryptionUnavailable, CorruptSegment."""
     try:
-        stored = _decode(codec.unseal(body[0], body[1:], key=key))
+        stored = _decode(codec.unseal(body[0], body[1:], keys=keys, binding=SPOOL))
     except (msgspec.DecodeError, IndexError) as error:
         raise CorruptSegment(f"a record of the spool cannot be decoded: {error}") from error
     return [Batch(one.queue, one.partition, codec.decode(one.layout), _schedule(one)) for one in stored]
@@ -55,7 +54,7 @@ def _appointment(batch: Batch, now: datetime) -> tuple[datetime | None, str | No
     return now + timedelta(seconds=schedule.delay_seconds or 0), schedule.key
 
 
-def _schedule(stored: _Stored) -> NewSchedule | None:
+def _schedule(stored: _StoredBatch) -> NewSchedule | None:
     if stored.deliver_at is None:
         return None
     return NewSchedule(deliver_at=stored.deliver_at, key=stored.key)

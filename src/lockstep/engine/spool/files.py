@@ -18,7 +18,7 @@ from lockstep.errors import SpoolUnusable
 Kind = Literal["log", "refused", "rejected", "damaged"]
 
 
-class Files:
+class SpoolFiles:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
 
@@ -26,7 +26,7 @@ class Files:
         return self.directory / f"{identity}.{place:020d}.{kind}"
 
     def logs(self) -> tuple[UUID | None, list[int]]:
-        """Whose files there are, and from which places on they go. Raises SpoolUnusable if they are not all of one."""
+        """The spool that the files belong to, and where each begins. Raises SpoolUnusable if they belong to several."""
         found = self.all("log")
         identities = {identity for identity, _ in found}
         if len(identities) > 1:
@@ -39,7 +39,7 @@ class Files:
         return sorted([(UUID(name[0]), int(name[1])) for name in names], key=lambda found: found[1])
 
     def read(self, path: Path, offset: int, size: int) -> bytes:
-        """Bytes of a file; fewer if there are not so many."""
+        """Up to this many bytes of a file."""
         with path.open("rb") as file:
             file.seek(offset)
             return file.read(size)
@@ -59,7 +59,7 @@ class Files:
         self.sync()
 
     def sync(self) -> None:
-        """Make the names of the files safe, too."""
+        """Make the names of the files durable, too."""
         descriptor = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(descriptor)

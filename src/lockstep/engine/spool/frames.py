@@ -1,11 +1,11 @@
-"""How a record lies in a file of the spool, so that whatever happens to the file no wrong record is ever read.
+"""The format of a record in a file of the spool. Whatever happens to the file, no wrong record is ever read.
 
     marker (8 bytes) | length of the body int32 | messages int32 | digest (16 bytes) | body        little endian
 
-A record's *place* is its distance, in bytes, from the beginning of the spool, over all files that ever were: it is
-what the database remembers of how far it was drained. The digest covers the place, the lengths and the body, and its
-key is the id of the spool. So a record is right only where it was written, and bytes that a user chose for a payload
-cannot pass for one. Behind damage the next record is found by its marker.
+A record's *place* is its offset, in bytes, from the beginning of the spool, over all files that ever existed. The
+database stores the place up to which the spool is drained. The digest covers the place, the lengths and the body, and
+its key is the id of the spool. So a record is valid only where it was written, and a payload that a user chose cannot
+pass for a record. After damaged bytes, the next record is found by its marker.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ HEADER_BYTES = _HEADER.size
 _DIGEST_BYTES = 16
 
 
-class Content(NamedTuple):
+class RecordContent(NamedTuple):
     """What a record carries."""
 
     messages: int
@@ -31,7 +31,7 @@ class Content(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """A record, and from which place to which it lies."""
+    """A record, and the places where it begins and ends."""
 
     start: int
     end: int
@@ -39,14 +39,15 @@ class Frame(NamedTuple):
     body: bytes
 
 
-def framed(spool: UUID, start: int, content: Content) -> bytes:
-    """The content as it is written at a place."""
+def framed(spool: UUID, start: int, content: RecordContent) -> bytes:
+    """The bytes to write for this content at a place."""
     digest = _digest(spool, start, content.messages, content.body)
     return _HEADER.pack(MARKER, len(content.body), content.messages, digest) + content.body
 
 
 def frame_at(spool: UUID, data: bytes, offset: int, start: int) -> Frame | None:
-    """The record at an offset of the data, which is at the place `start`; None if there is no whole and right one."""
+    """The record at an offset of the data, which begins at the place `start`; None if there is no complete, valid
+    record."""
     if len(data) - offset < HEADER_BYTES:
         return None
     marker, length, messages, digest = _HEADER.unpack_from(data, offset)
@@ -60,7 +61,7 @@ def frame_at(spool: UUID, data: bytes, offset: int, start: int) -> Frame | None:
 
 
 def frames_in(spool: UUID, data: bytes, start: int) -> Iterator[Frame]:
-    """All records in the data, which begins at the place `start`; what lies between them is damaged."""
+    """All records in the data, which begins at the place `start`; anything between them is damaged."""
     offset = data.find(MARKER)
     while offset >= 0:
         frame = frame_at(spool, data, offset, start + offset)
@@ -73,7 +74,7 @@ def frames_in(spool: UUID, data: bytes, start: int) -> Iterator[Frame]:
 
 
 def length_at(data: bytes) -> int:
-    """How long the record at the beginning of the data says that it is; 0 if it says nothing of the kind."""
+    """The length that the record at the beginning of the data declares; 0 if the data does not begin with a record."""
     if len(data) < HEADER_BYTES:
         return 0
     marker, length, _, _ = _HEADER.unpack_from(data)

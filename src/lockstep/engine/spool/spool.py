@@ -1,10 +1,9 @@
-"""A spool: appended to by every process of a server, read by the one that drains.
+"""A spool: every process of a server appends to it, and the process that drains reads it.
 
-Appends are made under one lock, so that there is one order of all records, whichever process made them. A process that
-dies in the middle of one leaves bytes behind the known end: whoever has the lock next keeps what is whole of them, and
-cuts off the rest, which nobody was told is safe. The spool is found empty, and its gate opened, under the same lock, so
-that no record can slip in between.
-"""
+Appends are made under one lock, so all records have one order, whichever process wrote them. A process that dies during
+an append leaves bytes after the known end. The next holder of the lock keeps the complete records among them and cuts
+off the rest, which was never reported as safe. Under the same lock the spool is found empty and its gate opened, so no
+record can slip in between."""
 
 from __future__ import annotations
 
@@ -16,9 +15,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from uuid import UUID, uuid4, uuid5
 
-from lockstep.engine.spool.files import Files
-from lockstep.engine.spool.frames import HEADER_BYTES, Content, Frame, frame_at, framed, frames_in, length_at
-from lockstep.engine.spool.state import Gate, Lock, Places, State
+from lockstep.engine.spool.files import SpoolFiles
+from lockstep.engine.spool.frames import HEADER_BYTES, Frame, RecordContent, frame_at, framed, frames_in, length_at
+from lockstep.engine.spool.state import Gate, Lock, Places, SpoolState
 from lockstep.errors import SpoolFull, SpoolUnusable
 
 logger = logging.getLogger("lockstep.engine.spool")
@@ -26,24 +25,24 @@ logger = logging.getLogger("lockstep.engine.spool")
 _SYNC: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)  # not everywhere
 
 FILE_BYTES = 16 * 1024 * 1024
-"""A file that has grown to this is followed by another."""
+"""Once a file has this size, the next one is begun."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpoolCounts:
-    """How a spool stands, for all processes that share it."""
+    """The state of a spool, for all processes that share it."""
 
     bytes: int
     bytes_max: int
     files: int
     messages: int
     messages_buffered: int
-    """Since the spool began, as those that follow."""
+    """Since the spool began, like the following ones."""
     messages_drained: int
     messages_rejected: int
     bytes_damaged: int
     bytes_lost: int
-    """Before what is in it: the store had them, has lost them, and they are not here any more."""
+    """Bytes of records that the store had and has lost, and that are no longer here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +53,11 @@ class Stretch:
     end: int
     frames: list[Frame]
     damaged: Path | None = None
-    """Where the bytes are kept that are no records."""
+    """The file that keeps damaged bytes."""
 
 
 class Spool:
-    """One directory. Methods wait for the disk and are for threads; one thread may append while another drains."""
+    """One directory. Methods block on the disk, so call them in threads; one thread may append while another drains."""
 
     def __init__(
         self,
@@ -72,9 +71,9 @@ class Spool:
         self.bytes_max = bytes_max
         self._file_bytes = file_bytes
         self._sync = sync
-        self._files = Files(directory)
+        self._files = SpoolFiles(directory)
         self._written: tuple[Path, int] | None = None
-        """The file that is written, and its descriptor."""
+        """The current file, and its descriptor."""
         self._held = False
         self._draining = False
         with ExitStack() as opened:
@@ -82,7 +81,7 @@ class Spool:
                 directory.mkdir(mode=0o700, parents=True, exist_ok=True)
                 self._drain_lock = Lock(directory / "drain.lock")
                 opened.callback(self._drain_lock.close)
-                self._state = State(directory / "state")
+                self._state = SpoolState(directory / "state")
                 opened.callback(self._state.close)
                 with self._state.lock.held():
                     self._write(self._recovered())
@@ -104,7 +103,7 @@ class Spool:
 
     @property
     def gate(self) -> Gate:
-        """Its first item is not 0 while there is something in the spool, whichever process put it there."""
+        """Its first item is not 0 while the spool contains anything, whichever process wrote it."""
         return self._state.page
 
     def modes(self) -> list[bool | None]:
@@ -129,11 +128,10 @@ class Spool:
 
     # Appending
 
-    def append(self, contents: Sequence[Content], *, only_behind: bool) -> int | None:
-        """Write records and return when they are safe: as many, from the first on, as there is room for. With
-        `only_behind` only if there is something before them; None if there is not, and nothing is written.
-
-        Raises SpoolFull if there is room for none, SpoolUnusable if the disk fails; nothing is written then.
+    def append(self, contents: Sequence[RecordContent], *, only_behind: bool) -> int | None:
+        """Write as many records, from the first on, as there is room for, and return once they are safe on disk. With
+        `only_behind`, write only if the spool is not empty; otherwise write nothing and return None. Raises SpoolFull
+        if there is no room for the first, and SpoolUnusable if the disk fails; then nothing is written.
         """
         with self._locked():
             places = self._current()
@@ -144,7 +142,7 @@ class Spool:
             except OSError as error:
                 raise SpoolUnusable(f"the spool in {self.directory} cannot be written: {error}") from error
 
-    def _append(self, places: Places, contents: Sequence[Content]) -> int:
+    def _append(self, places: Places, contents: Sequence[RecordContent]) -> int:
         frames: list[bytes] = []
         end = places.end
         for content in contents:
@@ -171,7 +169,7 @@ class Spool:
                 written += os.pwrite(descriptor, data[written:], offset + written)
             self._sync(descriptor)
         except BaseException:
-            # Nobody is told that it is safe. If it stays nevertheless, it is found behind the known end.
+            # The record is not reported as safe. If it is on disk all the same, it is found after the known end.
             with suppress(OSError):
                 os.ftruncate(descriptor, offset)
             raise
@@ -192,7 +190,7 @@ class Spool:
     # Draining
 
     def begin_draining(self) -> bool:
-        """Whether this process may drain: nobody else may until it ends it, or dies."""
+        """Whether this process may drain. No other process may until this one stops draining or dies."""
         self._draining = self._draining or self._drain_lock.try_acquire()
         return self._draining
 
@@ -203,7 +201,7 @@ class Spool:
             self._drain_lock.release()
 
     def hold(self) -> None:
-        """Let nobody append until `release`, but the one who drains go on."""
+        """Block appends until `release`; draining continues."""
         self._state.lock.acquire()
         self._held = True
 
@@ -213,7 +211,7 @@ class Spool:
             self._state.lock.release()
 
     def place(self) -> int:
-        """Up to where it is drained, as far as this machine knows."""
+        """The place up to which it is drained, to the knowledge of this machine."""
         return self._known().drained
 
     def left(self, start: int) -> int:
@@ -221,8 +219,8 @@ class Spool:
         return self._known().end - start
 
     def read(self, start: int, *, bytes_max: int) -> Stretch:
-        """What lies at a place: records, of about so many bytes but at least one; or bytes that are none, which are
-        kept apart."""
+        """The content at a place: at least one record, and about this many bytes of records; or damaged bytes, which
+        are moved to a file of their own."""
         places = self._known()
         _, bases = self._files.logs()
         base = max([base for base in bases if base <= start], default=None)
@@ -246,11 +244,11 @@ class Spool:
         return Stretch(start, end, [], path)
 
     def advance(self, to: int, *, messages: int = 0, rejected: int = 0, damaged: int = 0) -> bool:
-        """All before a place is in the store, or set aside: so many messages. What is not needed any more is removed.
-        Whether the spool is empty now."""
+        """Everything before a place, with this many messages, is in the store or set aside. Remove files that are no
+        longer needed; returns whether the spool is empty now."""
         with self._locked(drains=True):
             places = self._current()
-            # If the store has more than the files, places that it has must not be used again.
+            # If the store is ahead of the files, the places that it has seen must not be used again.
             base, end = (places.base, places.end) if to <= places.end else (to, to)
             places = replace(
                 places,
@@ -269,13 +267,14 @@ class Spool:
             return places.drained == places.end
 
     def go_back(self, place: int) -> int:
-        """The store is at a place before ours: it has lost what it had last. What is still in the files is in the spool
-        again. Returns how many bytes are not: while there are any, the gate is shut."""
+        """The store is at an earlier place than this machine: it has lost its latest records. Those that the files
+        still have are in the spool again. Returns the number of bytes that the files no longer have; while it is not 0,
+        the gate is shut."""
         with self._locked(drains=True):
             places = self._current()
             _, bases = self._files.logs()
             again = min(max(place, min(bases, default=places.base)), places.drained)
-            # What was set aside comes again with the rest, and must not be there twice.
+            # Records that were set aside are drained again with the rest, so their files are removed.
             for identity, start in self._files.all("rejected"):
                 if identity == places.id and again <= start < places.drained:
                     self._files.path(identity, start, "rejected").unlink(missing_ok=True)
@@ -295,14 +294,14 @@ class Spool:
     # What the database does not take
 
     def refuse(self, frame: Frame) -> None:
-        """Keep a record that is to be set aside. That it is counts once the store has passed it: see `settle`."""
+        """Keep a record to set aside. It counts as set aside once the store has skipped it: see `settle`."""
         identity = self.id
         path = self._files.path(identity, frame.start, "refused")
-        self._files.keep(path, framed(identity, frame.start, Content(frame.messages, frame.body)))
+        self._files.keep(path, framed(identity, frame.start, RecordContent(frame.messages, frame.body)))
 
     def settle(self, place: int, set_aside_from: int | None) -> bool:
-        """Look what became of refused records, now that the store is at this place and says which one it set aside
-        last: it is kept for people to look at, and any other was pushed after all. Whether none is left in doubt."""
+        """Settle the refused records, now that the store is at this place and reports which record it set aside last.
+        That record is kept for operators; any other was pushed after all. Returns whether none is left in doubt."""
         doubtful = self._files.all("refused")
         for identity, start in doubtful:
             path = self._files.path(identity, start, "refused")
@@ -315,18 +314,18 @@ class Spool:
         return not any(start >= place for _, start in doubtful)
 
     def rejected(self) -> Iterator[tuple[Path, UUID, Frame]]:
-        """What was set aside, the first one first, each with an id of its own."""
+        """The records that were set aside, oldest first, each with an id of its own."""
         for identity, place in self._files.all("rejected"):
             path = self._files.path(identity, place, "rejected")
             frame = frame_at(identity, path.read_bytes(), 0, place)
             if frame is not None:
                 yield path, uuid5(identity, str(place)), frame
 
-    # What is known, and how it is found out
+    # The state, and how it is recovered
 
     @contextmanager
     def _locked(self, *, drains: bool = False) -> Iterator[None]:
-        """The lock, unless it is the one who drains, and holds it anyway."""
+        """The lock, unless the draining thread calls, which already holds it."""
         if drains and self._held:
             yield
             return
@@ -334,16 +333,16 @@ class Spool:
             yield
 
     def _known(self) -> Places:
-        """What the page says, without the lock."""
+        """The content of the page, without the lock."""
         places = self._state.read()
         if places is None and not self._held:
-            # It is being written; or whoever did died over it.
+            # It is being written, or its writer has died.
             with self._state.lock.held():
                 places = self._current()
         return places or self._current()
 
     def _current(self) -> Places:
-        """What the page says, under the lock."""
+        """The content of the page, under the lock."""
         return self._state.read() or self._write(self._recovered())
 
     def _write(self, places: Places) -> Places:
@@ -351,11 +350,11 @@ class Spool:
         return places
 
     def _recovered(self) -> Places:
-        """What the page and the files say together."""
+        """The state according to the page and the files together."""
         places = self._state.read()
         identity, bases = self._files.logs()
         if identity is None:
-            # Without the page the places of an old spool are not known, and must not be used for other records.
+            # Without the page, the places of an old spool are unknown, and must not be used for other records.
             return places or Places(uuid4())
         if places is not None and places.id == identity and bases[-1] <= places.base:
             return self._with_whole_tail(places)
@@ -368,8 +367,8 @@ class Spool:
         return replace(found, messages_in=messages)
 
     def _with_whole_tail(self, places: Places, *, certain: bool = True) -> Places:
-        """The places, after a look behind the known end: whole records are kept, the rest is cut off. Where the end is
-        not `certain` the rest may have been acknowledged, and is kept apart."""
+        """The places, after reading past the known end: complete records are kept, and the rest is cut off. If the end
+        is not `certain`, the rest may have been acknowledged, so it is kept in a file of its own."""
         path = self._files.path(places.id, places.base)
         known = places.end - places.base
         size = path.stat().st_size if path.exists() else 0
@@ -392,7 +391,7 @@ class Spool:
         return replace(places, end=end, messages_in=places.messages_in + messages)
 
     def _messages(self, places: Places) -> int:
-        """How many messages lie in the files and are not known to be drained."""
+        """The number of messages in the files that are not known to be drained."""
         messages = 0
         for base in self._files.logs()[1]:
             data = self._files.path(places.id, base).read_bytes()

@@ -1,9 +1,9 @@
-"""What the processes that share a spool know of it together: a page of memory that all of them map, and its lock.
+"""The state that the processes of a spool share: a page of memory that all of them map, and its lock.
 
-The page says where the log begins and ends. It is changed under the lock only, and after what it speaks of is on disk;
-all of it can be found out from the log itself, so that it may be lost. Its first byte, the *gate*, is read by every
-push and without the lock: is anything in the spool, so that a push has to go behind it? Or is something lost, so that
-pushes wait until somebody has accepted that?
+The page says where the log begins and ends. It is changed only under the lock, after the data that it describes is on
+disk. It may be lost, because the log itself contains all of it. Every push reads its first byte, the *gate*, without
+the lock: does the spool contain anything, so that a push must go behind it? Or is something lost, so that pushes wait
+until an operator accepts the loss?
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class Places:
 
     id: UUID
     base: int = 0
-    """Where the file begins that is written."""
+    """Where the current file begins."""
     end: int = 0
-    """All before it was acknowledged, or may have been."""
+    """Everything before it was acknowledged, or may have been."""
     drained: int = 0
-    """All before it is in the store, or set aside."""
+    """Everything before it is in the store, or set aside."""
     messages_in: int = 0
     messages_out: int = 0
     messages_rejected: int = 0
@@ -56,7 +56,7 @@ class Places:
 
 
 def _unpack(packed: bytes) -> Places | None:
-    """None if it is not what was packed."""
+    """None if the checksum does not match."""
     content, digest = packed[: _PLACES.size], packed[_PLACES.size :]
     if digest != blake2b(content, digest_size=_DIGEST_BYTES).digest():
         return None
@@ -66,7 +66,7 @@ def _unpack(packed: bytes) -> Places | None:
 
 
 class Lock:
-    """Between threads and between processes. The kernel takes it from a process that dies."""
+    """Excludes other threads and processes. The kernel releases it if its process dies."""
 
     def __init__(self, path: Path) -> None:
         self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -106,7 +106,7 @@ class Lock:
         os.close(self.descriptor)
 
 
-class State:
+class SpoolState:
     """The page, in this process."""
 
     def __init__(self, path: Path) -> None:
@@ -127,7 +127,7 @@ class State:
                 size += os.pwrite(self.lock.descriptor, bytes(_PAGE_BYTES - size), size)
 
     def read(self) -> Places | None:
-        """None if it was never written, or by a process that died over it."""
+        """None if it was never written, or only in part, by a process that died."""
         return _unpack(self.page[_PLACES_AT : _PLACES_AT + _PLACES.size + _DIGEST_BYTES])
 
     def write(self, places: Places) -> None:
@@ -137,7 +137,7 @@ class State:
 
     @property
     def lost(self) -> int:
-        """How many bytes the store had, has lost, and cannot get from here any more."""
+        """The number of bytes that the store had and has lost, and that are no longer here."""
         return int(_LOST.unpack_from(self.page, _LOST_AT)[0])
 
     def set_lost(self, size: int) -> None:
@@ -145,7 +145,7 @@ class State:
         _LOST.pack_into(self.page, _LOST_AT, size)
 
     def modes(self) -> list[bool | None]:
-        """What was decided on this machine while the database was away; None where nothing was."""
+        """Modes set on this machine during an outage; None if not set."""
         return [{1: False, 2: True}.get(self.page[_MODES + index]) for index in range(_MODES_COUNT)]
 
     def set_modes(self, modes: list[bool | None]) -> None:

@@ -11,12 +11,12 @@ from lockstep.server.listing import every_removal
 from lockstep.server.node import Node
 from lockstep.server.process import system_metrics
 from lockstep.server.routing import Route
-from lockstep.server.timespan import Span, SpanQuery, spans_by_queue, wanted_queues
+from lockstep.server.timespan import AskedSpan, SpanQuery, spans_by_queue, wanted_queues
 
 
 async def queue_ops(node: Node, request: Request) -> Response:
     query = request.query(SpanQuery)
-    span = Span.of(query)
+    span = AskedSpan.of(query)
     found = await spans_by_queue(node, query, span)
     queues = [wire.QueuePoints(name, wire.points(spans)) for name, spans in found.items()]
     return answer(wire.QueueOpsAnswer(query.interval, span.shown(), queues))
@@ -24,7 +24,7 @@ async def queue_ops(node: Node, request: Request) -> Response:
 
 async def queue_lag(node: Node, request: Request) -> Response:
     query = request.query(SpanQuery)
-    span = Span.of(query)
+    span = AskedSpan.of(query)
     found = await spans_by_queue(node, query, span)
     queues = [wire.QueueLagPoints(name, wire.lag_points(spans)) for name, spans in found.items()]
     return answer(wire.QueueLagAnswer(query.interval, span.shown(), queues))
@@ -32,7 +32,7 @@ async def queue_lag(node: Node, request: Request) -> Response:
 
 async def retention(node: Node, request: Request) -> Response:
     query = request.query(SpanQuery)
-    span = Span.of(query)
+    span = AskedSpan.of(query)
     removals = await every_removal(node, queue=query.queue or None, from_at=span.from_at, to_at=span.to_at)
     wanted = await wanted_queues(node, query)
     removals = [removal for removal in removals if wanted is None or removal.queue in wanted]
@@ -46,6 +46,10 @@ class UtilisationQuery(Struct, frozen=True):
 async def utilisation(node: Node, request: Request) -> Response:
     found = await node.engine.utilisation(queue=request.query(UtilisationQuery).queue or None)
     return answer(wire.utilisation_answer(found))
+
+
+async def database_activity(node: Node, _: Request) -> Response:
+    return answer(wire.database_activity_answer(await node.engine.database_activity()))
 
 
 async def database_stats(node: Node, _: Request) -> Response:
@@ -66,7 +70,7 @@ ROUTES = [
         path="/api/v1/analytics/queue-ops",
         endpoint=queue_ops,
         summary="What was pushed and processed, by queue and time",
-        level="ro",
+        right="browse",
         query=SpanQuery,
         answers=wire.QueueOpsAnswer,
     ),
@@ -75,7 +79,7 @@ ROUTES = [
         path="/api/v1/analytics/queue-lag",
         endpoint=queue_lag,
         summary="What was pending, and for how long, by queue and time",
-        level="ro",
+        right="browse",
         query=SpanQuery,
         answers=wire.QueueLagAnswer,
     ),
@@ -84,7 +88,7 @@ ROUTES = [
         path="/api/v1/analytics/retention",
         endpoint=retention,
         summary="What maintenance removed, and how its duties are doing",
-        level="ro",
+        right="browse",
         query=SpanQuery,
         answers=wire.RetentionAnswer,
     ),
@@ -93,7 +97,7 @@ ROUTES = [
         path="/api/v1/analytics/utilisation",
         endpoint=utilisation,
         summary="How busy each group is: partitions that are leased, ready, waiting and stopped",
-        level="ro",
+        right="browse",
         query=UtilisationQuery,
         answers=wire.UtilisationAnswer,
     ),
@@ -102,15 +106,23 @@ ROUTES = [
         path="/api/v1/analytics/postgres-stats",
         endpoint=database_stats,
         summary="The database as PostgreSQL counts it",
-        level="ro",
+        right="browse",
         answers=wire.DatabaseStatsAnswer,
+    ),
+    Route(
+        method="GET",
+        path="/api/v1/analytics/postgres-activity",
+        endpoint=database_activity,
+        summary="How much the database writes, and what keeps it from cleaning up",
+        right="browse",
+        answers=wire.DatabaseActivityAnswer,
     ),
     Route(
         method="GET",
         path="/api/v1/analytics/system-metrics",
         endpoint=system,
         summary="What the answering process uses",
-        level="ro",
+        right="browse",
         answers=wire.SystemMetricsAnswer,
     ),
     Route(
@@ -118,7 +130,7 @@ ROUTES = [
         path="/api/v1/analytics/worker-metrics",
         endpoint=workers,
         summary="What the processes behind this port have done",
-        level="ro",
+        right="browse",
         answers=wire.WorkerMetricsAnswer,
     ),
 ]

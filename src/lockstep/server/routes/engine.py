@@ -1,8 +1,7 @@
-"""The engine's verbs as they are, for our own SDK and command line: one POST per verb.
+"""The engine's own verbs, for our client and command line: one POST for each row of core/wire/verbs.py.
 
 The arguments are a JSON object, by name, and the answer holds the verb's result, both as msgspec writes our records:
-what a verb takes and gives in the process, it takes and gives over HTTP. Push, pop, ack and renew have routes of
-their own, which cost less; an ack of every kind is here, too.
+what a verb takes and returns in the process, it takes and returns over HTTP.
 """
 
 from __future__ import annotations
@@ -13,81 +12,11 @@ from typing import Any, get_type_hints
 
 import msgspec
 
+from lockstep.core.wire.verbs import VERBS, Verb, verb_path
 from lockstep.engine.engine import Engine
 from lockstep.server.exchange import Request, Response, answer
 from lockstep.server.node import Node
-from lockstep.server.routing import Endpoint, Level, Route
-
-_LEVELS: dict[str, Level] = {
-    "configure": "rw",
-    "update_queue": "rw",
-    "delete_queue": "admin",
-    "clear": "admin",
-    "queues": "ro",
-    "queue": "ro",
-    "partitions": "ro",
-    "partition": "ro",
-    "stats": "ro",
-    "has_pending": "ro",
-    "ack": "rw",
-    "subscribe": "rw",
-    "set_subscription": "rw",
-    "seek": "rw",
-    "delete_group": "admin",
-    "groups": "ro",
-    "lag": "ro",
-    "spark_streams": "ro",
-    "forget_spark_stream": "admin",
-    "accept_spark_stream": "admin",
-    "depth": "ro",
-    "messages": "ro",
-    "message": "ro",
-    "trace": "ro",
-    "namespaces": "ro",
-    "tasks": "ro",
-    "overview": "ro",
-    "remove_message": "rw",
-    "retry_message": "rw",
-    "bury_message": "rw",
-    "record_trace": "rw",
-    "traces_of_message": "ro",
-    "traces_by_name": "ro",
-    "trace_names": "ro",
-    "register_stream_query": "rw",
-    "stream_state": "ro",
-    "schedules": "ro",
-    "schedule": "ro",
-    "cancel_schedule": "rw",
-    "reschedule": "rw",
-    "set_cron": "rw",
-    "crons": "ro",
-    "cron": "ro",
-    "enable_cron": "rw",
-    "remove_cron": "rw",
-    "dead_letters": "ro",
-    "dead_letter": "ro",
-    "redrive": "rw",
-    "redrive_queue": "rw",
-    "purge": "admin",
-    "operations": "ro",
-    "operation": "ro",
-    "operation_stats": "ro",
-    "retry_operation": "rw",
-    "maintenance_mode": "admin",
-    "set_maintenance_mode": "admin",
-    "retry_rejected": "admin",
-    "accept_buffer_loss": "admin",
-    "leases": "ro",
-    "utilisation": "ro",
-    "verify": "admin",
-    "repair": "admin",
-    "duties": "ro",
-    "samples": "ro",
-    "sample_spans": "ro",
-    "removals": "ro",
-    "database_stats": "ro",
-}
-"""The verbs that have a route here."""
+from lockstep.server.routing import Endpoint, Route
 
 
 def _arguments(verb: Callable[..., Any], name: str) -> type[msgspec.Struct]:
@@ -119,21 +48,19 @@ def _needed(arguments: type[msgspec.Struct]) -> bool:
     return any(field.required for field in msgspec.structs.fields(arguments))
 
 
-def _route(name: str, level: Level) -> Route:
-    verb = getattr(Engine, name)
-    arguments = _arguments(verb, name)
+def _route(name: str, verb: Verb) -> Route:
+    arguments = _arguments(getattr(Engine, name), name)
     return Route(
         method="POST",
-        path=f"/api/v1/engine/{name}",
+        path=verb_path(name),
         endpoint=_endpoint(name, arguments),
+        verb="ack" if name == "ack" else "other",
         summary=f"The engine's verb {name}",
-        level=level,
+        right=verb.right,
         body=arguments,
         body_required=_needed(arguments),
-        answers=msgspec.defstruct(
-            f"{name.title().replace('_', '')}Result", [("result", get_type_hints(verb)["return"])]
-        ),
+        answers=msgspec.defstruct(f"{name.title().replace('_', '')}Result", [("result", verb.result)]),
     )
 
 
-ROUTES = [_route(name, level) for name, level in _LEVELS.items()]
+ROUTES = [_route(name, verb) for name, verb in VERBS.items()]

@@ -13,7 +13,7 @@ from lockstep.core.policy import SECONDS_MAX
 from lockstep.core.records import Subscription
 from lockstep.core.wire import groups as wire
 from lockstep.core.wire.pages import Limit
-from lockstep.core.wire.times import parse_time, seconds_since, timestamp
+from lockstep.core.wire.times import Time, parse_time, seconds_since, timestamp
 from lockstep.engine.checks import check_limit
 from lockstep.errors import InvalidRequest
 from lockstep.server.exchange import Request, Response, answer
@@ -22,6 +22,7 @@ from lockstep.server.node import Node
 from lockstep.server.routing import Route
 
 _subscription_body = msgspec.json.Decoder(wire.SubscriptionBody)
+_pause_body = msgspec.json.Decoder(wire.PauseBody)
 _seek_body = msgspec.json.Decoder(wire.SeekBody)
 
 
@@ -39,9 +40,18 @@ class GroupQuery(Struct, frozen=True):
 
 
 class LaggingQuery(Struct, rename="camel", frozen=True):
+    queue: str | None = None
+    consumer_group: str | None = None
     min_lag_seconds: Annotated[float, Meta(ge=0, le=SECONDS_MAX)] = 3600
     limit: Limit = 1000
     """Most partitions in the answer."""
+
+
+class PreviewQuery(Struct, rename="camel", frozen=True):
+    to_end: bool = False
+    timestamp: Time | None = None
+    limit: Limit = 1000
+    """Most partitions that are looked at."""
 
 
 class DeleteGroupQuery(Struct, rename="camel", frozen=True):
@@ -69,7 +79,7 @@ async def group(node: Node, request: Request) -> Response:
 
 
 async def lagging(node: Node, request: Request) -> Response:
-    """Only groups whose oldest message is old enough are looked at closely, until the answer is full.
+    """Only groups with an old enough oldest message are examined closely, until the answer is full.
 
     It looks at as many places as a list may count. If the answer is not full then, the caller asks group by group.
     """
@@ -78,14 +88,17 @@ async def lagging(node: Node, request: Request) -> Response:
     rows: list[wire.LaggingRow] = []
     places_max = max(node.config.figures_exact_max, node.config.page_items_max)
     places = 0
-    for info in await node.engine.groups():
-        if info.oldest_at is None or seconds_since(info.oldest_at, now) < query.min_lag_seconds:
+    for info in await node.engine.groups(queue=query.queue or None, group=query.consumer_group or None):
+        # For a group with unknown lag, its cursors are examined.
+        if info.lag is not None and (
+            info.oldest_at is None or seconds_since(info.oldest_at, now) < query.min_lag_seconds
+        ):
             continue
         async for lag in each_lag(node, info.queue, info.name):
             places += 1
             if places > places_max:
                 raise InvalidRequest(
-                    f"more than {places_max} places of groups would have to be looked at: ask with a smaller limit, or "
+                    f"more than {places_max} cursors would have to be read: ask with a smaller limit, or "
                     "group by group and page by page, with /api/v1/consumer-groups/GROUP?after=PARTITION_ID"
                 )
             row = wire.lagging_row(lag, now)
@@ -116,11 +129,51 @@ async def set_subscription(node: Node, request: Request) -> Response:
     return answer(wire.SubscriptionAnswer(True, name, timestamp(at), updated))
 
 
+async def pause(node: Node, request: Request) -> Response:
+    name, queue = request.parameters["group"], request.parameters["queue"]
+    paused = request.json(_pause_body).paused
+    await node.engine.pause_group(queue, name, paused=paused)
+    return answer(wire.PauseAnswer(True, name, queue, paused))
+
+
+async def preview_seek(node: Node, request: Request) -> Response:
+    name, queue, query = request.parameters["group"], request.parameters["queue"], request.query(PreviewQuery)
+    check_limit(query.limit, node.config)
+    position = wire.position_of(wire.SeekBody(query.to_end, query.timestamp))
+    preview = await node.engine.preview_seek(
+        queue, name, position, partition=request.parameters.get("partition"), limit=query.limit
+    )
+    return answer(wire.seek_preview_answer(queue, name, preview))
+
+
 async def seek(node: Node, request: Request) -> Response:
     name, queue = request.parameters["group"], request.parameters["queue"]
     position = wire.position_of(request.json(_seek_body))
     moved = await node.engine.seek(queue, name, position, partition=request.parameters.get("partition"))
     return answer(wire.seek_answer(queue, name, position, moved))
+
+
+def _seek_routes(path: str, within: str) -> list[Route]:
+    """Preview and seek, of all partitions of a queue or of one."""
+    preview = Route(
+        method="GET",
+        path=path,
+        endpoint=preview_seek,
+        summary="What such a seek would do now",
+        right="browse",
+        query=PreviewQuery,
+        answers=wire.SeekPreviewAnswer,
+    )
+    move = Route(
+        method="POST",
+        path=path,
+        endpoint=seek,
+        summary=f"Move a group in {within}",
+        right="manage",
+        body=wire.SeekBody,
+        answers=wire.SeekAnswer,
+    )
+    return [preview, move]
 
 
 ROUTES = [
@@ -129,7 +182,7 @@ ROUTES = [
         path="/api/v1/consumer-groups",
         endpoint=groups,
         summary="All groups, one row for each queue",
-        level="ro",
+        right="browse",
         query=GroupsQuery,
         answers=list[wire.GroupRow],
     ),
@@ -138,7 +191,7 @@ ROUTES = [
         path="/api/v1/consumer-groups/lagging",
         endpoint=lagging,
         summary="Partitions that a group is behind with",
-        level="ro",
+        right="browse",
         query=LaggingQuery,
         answers=list[wire.LaggingRow],
     ),
@@ -147,7 +200,7 @@ ROUTES = [
         path="/api/v1/spark-streams",
         endpoint=spark_streams,
         summary="Spark's streams and what they are behind with, one row for each queue",
-        level="ro",
+        right="browse",
         answers=list[wire.SparkStreamRow],
     ),
     Route(
@@ -155,7 +208,7 @@ ROUTES = [
         path="/api/v1/consumer-groups/:group",
         endpoint=group,
         summary="A group's place in partitions, by queue",
-        level="ro",
+        right="browse",
         query=GroupQuery,
         answers=dict[str, wire.GroupPartitions],
     ),
@@ -164,7 +217,7 @@ ROUTES = [
         path="/api/v1/consumer-groups/:group",
         endpoint=delete_group,
         summary="Remove a group, so that it starts afresh",
-        level="admin",
+        right="configure",
         query=DeleteGroupQuery,
         answers=wire.DeleteGroupAnswer,
     ),
@@ -173,7 +226,7 @@ ROUTES = [
         path="/api/v1/consumer-groups/:group/queues/:queue",
         endpoint=delete_group,
         summary="Remove a group from one queue",
-        level="admin",
+        right="configure",
         query=DeleteGroupQuery,
         answers=wire.DeleteGroupAnswer,
     ),
@@ -182,26 +235,19 @@ ROUTES = [
         path="/api/v1/consumer-groups/:group/subscription",
         endpoint=set_subscription,
         summary="Say where a group begins when it starts afresh",
-        level="rw",
+        right="manage",
         body=wire.SubscriptionBody,
         answers=wire.SubscriptionAnswer,
     ),
     Route(
         method="POST",
-        path="/api/v1/consumer-groups/:group/queues/:queue/seek",
-        endpoint=seek,
-        summary="Move a group in a queue",
-        level="rw",
-        body=wire.SeekBody,
-        answers=wire.SeekAnswer,
+        path="/api/v1/consumer-groups/:group/queues/:queue/pause",
+        endpoint=pause,
+        summary="Deliver nothing more to a group on a queue, or go on",
+        right="manage",
+        body=wire.PauseBody,
+        answers=wire.PauseAnswer,
     ),
-    Route(
-        method="POST",
-        path="/api/v1/consumer-groups/:group/queues/:queue/partitions/:partition/seek",
-        endpoint=seek,
-        summary="Move a group in one partition",
-        level="rw",
-        body=wire.SeekBody,
-        answers=wire.SeekAnswer,
-    ),
+    *_seek_routes("/api/v1/consumer-groups/:group/queues/:queue/seek", "a queue"),
+    *_seek_routes("/api/v1/consumer-groups/:group/queues/:queue/partitions/:partition/seek", "one partition"),
 ]

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from lockstep.errors import Unavailable
 from lockstep.server.exchange import Request, Response, answer
+from lockstep.server.exposure import is_exposed
 from lockstep.server.node import Node
 from lockstep.server.routing import Route
 from lockstep.version import VERSION
@@ -21,14 +22,16 @@ class Health(Struct, omit_defaults=True):
     worker_id: str
     reason: str | None = None
     """Why not."""
+    insecure: bool = False
+    """Whether everybody who can reach the server over a network may use it."""
 
 
 async def health(node: Node, _: Request) -> Response:
-    """Alive, and whether the database answers. Without it, a server that buffers pushes is alive, too: whoever ended
-    it would end that; 503 if it cannot."""
+    """Whether the server lives, and whether the database answers. Without the database, a server that buffers pushes is
+    alive, too, because restarting it would stop the buffering; it is 503 if it cannot buffer."""
     reason = await _failure(node, node.engine.ping)
     if reason is None:
-        return answer(Health("healthy", "connected", VERSION, node.name))
+        return answer(Health("healthy", "connected", VERSION, node.name, insecure=is_exposed(node.config)))
     buffer = node.engine.counts.buffer
     if buffer is not None and buffer.has_room:
         return answer(Health("healthy", "disconnected", VERSION, node.name, reason))
@@ -46,7 +49,8 @@ async def ready(node: Node, _: Request) -> Response:
 
 
 async def _failure(node: Node, look: Callable[[], Awaitable[None]]) -> str | None:
-    """What is wrong. Whoever asks has little patience, while a connection would be tried again and again."""
+    """What is wrong. The wait is short, because health checks have little patience and connecting would be retried for
+    long."""
     try:
         async with asyncio.timeout(node.config.health_timeout_seconds):
             await look()
@@ -63,7 +67,7 @@ ROUTES = [
         path="/health",
         endpoint=health,
         summary="Whether the server is alive and its database answers",
-        level="public",
+        right=None,
         answers=Health,
         also={503: Health},
     ),
@@ -72,7 +76,7 @@ ROUTES = [
         path="/ready",
         endpoint=ready,
         summary="Whether the server is ready for traffic",
-        level="public",
+        right=None,
         answers=Health,
         also={503: Health},
     ),

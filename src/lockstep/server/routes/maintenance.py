@@ -1,4 +1,4 @@
-"""Maintenance mode: pushes that are buffered, and pops that find nothing, because somebody said so."""
+"""Maintenance mode: an operator lets pushes be buffered, or pops find nothing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ROUTES = [
         path="/api/v1/system/maintenance",
         endpoint=mode,
         summary="Maintenance mode, and what the answering server buffers",
-        level="admin",
+        right="admin",
         answers=MaintenanceAnswer,
     ),
     Route(
@@ -40,7 +40,7 @@ ROUTES = [
         path="/api/v1/system/maintenance",
         endpoint=set_push_mode,
         summary="Let all servers buffer pushes, or drain what they buffered",
-        level="admin",
+        right="admin",
         body=MaintenanceBody,
         answers=MaintenanceAnswer,
     ),
@@ -49,7 +49,7 @@ ROUTES = [
         path="/api/v1/system/maintenance/pop",
         endpoint=mode,
         summary="The same as of /api/v1/system/maintenance",
-        level="admin",
+        right="admin",
         answers=MaintenanceAnswer,
     ),
     Route(
@@ -57,7 +57,7 @@ ROUTES = [
         path="/api/v1/system/maintenance/pop",
         endpoint=set_pop_mode,
         summary="Let pops of all servers find nothing, or go on",
-        level="admin",
+        right="admin",
         body=MaintenanceBody,
         answers=MaintenanceAnswer,
     ),

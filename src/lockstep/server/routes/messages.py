@@ -1,309 +1,269 @@
-"""Messages in and out: push, pop, ack, renew and transactions. Nothing here decodes a payload."""
+"""Stored messages: list, show, remove, push again, give up."""
 
 from __future__ import annotations
 
-import asyncio
-import time
-from functools import partial
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Protocol
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct, field
 
-from lockstep.core.ids import uuid7
 from lockstep.core.names import QUEUE_MODE
-from lockstep.core.policy import GroupMode
-from lockstep.core.records import Ack, AckOutcome, Popped, PopRequest, Renewal, Subscription, TransactionResult
+from lockstep.core.records import (
+    DeadLetter,
+    DeadLetterFilter,
+    MessageFilter,
+    MessageStatus,
+    MessageView,
+    QueueInfo,
+    page_cursor,
+)
 from lockstep.core.wire import messages as wire
-from lockstep.core.wire.operations import QueuedAnswer, queued_answer
-from lockstep.core.wire.times import parse_time, parse_time_or_none
-from lockstep.core.wire.transactions import TransactionAnswer, TransactionBody, TransactionSteps
-from lockstep.errors import InvalidRequest, QueueFull, TransactionRolledBack
-from lockstep.server.exchange import NOTHING, Disconnected, Request, Response, answer
+from lockstep.core.wire.delivery import partition_number
+from lockstep.core.wire.pages import Limit
+from lockstep.core.wire.times import Time, parse_time_or_none
+from lockstep.engine.checks import check_limit
+from lockstep.errors import InvalidRequest, MessageNotFound, PartitionNotFound, QueueNotFound
+from lockstep.server.exchange import Request, Response, answer
 from lockstep.server.node import Node
 from lockstep.server.routing import Route
+from lockstep.server.timespan import before
 
-AUTOPILOT_BATCH = 200
-AUTOPILOT_PARTITIONS = 10
+_LIST_AGE = timedelta(hours=1)
+OFFSET_MAX = 10_000
+_ROUNDS_MAX = 20
+"""How many pages are read in search of messages of one status before a short list is answered."""
 
-_push_body = msgspec.json.Decoder(wire.PushBody)
-_ack_body = msgspec.json.Decoder(wire.AckItem)
-_ack_batch_body = msgspec.json.Decoder(wire.AckBatchBody)
-_lease_ack_body = msgspec.json.Decoder(wire.LeaseAckBody)
-_extend_body = msgspec.json.Decoder(wire.ExtendBody)
-_transaction_body = msgspec.json.Decoder(TransactionBody)
+_bury_body = msgspec.json.Decoder(wire.BuryMessageBody)
 
 
-class PopQuery(Struct, rename="camel", frozen=True):
-    batch: int | None = None
-    wait: bool = False
-    timeout: int = 30_000
-    """Milliseconds."""
-    consumer_group: str = QUEUE_MODE
-    auto_ack: bool = False
-    subscription_mode: str = ""
-    subscription_from: str = ""
-    partitions: int | None = None
-    lease_seconds: float | None = None
-    autopilot: bool = False
+class MessagesQuery(Struct, rename="camel", frozen=True):
+    queue: str | None = None
+    partition: str | None = None
     namespace: str | None = None
+    ns: str | None = None
+    """The same as `namespace`."""
     task: str | None = None
-    mode: GroupMode | None = None
-    """How the group is served, if this makes it; an existing one must be of this mode."""
+    status: MessageStatus | None = None
+    from_: Time | None = field(default=None, name="from")
+    """Created at or after; by default an hour before `to`."""
+    to: Time | None = None
+    """Created before; by default now."""
+    newest_first: bool = False
+    """Order by newest first; by default the order is by partition and place."""
+    limit: Limit = 200
+    offset: Annotated[int, Meta(ge=0, le=OFFSET_MAX)] = 0
+    """The messages before it are read, too; paging by `cursor` avoids that."""
+    cursor: str | None = None
+    """What the list before gave."""
+    id: str | None = None
+    """Only the message with this id, whenever it was stored. With a queue and a partition, also a transaction id."""
+    seq: Annotated[int, Meta(ge=1, le=2**62)] | None = None
+    """Of a queue and a partition: from this seq on, whenever they were stored."""
 
 
-class PushQuery(Struct, frozen=True):
-    queued: bool = False
-    """Answer 202 if the push was accepted and waits to be applied; else such a push is answered once it is."""
+async def messages(node: Node, request: Request) -> Response:
+    query = request.query(MessagesQuery)
+    if query.id:
+        return await _one(node, query)
+    if query.seq is not None:
+        return await _from_seq(node, query, query.seq)
+    to_at = parse_time_or_none(query.to, what="to")
+    from_at = parse_time_or_none(query.from_, what="from") or before(to_at or datetime.now(UTC), _LIST_AGE)
+    where = MessageFilter(
+        queue=query.queue or None,
+        partition=query.partition or None,
+        namespace=_namespace(query),
+        task=query.task,
+        status=query.status,
+        from_at=from_at,
+        to_at=to_at,
+    )
+    return await list_messages(node, where, query)
 
 
-async def push(node: Node, request: Request) -> Response:
-    node.engine.check_load("push")  # it may have been decided while the body came
-    body = request.json(_push_body)
-    batches, order = wire.batches_of(body.items)
-    result = await node.engine.push(batches, queued="return", told_in=order)
-    if result.operation is not None:
-        if _understands_queued(request):
-            return answer(queued_answer(result.operation), 202)
-        result = await node.engine.push_applied(result)
-    node.counters.messages_pushed += len(body.items)
-    node.counters.messages_duplicate += result.duplicates
-    return answer(wire.receipts(result, order), 201)
+def _namespace(query: MessagesQuery) -> str | None:
+    given = [one for one in (query.namespace, query.ns) if one is not None]
+    if len(set(given)) > 1:
+        raise InvalidRequest("namespace and ns are the same, and have different values")
+    return given[0] if given else None
 
 
-def _admit_push(node: Node) -> None:
-    node.engine.let_in_push()
+class AskedPage(Protocol):
+    """Which part of a list of messages a query asks for."""
+
+    @property
+    def newest_first(self) -> bool: ...
+    @property
+    def cursor(self) -> str | None: ...
+    @property
+    def limit(self) -> int: ...
+    @property
+    def offset(self) -> int: ...
 
 
-def _understands_queued(request: Request) -> bool:
-    """Whether the client says so: those of old take every 2xx for stored."""
-    return request.header(b"lockstep-accept") == "queued" or request.query(PushQuery).queued
-
-
-async def pop(node: Node, request: Request) -> Response:
-    query = request.query(PopQuery)
-    wanted = _pop_request(query, request.parameters)
-    if not query.wait:
-        popped = (await node.engine.pop([wanted]))[0]
+async def _one(node: Node, query: MessagesQuery) -> Response:
+    """A list of the message with an id; empty if there is none, or it is not of the queue and partition."""
+    assert query.id is not None
+    partition_id = None
+    try:
+        if query.queue and query.partition:
+            partition_id = (await node.engine.partition(query.queue, query.partition)).id
+        view = await node.engine.message(query.id, partition_id=partition_id)
+    except (InvalidRequest, MessageNotFound, PartitionNotFound, QueueNotFound):
+        views = []
     else:
-        popped = await _wait_pop(node, request, wanted, query.timeout)
-    if not popped.runs:
-        return NOTHING
-    node.counters.messages_popped += len(popped)
-    response = answer(wire.pop_answer(popped))
-    response.undelivered = partial(node.engine.release, popped)
-    return response
+        views = [view] if query.queue in (None, "", view.message.queue) else []
+    return await _answer(node, views, views[0].message.queue if views else None, None)
 
 
-def _pop_request(query: PopQuery, parameters: dict[str, str]) -> PopRequest:
-    queue, partition = parameters.get("queue"), parameters.get("partition")
-    batch, partitions = query.batch, query.partitions
-    if query.autopilot:
-        batch, partitions = batch or AUTOPILOT_BATCH, partitions or AUTOPILOT_PARTITIONS
-    return PopRequest(
-        queue=queue,
-        partition=partition,
-        namespace=query.namespace if queue is None else None,
-        task=query.task if queue is None else None,
-        group=query.consumer_group or QUEUE_MODE,
-        batch=1 if batch is None else batch,
-        partitions=1 if partitions is None or partition is not None else partitions,
-        lease_seconds=query.lease_seconds,
-        auto_ack=query.auto_ack,
-        subscription=_subscription(query),
-        mode=query.mode,
-    )
+async def _from_seq(node: Node, query: MessagesQuery, seq: int) -> Response:
+    if not query.queue or not query.partition or query.newest_first:
+        raise InvalidRequest("seq needs a queue and a partition, and lists by place: without newestFirst")
+    partition = await node.engine.partition(query.queue, query.partition)
+    place = query.cursor or page_cursor(partition.id, seq - 1)
+    where = MessageFilter(queue=query.queue, partition=query.partition, status=query.status)
+    return await list_messages(node, where, msgspec.structs.replace(query, cursor=place))
 
 
-def _subscription(query: PopQuery) -> Subscription:
-    """Where a new group begins. What nobody knows means from the beginning, as the protocol wants it."""
-    begin = query.subscription_from
-    if begin and begin != "now":
-        return Subscription("from", parse_time(begin, what="subscriptionFrom"))
-    return Subscription("new" if begin == "now" or query.subscription_mode in ("new", "new-only") else "all")
+async def list_messages(node: Node, where: MessageFilter, page: AskedPage) -> Response:
+    """A list as the protocol has it."""
+    check_limit(page.limit, node.config)
+    views, cursor = await _read(node, where, page.newest_first, page.cursor or None, page.offset + page.limit)
+    return await _answer(node, views[page.offset :], where.queue, cursor)
 
 
-async def _wait_pop(node: Node, request: Request, wanted: PopRequest, timeout_ms: int) -> Popped:
-    """A waiting pop, given up as soon as its client goes away; what was leased for it then is released."""
-    if timeout_ms < 0:
-        raise InvalidRequest("timeout must not be negative")
-    # Compared as a whole number: one with hundreds of digits is no float.
-    seconds = min(timeout_ms, node.config.pop_wait_seconds_max * 1000) / 1000
-    waiting = asyncio.ensure_future(node.engine.wait_pop(wanted, seconds))
-    gone = asyncio.create_task(request.disconnected())
-    gone.add_done_callback(lambda _: waiting.cancel())
-    try:
-        return await waiting
-    except asyncio.CancelledError:
-        if not gone.done():
-            raise
-        node.counters.polls_abandoned += 1
-        raise Disconnected from None
-    finally:
-        gone.cancel()
+async def _answer(node: Node, views: list[MessageView], queue: str | None, cursor: str | None) -> Response:
+    queues = await _queues(node, [view.message.queue for view in views])
+    known = [view for view in views if view.message.queue in queues]
+    groups = await node.engine.groups(queue=queue)
+    mode = wire.mode([group.name for group in groups if queue is not None or group.queue in queues])
+    return answer(wire.MessagesAnswer(wire.message_rows(known, queues), mode, cursor))
 
 
-async def ack(node: Node, request: Request) -> Response:
-    item = request.json(_ack_body)
-    return await _ack(node, [item], [wire.ack_of(item)])
+async def _read(
+    node: Node, where: MessageFilter, newest_first: bool, cursor: str | None, count: int
+) -> tuple[list[MessageView], str | None]:
+    """Up to `count` messages after the cursor, fewer if they end or are rare, and the next cursor."""
+    views: list[MessageView] = []
+    for _ in range(_ROUNDS_MAX):
+        limit = min(count - len(views), node.config.page_items_max)
+        page = await node.engine.messages(where, newest_first=newest_first, cursor=cursor, limit=limit)
+        views += page.items
+        cursor = page.next_cursor
+        if cursor is None or len(views) == count:
+            break
+    return views, cursor
 
 
-async def ack_batch(node: Node, request: Request) -> Response:
-    body = request.json(_ack_batch_body)
-    items = body.acknowledgments
-    acks = [wire.ack_of(wire.resolvable(item), group=body.consumer_group) for item in items]
-    return await _ack(node, items, acks, atomic=body.atomic)
-
-
-async def _ack(node: Node, items: list[wire.AckItem], acks: list[Ack], *, atomic: bool = False) -> Response:
-    outcomes = await node.engine.ack(acks, atomic=atomic) if acks else []
-    _count_acked(node, outcomes)
-    return answer([wire.ack_result(item, o, i) for i, (item, o) in enumerate(zip(items, outcomes, strict=True))])
-
-
-def _count_acked(node: Node, outcomes: list[AckOutcome]) -> None:
-    node.counters.messages_acked += sum([outcome.messages for outcome in outcomes])
-
-
-async def lease_ack(node: Node, request: Request) -> Response:
-    """All that a lease holds, or up to one message of it, in one small request."""
-    lease_id = request.parameters["leaseId"]
-    body = request.json_or(_lease_ack_body, wire.LeaseAckBody())
-    acked = Ack(
-        lease_id=wire.lease_of(lease_id),
-        partition_id=None if body.partition_id is None else wire.partition_number(body.partition_id),
-        seq=body.seq,
-        status=wire.ack_status(body.status),
-        error=body.error,
-        retry_at=parse_time_or_none(body.retry_at, what="retryAt"),
-    )
-    outcomes = await node.engine.ack([acked])
-    _count_acked(node, outcomes)
-    return answer(wire.lease_ack_answer(lease_id, outcomes[0]))
-
-
-async def extend(node: Node, request: Request) -> Response:
-    lease_id = request.parameters["leaseId"]
-    body = request.json_or(_extend_body, wire.ExtendBody())
-    known = wire.lease_of(lease_id) or ""
-    renewed = (await node.engine.renew([Renewal(lease_id=known, seconds=body.seconds)]))[0]
-    return answer(wire.extend_answer(lease_id, renewed))
-
-
-async def transaction(node: Node, request: Request) -> Response:
-    """Whatever becomes of it is a 200: clients repeat a 5xx, and a rolled back transaction must not be repeated."""
-    body = request.json(_transaction_body)
-    if not body.operations:
-        raise InvalidRequest("operations must not be empty")
-    steps = TransactionSteps.of(body)
-    try:
-        result = await _transact(node, steps)
-    except TransactionRolledBack as error:
-        return answer(steps.rolled_back(error.message, error.details["outcomes"]))
-    except QueueFull as error:
-        return answer(steps.rolled_back(error.message, None, full=error))
-    node.counters.messages_pushed += len(result.pushed)
-    _count_acked(node, result.acks)
-    return answer(steps.applied(str(uuid7(time.time_ns())), result))
-
-
-async def _transact(node: Node, steps: TransactionSteps) -> TransactionResult:
-    while True:
+async def _queues(node: Node, names: Iterable[str]) -> dict[str, QueueInfo]:
+    """The queues that are still there."""
+    found = {}
+    for name in dict.fromkeys(names):
         try:
-            return await node.engine.transaction(steps.acks, steps.batches, required_leases=steps.required)
-        except TransactionRolledBack as error:
-            if not steps.put_under_other_leases(error.details["outcomes"]):
-                raise
+            found[name] = await node.engine.queue(name)
+        except QueueNotFound:
+            continue
+    return found
 
+
+def _identity(request: Request) -> tuple[int, str]:
+    return partition_number(request.parameters["partitionId"]), request.parameters["transactionId"]
+
+
+async def stored_message(node: Node, request: Request) -> Response:
+    partition_id, transaction_id = _identity(request)
+    view = await node.engine.message(transaction_id, partition_id=partition_id)
+    queue = await node.engine.queue(view.message.queue)
+    return answer(wire.one_message_answer(view, queue, await _dead_letter(node, view)))
+
+
+async def _dead_letter(node: Node, view: MessageView) -> DeadLetter | None:
+    """The message's newest dead letter, if it is one of the latest of its partition."""
+    if view.status != "dead_letter":
+        return None
+    message = view.message
+    where = DeadLetterFilter(queue=message.queue, partition=message.partition, from_at=message.created_at)
+    page = await node.engine.dead_letters(where, limit=node.config.page_items_max)
+    return next((letter for letter in page.items if letter.message.seq == message.seq), None)
+
+
+async def remove_message(node: Node, request: Request) -> Response:
+    partition_id, transaction_id = _identity(request)
+    await node.engine.remove_message(partition_id, transaction_id)
+    return answer(wire.MessageAnswer(True, str(partition_id), transaction_id, "the message was removed"))
+
+
+async def retry_message(node: Node, request: Request) -> Response:
+    partition_id, transaction_id = _identity(request)
+    receipt = await node.engine.retry_message(partition_id, transaction_id)
+    return answer(
+        wire.RetryMessageAnswer(
+            True,
+            str(partition_id),
+            transaction_id,
+            "the message was pushed again",
+            message_id=receipt.message_id,
+            seq=receipt.seq,
+        )
+    )
+
+
+async def bury_message(node: Node, request: Request) -> Response:
+    partition_id, transaction_id = _identity(request)
+    body = request.json_or(_bury_body, wire.BuryMessageBody())
+    letter = await node.engine.bury_message(
+        partition_id, transaction_id, group=body.consumer_group or QUEUE_MODE, error=body.error
+    )
+    text = "the message was made a dead letter"
+    return answer(wire.BuryMessageAnswer(True, str(partition_id), transaction_id, text, dead_letter_id=str(letter)))
+
+
+_PATH = "/api/v1/messages/:partitionId/:transactionId"
 
 ROUTES = [
     Route(
-        method="POST",
-        path="/api/v1/push",
-        endpoint=push,
-        admit=_admit_push,
-        summary="Push messages",
-        level="rw",
-        query=PushQuery,
-        body=wire.PushBody,
-        answers=list[wire.PushReceipt],
-        status=201,
-        also={202: QueuedAnswer},
+        method="GET",
+        path="/api/v1/messages",
+        endpoint=messages,
+        summary="Stored messages, by partition and place",
+        right="browse",
+        query=MessagesQuery,
+        answers=wire.MessagesAnswer,
     ),
     Route(
         method="GET",
-        path="/api/v1/pop/queue/:queue",
-        endpoint=pop,
-        summary="Pop messages of a queue",
-        level="rw",
-        query=PopQuery,
-        answers=wire.PopAnswer,
-        empty=True,
+        path=_PATH,
+        endpoint=stored_message,
+        summary="One message, with all that is known of it",
+        right="browse",
+        answers=wire.OneMessageAnswer,
     ),
     Route(
-        method="GET",
-        path="/api/v1/pop/queue/:queue/partition/:partition",
-        endpoint=pop,
-        summary="Pop messages of one partition",
-        level="rw",
-        query=PopQuery,
-        answers=wire.PopAnswer,
-        empty=True,
-    ),
-    Route(
-        method="GET",
-        path="/api/v1/pop",
-        endpoint=pop,
-        summary="Pop messages of all queues of a namespace and/or task, by priority",
-        level="rw",
-        query=PopQuery,
-        answers=wire.PopAnswer,
-        empty=True,
+        method="DELETE",
+        path=_PATH,
+        endpoint=remove_message,
+        summary="Remove a message for everybody",
+        right="manage",
+        answers=wire.MessageAnswer,
     ),
     Route(
         method="POST",
-        path="/api/v1/ack",
-        endpoint=ack,
-        summary="End the delivery of a message",
-        level="rw",
-        body=wire.AckItem,
-        answers=list[wire.AckResult],
+        path=f"{_PATH}/retry",
+        endpoint=retry_message,
+        summary="Push a message that is done, or dead, again",
+        right="push",
+        answers=wire.RetryMessageAnswer,
     ),
     Route(
         method="POST",
-        path="/api/v1/ack/batch",
-        endpoint=ack_batch,
-        summary="End the delivery of messages",
-        level="rw",
-        body=wire.AckBatchBody,
-        answers=list[wire.AckResult],
-    ),
-    Route(
-        method="POST",
-        path="/api/v1/lease/:leaseId/ack",
-        endpoint=lease_ack,
-        summary="End the delivery of all that a lease holds, or of it up to one message",
-        level="rw",
-        body=wire.LeaseAckBody,
+        path=f"{_PATH}/dlq",
+        endpoint=bury_message,
+        summary="Give a group's next message up: it becomes a dead letter",
+        right="pop",
+        body=wire.BuryMessageBody,
         body_required=False,
-        answers=wire.LeaseAckAnswer,
-    ),
-    Route(
-        method="POST",
-        path="/api/v1/lease/:leaseId/extend",
-        endpoint=extend,
-        summary="Renew a lease",
-        level="rw",
-        body=wire.ExtendBody,
-        body_required=False,
-        answers=wire.ExtendAnswer,
-    ),
-    Route(
-        method="POST",
-        path="/api/v1/transaction",
-        endpoint=transaction,
-        summary="Acks and pushes, all or nothing",
-        level="rw",
-        body=TransactionBody,
-        answers=TransactionAnswer,
+        answers=wire.BuryMessageAnswer,
     ),
 ]

@@ -1,4 +1,4 @@
-"""Pages for people: what this server is, and the documentation of its routes."""
+"""Pages for people: the dashboard, the documentation, and the page of the routes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from html import escape
 from importlib import resources
 from typing import Any
 
+from lockstep.errors import NoSuchRoute
+from lockstep.server import dashboard, documentation
 from lockstep.server.exchange import Request, Response, answer
 from lockstep.server.node import Node
 from lockstep.server.openapi import document
@@ -15,15 +17,48 @@ from lockstep.server.routing import Route
 from lockstep.version import VERSION
 
 _HTML = (b"content-type", b"text/html; charset=utf-8")
-# Everything is on the page itself; a browser should not fetch or run anything else for it.
+# Scripts and styles come from files of this server, and nothing comes from elsewhere.
 _POLICY = (
     b"content-security-policy",
-    b"default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:",
+    b"default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; "
+    b"form-action 'none'; frame-ancestors 'none'",
 )
+_PAGE = (_HTML, _POLICY, *dashboard.CAREFUL)
+_FILES = {
+    "routes.css": b"text/css; charset=utf-8",
+    "routes.js": b"text/javascript; charset=utf-8",
+    "not_built.css": b"text/css; charset=utf-8",
+}
+"""The files that these pages load, and their types."""
 
 
-async def index(_node: Node, _: Request) -> Response:
-    return Response(200, _page("index.html"), _HTML, _POLICY)
+async def index(_node: Node, request: Request) -> Response:
+    return dashboard.page() or _not_built(request)
+
+
+def _not_built(request: Request) -> Response:
+    host = escape(request.header(b"host") or "localhost")
+    return Response(200, _page("not_built.html").replace(b"{host}", host.encode()), *_PAGE)
+
+
+async def file(_node: Node, request: Request) -> Response:
+    return dashboard.file(request)
+
+
+async def documents(_node: Node, request: Request) -> Response:
+    """A page or file of the documentation. Links on its first page need an address that ends with a slash."""
+    if request.path == b"/docs":
+        return Response(308, b"", (b"location", b"/docs/"), *dashboard.CAREFUL)
+    name = request.parameters.get("page", "index.html")
+    return documentation.file(request, name) or Response(200, _page("no_documentation.html"), *_PAGE)
+
+
+async def page_file(_node: Node, request: Request) -> Response:
+    name = request.parameters["file"]
+    media = _FILES.get(name)
+    if media is None:
+        raise NoSuchRoute(f"there is no file /pages/{name[:200]}")
+    return Response(200, _page(name), (b"content-type", media), *dashboard.CAREFUL)
 
 
 @cache
@@ -37,15 +72,57 @@ _PAGES = [
         method="GET",
         path="/",
         endpoint=index,
-        summary="What this server is, and where to go from here",
-        level="public",
+        summary="The dashboard",
+        right=None,
         media="text/html",
     ),
+    Route(
+        method="GET",
+        path="/assets/:file",
+        endpoint=file,
+        summary="A file of the dashboard",
+        right=None,
+        media="*/*",
+    ),
+]
+
+_ADDRESSES = (
+    "/queues",
+    "/queues/:queue",
+    "/messages",
+    "/messages/:partitionId/:transactionId",
+    "/groups",
+    "/groups/:group",
+    "/dead-letters",
+    "/schedules",
+    "/traces",
+    "/pipelines",
+    "/load",
+    "/database",
+    "/system",
+    "/sign-in",
+)
+"""The addresses of the dashboard, besides /. All of them serve the same page."""
+
+ADDRESSES = [
+    *[
+        Route(method="GET", path=path, endpoint=index, summary="The dashboard", right=None, media="text/html")
+        for path in _ADDRESSES
+    ],
+    Route(
+        method="GET",
+        path="/docs/:page",
+        endpoint=documents,
+        summary="A page of the documentation, or a file of it",
+        right=None,
+        media="text/html",
+    ),
+    Route(method="GET", path="/pages/:file", endpoint=page_file, summary="A file of a page", right=None),
 ]
 
 
 def _list(shown: Sequence[Route]) -> str:
-    """The routes in short, for where no script runs; else it takes their place."""
+    """A short list of the routes, which the script replaces where scripts run."""
     rows = [f"<li><code>{escape(one.method)} {escape(one.path)}</code> {escape(one.summary)}</li>" for one in shown]
     return f"<ul>{''.join(rows)}</ul>"
 
@@ -59,22 +136,30 @@ def routes(others: Sequence[Route]) -> list[Route]:
 
     @cache
     def listed() -> bytes:
-        return _page("docs.html").replace(b"{routes}", _list([*others, *own]).encode())
+        return _page("routes.html").replace(b"{routes}", _list([*others, *own]).encode())
 
     async def openapi(_node: Node, _: Request) -> Response:
         return described()
 
-    async def docs(_node: Node, _: Request) -> Response:
-        return Response(200, listed(), _HTML, _POLICY)
+    async def described_routes(_node: Node, _: Request) -> Response:
+        return Response(200, listed(), *_PAGE)
 
     own = [
         *_PAGES,
         Route(
             method="GET",
             path="/docs",
-            endpoint=docs,
+            endpoint=documents,
+            summary="The documentation",
+            right=None,
+            media="text/html",
+        ),
+        Route(
+            method="GET",
+            path="/docs/api",
+            endpoint=described_routes,
             summary="The documentation of the routes",
-            level="public",
+            right=None,
             media="text/html",
         ),
         Route(
@@ -82,7 +167,7 @@ def routes(others: Sequence[Route]) -> list[Route]:
             path="/openapi.json",
             endpoint=openapi,
             summary="This document",
-            level="public",
+            right=None,
             answers=dict[str, Any],
         ),
     ]

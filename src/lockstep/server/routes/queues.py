@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import UTC, datetime
 
 import msgspec
 from msgspec import Struct
 
 from lockstep.core.names import DEFAULT_PARTITION
+from lockstep.core.policy import encryption_stays
 from lockstep.core.records import ClearScope
 from lockstep.core.wire import queues as wire
 from lockstep.core.wire.pages import Limit
 from lockstep.core.wire.resources import QueuesAnswer, queue_row
+from lockstep.errors import QueueNotFound
 from lockstep.server.exchange import Request, Response, answer
 from lockstep.server.node import Node
 from lockstep.server.routing import Route
@@ -23,10 +26,10 @@ _update_body = msgspec.json.Decoder(wire.UpdateBody)
 class ClearQuery(Struct, frozen=True):
     partition: str | None = None
     scope: ClearScope = "all"
-    """`unleased` leaves what is under a live lease; `scheduled` takes only messages that wait for their time."""
+    """`unleased` keeps messages under a live lease; `scheduled` removes only messages that wait for their time."""
 
 
-class PageQuery(Struct, frozen=True):
+class QueuePageQuery(Struct, frozen=True):
     namespace: str | None = None
     task: str | None = None
     from_name: str | None = msgspec.field(default=None, name="from")
@@ -49,9 +52,20 @@ class RedriveQuery(Struct, frozen=True):
 async def configure(node: Node, request: Request) -> Response:
     body = request.json(_configure_body)
     asked = wire.options_of(body.options)
+    await _refuse_to_stop_encryption(node, body)
     info = await node.engine.configure(body.queue, wire.queue_options(asked), namespace=body.namespace, task=body.task)
+    if info.options.encryption:  # stays on where it was not mentioned
+        asked = msgspec.structs.replace(asked, encryption_enabled=True)
     partition = await node.engine.partition(body.queue, DEFAULT_PARTITION)
     return answer(wire.configure_answer(info, partition.id, asked))
+
+
+async def _refuse_to_stop_encryption(node: Node, body: wire.ConfigureBody) -> None:
+    """An encrypted queue stays so where the option is missing. A request for the contrary must not seem to succeed."""
+    if wire.option_changes(body.options).get("encryption") is False:
+        with suppress(QueueNotFound):
+            if (await node.engine.queue(body.queue)).options.encryption:
+                raise encryption_stays()
 
 
 async def update(node: Node, request: Request) -> Response:
@@ -65,7 +79,7 @@ async def update(node: Node, request: Request) -> Response:
 
 
 async def queues(node: Node, request: Request) -> Response:
-    query = request.query(PageQuery)
+    query = request.query(QueuePageQuery)
     infos = await node.engine.queues(
         namespace=query.namespace, task=query.task, from_name=query.from_name, limit=query.limit, exact=query.exact
     )
@@ -101,8 +115,8 @@ ROUTES = [
         path="/api/v1/queues",
         endpoint=queues,
         summary="Queues by name, from a name on",
-        level="ro",
-        query=PageQuery,
+        right="browse",
+        query=QueuePageQuery,
         answers=QueuesAnswer,
     ),
     Route(
@@ -110,7 +124,7 @@ ROUTES = [
         path="/api/v1/queues/:queue",
         endpoint=update,
         summary="Change some options of a queue; the others stay",
-        level="rw",
+        right="manage",
         body=wire.UpdateBody,
         answers=wire.UpdateAnswer,
     ),
@@ -119,7 +133,7 @@ ROUTES = [
         path="/api/v1/queues/:queue/stats",
         endpoint=stats,
         summary="What lies in the partitions of a queue now",
-        level="ro",
+        right="browse",
         query=StatsQuery,
         answers=wire.StatsAnswer,
     ),
@@ -128,7 +142,7 @@ ROUTES = [
         path="/api/v1/queues/:queue/redrive",
         endpoint=redrive,
         summary="Send messages of a dead queue back to where they came from",
-        level="rw",
+        right="push",
         query=RedriveQuery,
         answers=wire.RedriveQueueAnswer,
     ),
@@ -137,7 +151,7 @@ ROUTES = [
         path="/api/v1/configure",
         endpoint=configure,
         summary="Create a queue, or replace its whole configuration",
-        level="rw",
+        right="manage",
         body=wire.ConfigureBody,
         answers=wire.ConfigureAnswer,
     ),
@@ -146,7 +160,7 @@ ROUTES = [
         path="/api/v1/resources/queues/:queue",
         endpoint=delete_queue,
         summary="Remove a queue with all that belongs to it",
-        level="admin",
+        right="configure",
         answers=wire.DeleteQueueAnswer,
     ),
     Route(
@@ -154,7 +168,7 @@ ROUTES = [
         path="/api/v1/queues/:queue/clear",
         endpoint=clear,
         summary="Remove the messages of a queue or a partition",
-        level="admin",
+        right="configure",
         query=ClearQuery,
         answers=wire.ClearAnswer,
     ),

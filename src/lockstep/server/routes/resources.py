@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from msgspec import Struct
 
 from lockstep.core.names import QUEUE_MODE
+from lockstep.core.overview import total
 from lockstep.core.policy import SECONDS_MAX
 from lockstep.core.records import PartitionInfo, QueueInfo
 from lockstep.core.wire import resources as wire
@@ -46,9 +47,9 @@ class QueueQuery(ExactQuery, frozen=True):
 class PartitionsQuery(Struct, frozen=True):
     queue: str | None = None
     after: str | None = None
-    """With a queue: the name of a partition; those after it are listed, and there is no need of an offset."""
+    """With a queue: the name of a partition; those after it are listed, without an offset."""
     prefix: str | None = None
-    """With a queue: only partitions whose names begin with this."""
+    """With a queue: only partitions with this prefix."""
     limit: Limit = 100
     offset: Offset = 0
     """At most `page_items_max`. Beyond that, ask for those after the last one, queue by queue."""
@@ -87,20 +88,20 @@ async def partitions(node: Node, request: Request) -> Response:
         found = page[query.offset :]
     else:
         found = await _partitions(node, queues, query.offset, query.limit)
-    total = sum([info.partitions for info in queues])
+    counted = total([info.partitions for info in queues])
     return answer(
         wire.PartitionsAnswer(
-            [wire.partition_row(info) for info in found], Pagination(query.limit, query.offset, total)
+            [wire.partition_row(info) for info in found], Pagination(query.limit, query.offset, counted)
         )
     )
 
 
 async def _partitions(node: Node, queues: list[QueueInfo], offset: int, limit: int) -> list[PartitionInfo]:
-    """So many partitions from a place in all of them on."""
+    """Up to `limit` partitions, starting at an offset in all of them."""
     found: list[PartitionInfo] = []
     for info in queues:
-        # What was counted now is right: a queue that lies before the place is not looked into.
-        if info.figures_at is None and offset >= info.partitions:
+        # This count is exact, so a queue before the offset need not be read.
+        if info.figures_at is None and info.partitions is not None and offset >= info.partitions:
             offset -= info.partitions
             continue
         page = await some_partitions(node, info.name, offset + limit - len(found))
@@ -119,7 +120,7 @@ async def depth(node: Node, request: Request) -> Response:
 
 
 async def _partition_depths(node: Node, queue: str, group: str, limit: int) -> list[wire.PartitionDepth]:
-    """Partitions with something pending. Plain consumers that never came have all of it before them."""
+    """Partitions with pending messages. For plain consumers that never popped, all messages are pending."""
     try:
         pending = [(lag.partition, lag.lag) for lag in await node.engine.lag(queue, group=group, limit=limit)]
     except GroupNotFound:
@@ -159,7 +160,7 @@ ROUTES = [
         endpoint=overview,
         query=ExactQuery,
         summary="The whole store in one answer",
-        level="ro",
+        right="browse",
         answers=wire.OverviewAnswer,
     ),
     Route(
@@ -168,7 +169,7 @@ ROUTES = [
         endpoint=namespaces,
         query=ExactQuery,
         summary="Namespaces with their sums",
-        level="ro",
+        right="browse",
         answers=wire.NamespacesAnswer,
     ),
     Route(
@@ -177,7 +178,7 @@ ROUTES = [
         endpoint=tasks,
         query=ExactQuery,
         summary="Tasks with their sums",
-        level="ro",
+        right="browse",
         answers=wire.TasksAnswer,
     ),
     Route(
@@ -185,7 +186,7 @@ ROUTES = [
         path="/api/v1/resources/queues",
         endpoint=queues,
         summary="All queues, by name",
-        level="ro",
+        right="browse",
         query=QueuesQuery,
         answers=wire.QueuesAnswer,
     ),
@@ -194,7 +195,7 @@ ROUTES = [
         path="/api/v1/resources/queues/:queue",
         endpoint=queue,
         summary="One queue with its partitions",
-        level="ro",
+        right="browse",
         query=QueueQuery,
         answers=wire.QueueAnswer,
     ),
@@ -203,7 +204,7 @@ ROUTES = [
         path="/api/v1/resources/queues/:queue/depth",
         endpoint=depth,
         summary="What a group has before it in a queue",
-        level="ro",
+        right="browse",
         query=DepthQuery,
         answers=wire.DepthAnswer,
     ),
@@ -212,7 +213,7 @@ ROUTES = [
         path="/api/v1/resources/partitions",
         endpoint=partitions,
         summary="Partitions, by queue and name",
-        level="ro",
+        right="browse",
         query=PartitionsQuery,
         answers=wire.PartitionsAnswer,
     ),

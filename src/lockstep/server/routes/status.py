@@ -1,4 +1,4 @@
-"""The state of the whole store, of its queues, and of what goes on."""
+"""The state of the whole store, of its queues, and of current work."""
 
 from __future__ import annotations
 
@@ -7,30 +7,38 @@ from typing import Annotated
 
 from msgspec import Meta, Struct, field
 
+from lockstep.core.overview import total
 from lockstep.core.records import MessageFilter, MessageStatus, QueueInfo
 from lockstep.core.wire import analytics
 from lockstep.core.wire import status as wire
+from lockstep.core.wire.messages import MessagesAnswer
 from lockstep.core.wire.pages import Limit, Offset, Pagination
 from lockstep.core.wire.resources import full_counts
-from lockstep.core.wire.stored_messages import StoredMessagesAnswer
 from lockstep.core.wire.times import Time, parse_time_or_none, timestamp, timestamp_or_none
 from lockstep.engine.checks import check_limit
 from lockstep.server.exchange import Request, Response, answer
+from lockstep.server.exposure import is_exposed
 from lockstep.server.figures import all_figures
 from lockstep.server.listing import every_queue
 from lockstep.server.node import Node
 from lockstep.server.process import buffer_rows
-from lockstep.server.routes.stored_messages import OFFSET_MAX, list_messages
+from lockstep.server.routes.messages import OFFSET_MAX, list_messages
 from lockstep.server.routing import Route
-from lockstep.server.timespan import Span, SpanQuery, spans_of
+from lockstep.server.timespan import AskedSpan, SpanQuery, spans_of
 
 _BUCKETS = ((timedelta(hours=6), 1), (timedelta(days=7), 60))
-"""Minutes that are joined into one point, for spans up to a length; beyond, it is a day."""
+"""Minutes that are joined into one point, for spans up to a length; beyond that, a day."""
 
 
 class StatusQueuesQuery(Struct, frozen=True):
     namespace: str | None = None
     task: str | None = None
+    search: str | None = None
+    """Only queues with this text in their names, in any case."""
+    sort: wire.QueueOrder = "name"
+    """By name; or the largest figure first. Figures that are not known come last."""
+    recent: bool = False
+    """With the rates of the last minutes, as far as there are samples."""
     limit: Limit = 100
     offset: Offset = 0
 
@@ -53,7 +61,7 @@ class QueueMessagesQuery(Struct, rename="camel", frozen=True):
 
 async def status(node: Node, request: Request) -> Response:
     query, now = request.query(SpanQuery), datetime.now(UTC)
-    span = Span.of(query)
+    span = AskedSpan.of(query)
     minutes = _bucket_minutes(span)
     points = analytics.points(await spans_of(node, query, span, seconds=minutes * 60))
     infos = await _queues(node, query)
@@ -72,11 +80,12 @@ async def status(node: Node, request: Request) -> Response:
             workers=workers,
             errors=wire.Failures(sum(one.client_errors for one in workers), sum(one.server_errors for one in workers)),
             buffer_bytes_lost=0 if buffer is None else buffer.bytes_lost,
+            insecure=is_exposed(node.config),
         )
     )
 
 
-def _bucket_minutes(span: Span) -> int:
+def _bucket_minutes(span: AskedSpan) -> int:
     length = span.to_at - span.from_at
     return next((minutes for limit, minutes in _BUCKETS if length <= limit), 1440)
 
@@ -87,22 +96,25 @@ async def _queues(node: Node, query: SpanQuery) -> list[QueueInfo]:
     return await every_queue(node, namespace=query.namespace, task=query.task)
 
 
-async def _leases(node: Node, queue: str | None) -> wire.Leases:
-    """Partitions are told apart only as long as the leases fit on one page."""
+async def _leases(node: Node, queue: str | None) -> wire.LeaseSums:
+    """Leases are counted by partition only as long as they fit on one page."""
     size = node.config.page_items_max
     uses = await node.engine.utilisation(queue=queue)
     leases = await node.engine.leases(queue=queue, limit=size)
     distinct = len({lease.partition_id for lease in leases}) if len(leases) < size else None
     counted_at = min((use.figures_at for use in uses if use.figures_at is not None), default=None)
-    return wire.Leases(sum([use.partitions_leased for use in uses]), distinct, timestamp_or_none(counted_at))
+    return wire.LeaseSums(total([use.partitions_leased for use in uses]), distinct, timestamp_or_none(counted_at))
 
 
 async def queues(node: Node, request: Request) -> Response:
     query = request.query(StatusQueuesQuery)
     check_limit(query.limit, node.config)
     infos = await every_queue(node, namespace=query.namespace, task=query.task)
+    infos = wire.queues_in_order(infos, search=query.search, order=query.sort)
     now = datetime.now(UTC)
-    rows = [wire.status_queue(info, now) for info in infos[query.offset : query.offset + query.limit]]
+    shown = infos[query.offset : query.offset + query.limit]
+    recent = await node.recent.of([info.name for info in shown]) if query.recent else {}
+    rows = [wire.status_queue_row(info, now, recent.get(info.name)) for info in shown]
     return answer(wire.StatusQueuesAnswer(rows, Pagination(query.limit, query.offset, len(infos))))
 
 
@@ -121,19 +133,12 @@ async def queue_messages(node: Node, request: Request) -> Response:
         from_at=parse_time_or_none(query.from_, what="from"),
         to_at=parse_time_or_none(query.to, what="to"),
     )
-    return await list_messages(
-        node,
-        where,
-        newest_first=query.newest_first,
-        cursor=query.cursor or None,
-        limit=query.limit,
-        offset=query.offset,
-    )
+    return await list_messages(node, where, query)
 
 
 async def history(node: Node, request: Request) -> Response:
     query = request.query(SpanQuery)
-    span = Span.of(query)
+    span = AskedSpan.of(query)
     spans = await spans_of(node, query, span, seconds=analytics.INTERVAL_SECONDS[query.interval])
     return answer(analytics.AnalyticsAnswer(query.interval, span.shown(), analytics.points(spans)))
 
@@ -153,7 +158,7 @@ ROUTES = [
         path="/api/v1/status",
         endpoint=status,
         summary="The whole store: rates, queues, leases, dead letters",
-        level="ro",
+        right="browse",
         query=SpanQuery,
         answers=wire.StatusAnswer,
     ),
@@ -161,8 +166,8 @@ ROUTES = [
         method="GET",
         path="/api/v1/status/queues",
         endpoint=queues,
-        summary="Queues with their sums, by name",
-        level="ro",
+        summary="Queues with their sums: by name, or those with the most of something first",
+        right="browse",
         query=StatusQueuesQuery,
         answers=wire.StatusQueuesAnswer,
     ),
@@ -171,7 +176,7 @@ ROUTES = [
         path="/api/v1/status/queues/:queue",
         endpoint=queue,
         summary="One queue with its options and partitions",
-        level="ro",
+        right="browse",
         query=StatusQueueQuery,
         answers=wire.StatusQueueAnswer,
     ),
@@ -180,16 +185,16 @@ ROUTES = [
         path="/api/v1/status/queues/:queue/messages",
         endpoint=queue_messages,
         summary="The stored messages of a queue",
-        level="ro",
+        right="browse",
         query=QueueMessagesQuery,
-        answers=StoredMessagesAnswer,
+        answers=MessagesAnswer,
     ),
     Route(
         method="GET",
         path="/api/v1/status/analytics",
         endpoint=history,
         summary="Rates and lag over time",
-        level="ro",
+        right="browse",
         query=SpanQuery,
         answers=analytics.AnalyticsAnswer,
     ),
@@ -198,7 +203,7 @@ ROUTES = [
         path="/api/v1/status/buffers",
         endpoint=buffers,
         summary="How requests are joined into calls of the store",
-        level="ro",
+        right="browse",
         answers=wire.BuffersAnswer,
     ),
     Route(
@@ -206,7 +211,7 @@ ROUTES = [
         path="/api/v1/stats/refresh",
         endpoint=refresh,
         summary="Take a sample of every queue now",
-        level="admin",
+        right="admin",
         answers=wire.RefreshAnswer,
     ),
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from lockstep.core.wire import streams as wire
-from lockstep.core.wire.messages import batches_of
+from lockstep.core.wire.delivery import batches_of
 from lockstep.errors import QueueFull, StreamConfigMismatch, TransactionRolledBack
 from lockstep.server.exchange import Request, Response, answer
 from lockstep.server.node import Node
@@ -31,7 +31,7 @@ async def stream_state(node: Node, request: Request) -> Response:
 
 
 async def stream_cycle(node: Node, request: Request) -> Response:
-    """Whatever becomes of it is a 200: clients repeat a 5xx, and a refused cycle must not be repeated."""
+    """Every outcome is a 200: clients repeat a 5xx, and a refused cycle must not be repeated."""
     body = request.json(_cycle_body)
     batches, order = batches_of(body.push_items)
     try:
@@ -52,7 +52,7 @@ ROUTES = [
         path="/streams/v1/queries",
         endpoint=register_stream_query,
         summary="Find a stream query by its name, or create it",
-        level="rw",
+        right="pop",
         body=wire.QueryBody,
         answers=wire.QueryAnswer,
         also={409: wire.QueryRefused},
@@ -62,7 +62,7 @@ ROUTES = [
         path="/streams/v1/state/get",
         endpoint=stream_state,
         summary="The state of a stream query on one partition, by key",
-        level="ro",
+        right="browse",
         body=wire.StateBody,
         answers=wire.StateAnswer,
     ),
@@ -71,7 +71,7 @@ ROUTES = [
         path="/streams/v1/cycle",
         endpoint=stream_cycle,
         summary="One step of a stream query: state, pushes and an ack, all or nothing",
-        level="rw",
+        right="pop",
         body=wire.CycleBody,
         answers=wire.CycleAnswer,
     ),

@@ -1,4 +1,4 @@
-"""Trace events: what consumers tell about a message on its way."""
+"""Trace events: what consumers report about a message on its way."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Struct
 
 from lockstep.core.wire import traces as wire
-from lockstep.core.wire.messages import partition_number
+from lockstep.core.wire.delivery import partition_number
 from lockstep.core.wire.pages import Limit, Offset
 from lockstep.server.exchange import Request, Response, answer
 from lockstep.server.node import Node
@@ -15,7 +15,7 @@ from lockstep.server.routing import Route
 _trace_body = msgspec.json.Decoder(wire.TraceBody)
 
 
-class PageQuery(Struct, frozen=True):
+class TracePageQuery(Struct, frozen=True):
     limit: Limit = 100
     offset: Offset = 0
 
@@ -38,13 +38,13 @@ async def traces_of_message(node: Node, request: Request) -> Response:
 
 
 async def traces_by_name(node: Node, request: Request) -> Response:
-    query = request.query(PageQuery)
+    query = request.query(TracePageQuery)
     page = await node.engine.traces_by_name(request.parameters["name"], limit=query.limit, offset=query.offset)
     return answer(wire.named_traces_answer(page, limit=query.limit, offset=query.offset))
 
 
 async def trace_names(node: Node, request: Request) -> Response:
-    query = request.query(PageQuery)
+    query = request.query(TracePageQuery)
     page = await node.engine.trace_names(limit=query.limit, offset=query.offset)
     return answer(wire.trace_names_answer(page, limit=query.limit, offset=query.offset))
 
@@ -60,7 +60,7 @@ ROUTES = [
         path="/api/v1/traces/:traceId",
         endpoint=trace,
         summary="The messages of a trace over all queues, by time",
-        level="ro",
+        right="browse",
         query=TraceQuery,
         answers=wire.TraceMessagesAnswer,
     ),
@@ -69,7 +69,7 @@ ROUTES = [
         path="/api/v1/traces",
         endpoint=record_trace,
         summary="Tell something about a message",
-        level="rw",
+        right="pop",
         body=wire.TraceBody,
         answers=wire.TraceAnswer,
         status=201,
@@ -79,8 +79,8 @@ ROUTES = [
         path="/api/v1/traces/names",
         endpoint=trace_names,
         summary="The names of trace events, the one seen last first",
-        level="ro",
-        query=PageQuery,
+        right="browse",
+        query=TracePageQuery,
         answers=wire.TraceNamesAnswer,
     ),
     Route(
@@ -88,16 +88,16 @@ ROUTES = [
         path="/api/v1/traces/by-name/:name",
         endpoint=traces_by_name,
         summary="Trace events with a name, newest first",
-        level="ro",
-        query=PageQuery,
+        right="browse",
+        query=TracePageQuery,
         answers=wire.NamedTracesAnswer,
     ),
     Route(
         method="GET",
         path="/api/v1/traces/:partitionId/:transactionId",
         endpoint=traces_of_message,
-        summary="What was told about a message, oldest first",
-        level="ro",
+        summary="The trace events of a message, oldest first",
+        right="browse",
         answers=wire.TracesAnswer,
     ),
 ]

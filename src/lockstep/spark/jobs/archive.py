@@ -1,4 +1,4 @@
-"""Archive: the messages of queues as Parquet files, by queue and day, each of them exactly once.
+"""Archive: the messages of queues as Parquet files, by queue and day, each of them exactly once; as a table if wanted.
 
 A streaming query per queue reads what was pushed since the last run. Its position is published under the name of the
 archive, so that retention leaves what is not archived yet.
@@ -6,28 +6,34 @@ archive, so that retention leaves what is not archived yet.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import msgspec
 
+from lockstep.errors import Conflict, LockstepError, Unavailable
 from lockstep.spark.database import Access
 from lockstep.spark.failures import explain, explained_by_spark
 from lockstep.spark.gate import Gate
 from lockstep.spark.jobs.archives import CHECKPOINTS, ArchiveWriter, Written, write_times_as_such
-from lockstep.spark.jobs.files import Files
+from lockstep.spark.jobs.files import ArchiveFolder
+from lockstep.spark.jobs.formats.settings import ArchiveSettings
 from lockstep.spark.jobs.manifest import Manifest
 from lockstep.spark.jobs.options import check_location, check_positive, check_queues, source_options
-from lockstep.spark.positions import find_queues
+from lockstep.spark.read.positions import find_queues
+from lockstep.spark.restarting import Restarts
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
+_log = logging.getLogger(__name__)
 
 BATCH_MESSAGES = 500_000
 POLL_SECONDS = 0.2
@@ -35,23 +41,26 @@ POLL_SECONDS = 0.2
 
 @dataclass(frozen=True)
 class ArchiveOptions:
-    """What is archived, and where to."""
+    """What to archive, and where."""
 
     location: str
     queues: tuple[str, ...]
     access: Access = field(default_factory=Access)
     follow: bool = False
-    """Go on with what is pushed, until it is stopped; otherwise end with what is there."""
+    """Continue with new messages until stopped; otherwise end with the messages that are there."""
     interval_seconds: float = 30.0
     """With follow: how often new messages become files."""
     batch_messages_max: int = BATCH_MESSAGES
     """Most messages that become files at a time, about."""
+    settings: ArchiveSettings = field(default_factory=ArchiveSettings)
+    """What the archive is; what is not said is as it was."""
 
     def __post_init__(self) -> None:
         check_location(self.location)
         check_queues(self.queues)
         check_positive("interval_seconds", self.interval_seconds)
         check_positive("batch_messages_max", self.batch_messages_max)
+        self.settings.check()
 
 
 class QueueArchived(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,20 +84,74 @@ def job(
     progress: Progress | None = None,
     stop: threading.Event | None = None,
 ) -> list[QueueArchived]:
-    """Archive what is there, or, with follow, until `stop` is set; batches that are being written then are finished.
+    """Archive the messages that are there, or, with follow, until `stop` is set; batches in progress are finished.
+    With follow it is started again when it fails of what may pass, as a step of a pipeline is.
     Raises QueueNotFound; Conflict if another run is at it."""
     stop = stop or threading.Event()
-    # The connection holds the lock of the archive: a batch can only be committed by who has it.
+    tally = _Tally(options.queues, progress)
+    config = options.access.config()
+    seconds_max = config.pipeline_restart_seconds_max if options.follow else 0
+    restarts = Restarts(seconds_max, config.pipeline_restart_pause_seconds_max)
+    while not _is_done(spark, options, tally, restarts, stop):
+        pass
+    return list(tally.archived.values())
+
+
+def _is_done(
+    spark: SparkSession, options: ArchiveOptions, tally: _Tally, restarts: Restarts, stop: threading.Event
+) -> bool:
+    """Archive until it is done, or fails of what may pass."""
+    before = tally.batches
+    try:
+        _archive(spark, options, tally, stop)
+        return True
+    except LockstepError as error:
+        if tally.batches > before:
+            restarts.has_worked()
+        # A database that lost a connection may count it as alive for a while, and the archive as written by it.
+        is_held = type(error) is Conflict and restarts.count > 0
+        seconds = restarts.pause(Unavailable(error.message) if is_held else error)
+        if seconds is None:
+            raise
+        _log.warning("the archive %s is started again in %.1f s: %s", options.location, seconds, error.message)
+    return stop.wait(seconds)
+
+
+def _archive(spark: SparkSession, options: ArchiveOptions, tally: _Tally, stop: threading.Event) -> None:
+    # The connection holds the lock of the archive: only its holder can commit a batch.
     with explained_by_spark(), options.access.connect() as connection:
-        files = Files(spark, options.location)
+        files = ArchiveFolder(spark, options.location)
         manifest = Manifest(connection, files.location)
-        writer = ArchiveWriter(spark, files, manifest)
-        writer.open()
-        queues = find_queues(connection, list(dict.fromkeys(options.queues)))
-        streams = [_Stream(spark, options, name, id_, files, writer, progress) for name, id_ in queues.items()]
+        queues = find_queues(connection, list(tally.archived))
+        writer = ArchiveWriter(spark, files, manifest, options.access)
+        options = replace(options, settings=writer.open(options.settings))
+        streams = [_Stream(spark, options, name, id_, files, writer, tally) for name, id_ in queues.items()]
         _run(streams, options, stop)
         writer.close()
-    return [stream.archived for stream in streams]
+
+
+class _Tally:
+    """What was archived of each queue."""
+
+    def __init__(self, queues: Sequence[str], progress: Progress | None) -> None:
+        self.archived = {queue: QueueArchived(queue=queue) for queue in queues}
+        self._progress = progress
+
+    @property
+    def batches(self) -> int:
+        return sum(one.batches for one in self.archived.values())
+
+    def add(self, queue: str, written: Written) -> None:
+        before = self.archived[queue]
+        self.archived[queue] = QueueArchived(
+            queue=queue,
+            batches=before.batches + 1,
+            messages=before.messages + written.messages,
+            files=before.files + written.files,
+            bytes=before.bytes + written.bytes,
+        )
+        if self._progress is not None:
+            self._progress(self.archived[queue])
 
 
 def _run(streams: list[_Stream], options: ArchiveOptions, stop: threading.Event) -> None:
@@ -137,9 +200,9 @@ class _Stream:
         options: ArchiveOptions,
         queue: str,
         queue_id: int,
-        files: Files,
+        files: ArchiveFolder,
         writer: ArchiveWriter,
-        progress: Progress | None,
+        tally: _Tally,
     ) -> None:
         self._spark = spark
         self._options = options
@@ -147,11 +210,10 @@ class _Stream:
         self._queue_id = queue_id
         self._files = files
         self._writer = writer
-        self._progress = progress
+        self._tally = tally
         self._query: StreamingQuery | None = None
         self._gate = Gate()
         self._started = threading.Event()
-        self.archived = QueueArchived(queue=queue)
 
     def start(self) -> StreamingQuery:
         trigger: Mapping[str, Any] = {"availableNow": True}
@@ -180,6 +242,7 @@ class _Stream:
     def _source(self) -> dict[str, str]:
         return {
             **source_options(self._options.access),
+            **self._typed(),
             "queue": msgspec.json.encode([self._queue]).decode(),
             "payloadType": "binary",
             "startingPosition": "earliest",
@@ -187,24 +250,18 @@ class _Stream:
             "streamName": stream_name(self._files.location, self._queue),
         }
 
+    def _typed(self) -> dict[str, str]:
+        """A payload that does not fit its schema is archived all the same: its data is null."""
+        schema = self._options.settings.payload_schema
+        return {} if schema is None else {"payloadSchema": schema, "payloadMode": "permissive"}
+
     def _write(self, messages: DataFrame, batch: int) -> None:
         # The first batch may come before start() has returned; the id, which is that of the checkpoint, is known after.
         self._gate.await_opening(self._started)
         assert self._query is not None
         with self._gate.passing():
             write_times_as_such(messages.sparkSession)
-            self._count(self._writer.write(messages, str(self._query.id), batch))
-
-    def _count(self, written: Written) -> None:
-        self.archived = QueueArchived(
-            queue=self._queue,
-            batches=self.archived.batches + 1,
-            messages=self.archived.messages + written.messages,
-            files=self.archived.files + written.files,
-            bytes=self.archived.bytes + written.bytes,
-        )
-        if self._progress is not None:
-            self._progress(self.archived)
+            self._tally.add(self._queue, self._writer.write(messages, str(self._query.id), batch))
 
 
 def stream_name(location: str, queue: str) -> str:

@@ -8,19 +8,23 @@ removes them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import date, datetime
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
+from uuid import uuid4
 
 from pyspark.sql import functions as sf
 
 from lockstep.errors import ArchiveNotFound
-from lockstep.spark import schema
-from lockstep.spark.jobs.files import Files, StoredFile
+from lockstep.spark.database import Access
+from lockstep.spark.jobs.files import ArchiveFolder, StoredFile
+from lockstep.spark.jobs.formats.publishing import Publisher
+from lockstep.spark.jobs.formats.settings import ArchiveSettings, open_table, settled
 from lockstep.spark.jobs.manifest import Manifest, NewFile
 from lockstep.spark.jobs.tables import instant
+from lockstep.spark.read import schema
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -28,11 +32,13 @@ if TYPE_CHECKING:
 BATCH = "archive_batch"
 """The column that says with which batch a message came: within a partition, batch and seq are its order, also if the
 queue was deleted meanwhile and counts from 1 again."""
+MERGE = "merge "
+"""How the queries begin that have merged files."""
 STAGING = "_staging"
 CHECKPOINTS = "_checkpoints"
 
-DDL = f"{schema.ddl(payload_type='binary')}, `day` string, `{BATCH}` bigint"
-"""The columns of an archive: payloads as they are, whatever they are."""
+DDL = f"{schema.ddl(types=schema.ColumnTypes(payload='binary'))}, `day` string, `{BATCH}` bigint"
+"""The columns of an archive: payloads as they are, whatever they are. One with a payload schema has `data` as well."""
 
 _TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
 
@@ -51,7 +57,7 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which messages of an archive; what is None selects nothing away."""
+    """Which messages of an archive; a field that is None selects all."""
 
     queues: tuple[str, ...] | None = None
     partitions: tuple[str, ...] | None = None
@@ -86,22 +92,47 @@ def selected(messages: DataFrame, where: Selection) -> DataFrame:
     return reduce(lambda found, condition: found.where(condition), conditions, messages)
 
 
-class ArchiveWriter:
-    """Writes batches to one archive, which nobody else may write to meanwhile."""
+def find_settings(manifest: Manifest) -> ArchiveSettings | None:
+    """What an archive keeps; None if it keeps nothing yet."""
+    found = manifest.settings()
+    return None if found is None else ArchiveSettings(*found)  # type: ignore[arg-type]
 
-    def __init__(self, spark: SparkSession, files: Files, manifest: Manifest) -> None:
+
+class ArchiveWriter:
+    """Writes batches to one archive, to which no other run may write in the meantime."""
+
+    def __init__(
+        self, spark: SparkSession, files: ArchiveFolder, manifest: Manifest, access: Access | None = None
+    ) -> None:
         self._spark = spark
         self._files = files
         self._manifest = manifest
+        self._access = access or Access()
+        self._publisher = Publisher(manifest, None)
 
-    def open(self) -> None:
-        """Be the only writer, and remove what dead runs left. Raises Conflict."""
+    def open(self, asked: ArchiveSettings | None = None) -> ArchiveSettings:
+        """Be the only writer, remove what dead runs left, and publish what they did not.
+
+        Returns what the archive keeps. Raises Conflict."""
         self._manifest.lock()
+        settings = self._settle(asked or ArchiveSettings())
         # Under the lock, so that what is removed is nobody's.
         for path in self._manifest.left_over():
             self._files.remove(path)
         self._manifest.discard()
         self._files.remove(STAGING)
+        self._publisher.publish()
+        return settings
+
+    def _settle(self, asked: ArchiveSettings) -> ArchiveSettings:
+        kept = find_settings(self._manifest)
+        found = settled(asked, kept, self._files.location)
+        table = open_table(found, self._files.location, DDL, self._access)
+        self._publisher = Publisher(self._manifest, table)
+        if found != kept:
+            self._publisher.check_unused()
+            self._manifest.keep_settings(**asdict(found))
+        return found
 
     def close(self) -> None:
         self._manifest.unlock()
@@ -111,15 +142,44 @@ class ArchiveWriter:
         batch_id, committed = self._manifest.begin(query, batch)
         if committed:
             return Written()
+        files = self._written(as_archived(messages, batch_id), batch_id)
+        gone = self._manifest.commit(batch_id, alone=alone)
+        self._publisher.publish()
+        for path in gone:
+            self._files.remove(path)
+        return files
+
+    def merge(self, messages: DataFrame, paths: Sequence[str]) -> Written:
+        """Write messages of the archive anew, in place of the files that hold them. Those lie there still."""
+        batch_id, _ = self._manifest.begin(f"{MERGE}{uuid4()}", 0)
+        files = self._written(messages, batch_id)
+        self._manifest.merge(batch_id, paths)
+        self._publisher.publish()
+        return files
+
+    def expire(self, before: date) -> Written:
+        """Take earlier days out of the archive. Their files lie there still."""
+        files, messages, size = self._manifest.expire(before)
+        self._publisher.publish()
+        return Written(messages, files, size)
+
+    def delete_removed(self, *, seconds: float) -> int:
+        """Delete the files that left the archive so long ago; returns how many."""
+        paths = self._manifest.removed(seconds=seconds)
+        for path in paths:
+            self._files.remove(path)
+        self._manifest.forget(paths)
+        return len(paths)
+
+    def _written(self, messages: DataFrame, batch_id: int) -> Written:
+        """The files of a batch, where they belong, and noted in the manifest."""
         staging = f"{STAGING}/{batch_id}"
-        self._stage(as_archived(messages, batch_id), staging)
+        self._stage(messages, staging)
         staged = list(self._files.parquet(staging)) if self._files.exists(staging) else []
         files = self._described(staging, staged, batch_id)
         self._manifest.stage(batch_id, files)
         for source, file in zip(staged, files, strict=True):
             self._files.move(source.path, file.path)
-        for path in self._manifest.commit(batch_id, alone=alone):
-            self._files.remove(path)
         self._files.remove(staging)
         return Written(sum(f.messages for f in files), len(files), sum(f.bytes for f in files))
 
@@ -128,7 +188,7 @@ class ArchiveWriter:
         writer.parquet(self._files.full(staging))
 
     def _described(self, staging: str, staged: Sequence[StoredFile], batch_id: int) -> list[NewFile]:
-        """The files as they are going to be, with what is in each."""
+        """The files to be written, with the contents of each."""
         if not staged:
             return []
         contents = self._contents(staging)
@@ -165,12 +225,12 @@ def _place(path: str) -> tuple[str, str, str]:
     return unquote(queue.removeprefix("queue=")), unquote(day.removeprefix("day=")), name
 
 
-def read_archive(spark: SparkSession, files: Files, manifest: Manifest | None, where: Selection) -> DataFrame:
+def read_archive(spark: SparkSession, files: ArchiveFolder, manifest: Manifest | None, where: Selection) -> DataFrame:
     """The messages of an archive that a selection names. Without a manifest: of all files that lie there, which may be
     more than the archive if a run died. Raises ArchiveNotFound."""
     if manifest is not None:
         named = manifest.files(queues=where.queues, from_at=where.from_at, to_at=where.to_at)
-        if not named and not manifest.files():
+        if not named and not manifest.files() and find_settings(manifest) is None:
             raise ArchiveNotFound(f"the database knows of no archive {manifest.archive}", archive=manifest.archive)
         paths = [files.full(file.path) for file in named]
         return selected(_read(spark, files, paths), where)
@@ -179,7 +239,7 @@ def read_archive(spark: SparkSession, files: Files, manifest: Manifest | None, w
     return selected(_read(spark, files, [files.location]), where)
 
 
-def _read(spark: SparkSession, files: Files, paths: Iterable[str]) -> DataFrame:
+def _read(spark: SparkSession, files: ArchiveFolder, paths: Iterable[str]) -> DataFrame:
     found: list[Any] = list(paths)
     if not found:
         return spark.createDataFrame([], DDL)

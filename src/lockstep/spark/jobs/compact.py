@@ -14,7 +14,7 @@ from lockstep.errors import Conflict, InvalidOption
 from lockstep.spark.database import Access
 from lockstep.spark.failures import explained_by_spark
 from lockstep.spark.jobs.archives import BATCH, ArchiveWriter, Selection, read_archive, write_times_as_such
-from lockstep.spark.jobs.files import Files
+from lockstep.spark.jobs.files import ArchiveFolder
 from lockstep.spark.jobs.manifest import Manifest
 from lockstep.spark.jobs.options import check_location, check_queues
 
@@ -31,7 +31,7 @@ _JSON_PATH = re.compile(r"""\$(\.[^.\[\]'"\s]+|\[[0-9]+\]|\['[^']+'\])+""")
 
 @dataclass(frozen=True)
 class CompactOptions:
-    """What is compacted, and where to."""
+    """What to compact, and where."""
 
     location: str
     to_location: str
@@ -59,7 +59,7 @@ class Compacted(msgspec.Struct, frozen=True, kw_only=True):
     """In the archive."""
     kept: int
     without_key: int
-    """Whose payload has no value under the path: they are left out."""
+    """Messages without a value under the path: they are left out."""
     files: int
     bytes: int
 
@@ -70,7 +70,7 @@ def job(spark: SparkSession, options: CompactOptions) -> Compacted:
     spark = spark.newSession()  # for a setting of its own
     write_times_as_such(spark)
     with explained_by_spark(), options.access.connect() as connection:
-        source, target = Files(spark, options.location), Files(spark, options.to_location)
+        source, target = ArchiveFolder(spark, options.location), ArchiveFolder(spark, options.to_location)
         if source.location == target.location:
             raise InvalidOption("an archive is not compacted in place: name another location")
         manifest = None if options.files_only else Manifest(connection, source.location)
@@ -78,7 +78,7 @@ def job(spark: SparkSession, options: CompactOptions) -> Compacted:
         counted = messages.agg(sf.count("*").alias("all"), sf.count(KEY).alias("keyed")).head()
         assert counted is not None
         compacted = Manifest(connection, target.location)
-        writer = ArchiveWriter(spark, target, compacted)
+        writer = ArchiveWriter(spark, target, compacted, options.access)
         writer.open()
         if compacted.has_others(QUERY):
             raise Conflict(f"{target.location} is an archive of messages, which would be lost: name another location")

@@ -44,12 +44,6 @@ _REPLACEMENTS = (
 )
 _FINGERPRINT = re.compile(f"[0-9a-f]{{{FINGERPRINT_LENGTH}}}")
 
-_DEAD_LETTERS = """
-select d.id, q.name, p.name, d.seq, d.group_name, d.attempts, d.error, d.failed_at
-from lockstep.dead_letters_where(null, %s::text, null, %s::text, %s::timestamptz, %s::timestamptz) d
-join lockstep.queue q on q.id = d.queue_id
-join lockstep.partition p on p.id = d.partition_id
-"""
 SCHEMA = pa.schema(
     [
         ("id", pa.int64()),
@@ -66,7 +60,7 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class DeadLetterOptions:
-    """Which dead letters, and what is to become of them."""
+    """Which dead letters, and what to do with them."""
 
     access: Access = field(default_factory=Access)
     queue: str | None = None
@@ -140,7 +134,7 @@ def redrive(
     progress: Callable[[int, int], None] | None = None,
 ) -> int:
     """Push the messages of one class again; returns how many. Those whose copies were completed in a dead queue stay.
-    `progress` is told how many of how many. Raises NotFound if there is no such class."""
+    Calls `progress` with the number done and the total. Raises NotFound if there is no such class."""
     check_fingerprint(fingerprint)
     with explained_by_spark():
         letters = fingerprinted(_letters(spark, options))
@@ -159,7 +153,7 @@ def check_fingerprint(fingerprint: str) -> None:
 
 def _letters(spark: SparkSession, options: DeadLetterOptions) -> DataFrame:
     with options.access.connect() as connection:
-        return read_table(spark, connection, _DEAD_LETTERS, options.where, SCHEMA)
+        return read_table(spark, connection, "dead_letter_errors", options.where, SCHEMA)
 
 
 def pattern(error: Column) -> Column:

@@ -19,7 +19,7 @@ class StoredFile:
     bytes: int
 
 
-class Files:
+class ArchiveFolder:
     """What lies under one location. Paths are within it, as the file system has them."""
 
     def __init__(self, spark: SparkSession, location: str) -> None:

@@ -3,35 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import date, datetime
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import psycopg
 
 from lockstep.errors import Conflict
-from lockstep.spark.database import explained
+from lockstep.spark.database import cursor_of, explained, results_of, rows_of
+from lockstep.storage.postgres import sql
+from lockstep.storage.postgres.calls import Call
 
-_LOCK = "select lockstep.archive_lock(%s)"
-_UNLOCK = "select lockstep.archive_unlock(%s)"
-_BEGIN = "select _id, _committed from lockstep.archive_begin(%s, %s, %s)"
-_STAGE = (
-    "select lockstep.archive_stage"
-    "(%s, %s::text[], %s::text[], %s::date[], %s::bigint[], %s::bigint[], %s::timestamptz[], %s::timestamptz[])"
-)
-_COMMIT = "select lockstep.archive_commit(%s, %s)"
-_LEFT_OVER = "select path from lockstep.archive_left_over(%s)"
-_DISCARD = "select lockstep.archive_discard(%s)"
-_HAS_OTHERS = (
-    "select exists (select 1 from lockstep.archive_batch b "
-    "where b.archive = %s and b.committed_at is not null and not starts_with(b.query, %s))"
-)
-_FILES = "select * from lockstep.archive_files(%s, %s::text[], %s, %s)"
+T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class NewFile:
-    """A file that is about to be part of an archive."""
+class NewFile(NamedTuple):
+    """A file that is part of an archive, or about to be."""
 
     path: str
     queue: str
@@ -42,8 +28,7 @@ class NewFile:
     last_at: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class ArchiveFile:
+class ArchiveFile(NamedTuple):
     """A file of an archive."""
 
     batch_id: int
@@ -51,6 +36,23 @@ class ArchiveFile:
     queue: str
     messages: int
     bytes: int
+
+
+_LOCK: sql.Procedure[bool] = sql.procedure("archive_lock")
+_UNLOCK: sql.Procedure[None] = sql.procedure("archive_unlock")
+_BEGIN: sql.Procedure[tuple[int, bool]] = sql.procedure("archive_begin")
+_STAGE: sql.Procedure[None] = sql.procedure("archive_stage")
+_COMMIT: sql.Procedure[list[str]] = sql.procedure("archive_commit")
+_LEFT_OVER: sql.Procedure[tuple[int, str]] = sql.procedure("archive_left_over")
+_DISCARD: sql.Procedure[None] = sql.procedure("archive_discard")
+_FILES = sql.procedure("archive_files", ArchiveFile)
+_TABLE_FILES = sql.procedure("archive_table_files", NewFile)
+_SETTINGS: sql.Procedure[tuple[str, str | None, str | None, str | None]] = sql.procedure("archive_settings")
+_KEEP_SETTINGS: sql.Procedure[None] = sql.procedure("archive_keep_settings")
+_EXPIRE: sql.Procedure[tuple[int, int, int]] = sql.procedure("archive_expire")
+_MERGE: sql.Procedure[None] = sql.procedure("archive_merge")
+_REMOVED: sql.Procedure[tuple[str]] = sql.procedure("archive_removed")
+_FORGET: sql.Procedure[None] = sql.procedure("archive_forget")
 
 
 class Manifest:
@@ -61,47 +63,79 @@ class Manifest:
         self.archive = archive
 
     def lock(self) -> None:
-        """Be the only one who writes to the archive, until `unlock` or the end of the connection. Raises Conflict."""
-        if not self._one(_LOCK, self.archive)[0]:
+        """Lock the archive against other writers, until `unlock` or the end of the connection. Raises Conflict."""
+        if not self._one(_LOCK(archive=self.archive)):
             raise Conflict(f"another run writes to the archive {self.archive}")
 
     def unlock(self) -> None:
-        self._one(_UNLOCK, self.archive)
+        self._one(_UNLOCK(archive=self.archive))
 
     def begin(self, query: str, batch: int) -> tuple[int, bool]:
         """The id of a batch, which is the same however often it is begun; and whether it is committed already."""
-        batch_id, committed = self._one(_BEGIN, self.archive, query, batch)
+        batch_id, committed = self._one(_BEGIN(archive=self.archive, query=query, batch=batch))
         return batch_id, committed
 
     def stage(self, batch_id: int, files: Sequence[NewFile]) -> None:
         """Note which files a batch is going to have."""
-        columns: Sequence[Sequence[Any]] = (
-            [file.path for file in files],
-            [file.queue for file in files],
-            [file.day for file in files],
-            [file.messages for file in files],
-            [file.bytes for file in files],
-            [file.first_at for file in files],
-            [file.last_at for file in files],
+        call = _STAGE(
+            batch_id=batch_id,
+            paths=[file.path for file in files],
+            queues=[file.queue for file in files],
+            days=[file.day for file in files],
+            messages=[file.messages for file in files],
+            bytes=[file.bytes for file in files],
+            first_at=[file.first_at for file in files],
+            last_at=[file.last_at for file in files],
         )
-        self._one(_STAGE, batch_id, *columns)
+        self._one(call)
 
     def commit(self, batch_id: int, *, alone: bool = False) -> list[str]:
         """Make the batch part of the archive, or all of it; returns the files that are no longer in it."""
-        gone: list[str] = self._one(_COMMIT, batch_id, alone)[0]
-        return gone
+        return self._one(_COMMIT(batch_id=batch_id, alone=alone))
+
+    def merge(self, batch_id: int, paths: Sequence[str]) -> None:
+        """Make the batch part of the archive in place of files that hold the same messages. Raises Conflict."""
+        self._one(_MERGE(batch_id=batch_id, paths=list(paths)))
+
+    def expire(self, before: date) -> tuple[int, int, int]:
+        """Take the files of earlier days out of the archive; returns how many, their messages and their bytes."""
+        files, messages, size = self._one(_EXPIRE(archive=self.archive, day=before))
+        return files, messages, size
+
+    def removed(self, *, seconds: float) -> list[str]:
+        """The files that left the archive at least so long ago, and lie there still."""
+        return [path for (path,) in self._all(_REMOVED(archive=self.archive, seconds=seconds))]
+
+    def forget(self, paths: Sequence[str]) -> None:
+        """Those files lie there no more."""
+        self._one(_FORGET(archive=self.archive, paths=list(paths)))
+
+    def settings(self) -> tuple[str, str | None, str | None, str | None] | None:
+        """Format, payload schema, name of the table and catalog; None if no run has said anything."""
+        found = self._all(_SETTINGS(archive=self.archive))
+        return found[0] if found else None
+
+    def keep_settings(self, **settings: str | None) -> None:
+        """Keep what `settings` returns from now on."""
+        self._one(_KEEP_SETTINGS(archive=self.archive, **settings))
+
+    def table_files(self) -> list[NewFile]:
+        """All files, as a table shows them."""
+        return self._all(_TABLE_FILES(archive=self.archive))
 
     def has_others(self, prefix: str) -> bool:
         """Whether a query whose name does not begin with this has written to the archive."""
-        return bool(self._one(_HAS_OTHERS, self.archive, prefix)[0])
+        with explained():
+            [[has]] = rows_of(self._connection, "archive_other_writers", self.archive, prefix)
+        return bool(has)
 
     def left_over(self) -> list[str]:
         """The files of batches that were never committed, as far as they were written."""
-        return [path for (path,) in self._all(_LEFT_OVER, self.archive)]
+        return [path for _, path in self._all(_LEFT_OVER(archive=self.archive))]
 
     def discard(self) -> None:
         """Forget the files of batches that were never committed."""
-        self._one(_DISCARD, self.archive)
+        self._one(_DISCARD(archive=self.archive))
 
     def files(
         self,
@@ -111,13 +145,14 @@ class Manifest:
         to_at: datetime | None = None,
     ) -> list[ArchiveFile]:
         """The files that may have messages of these queues and times."""
-        given = (self.archive, None if queues is None else list(queues), from_at, to_at)
-        return [ArchiveFile(*row) for row in self._all(_FILES, *given)]
+        wanted = None if queues is None else list(queues)
+        return self._all(_FILES(archive=self.archive, queues=wanted, **{"from": from_at}, to=to_at))
 
-    def _one(self, query: str, *arguments: Any) -> Any:
-        return self._all(query, *arguments)[0]
+    def _one(self, call: Call[T]) -> T:
+        [result] = self._all(call)
+        return result
 
-    def _all(self, query: str, *arguments: Any) -> list[Any]:
-        # Explained here, because Spark calls from a thread of its own and tells of an error only its text.
+    def _all(self, call: Call[T]) -> list[T]:
+        # Explained here, because Spark calls from a thread of its own and passes on only the text of an error.
         with explained():
-            return self._connection.execute(query, arguments).fetchall()
+            return results_of(cursor_of(self._connection), call)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
+from typing import Any
+
+import psycopg
 
 from lockstep.core.ids import parse_uuid
 from lockstep.core.names import check_name
 from lockstep.errors import InvalidOption
-from lockstep.spark.database import Access
+from lockstep.spark.database import Access, rows_of
 
 
 def source_options(access: Access) -> dict[str, str]:
@@ -17,8 +20,23 @@ def source_options(access: Access) -> dict[str, str]:
     return {name: value for name, value in given.items() if value is not None}
 
 
+Skipped = Callable[[Sequence[str]], None]
+"""Told which queues a job over all of them leaves out."""
+
+
+def readable_queues(connection: psycopg.Connection[Any], access: Access, skipped: Skipped | None) -> list[str]:
+    """All queues; without a key those that are encrypted are left out."""
+    names = [name for (name,) in rows_of(connection, "queue_names")]
+    if access.config().encryption_keys:
+        return names
+    encrypted = [name for (name,) in rows_of(connection, "encrypted_queue_names")]
+    if encrypted and skipped is not None:
+        skipped(encrypted)
+    return [name for name in names if name not in set(encrypted)]
+
+
 def check_queues(queues: Iterable[str]) -> None:
-    """Raises InvalidOption if there is none, InvalidName if one is no name."""
+    """Raises InvalidOption if there is none, InvalidName if a name is not valid."""
     found = list(queues)
     if not found:
         raise InvalidOption("name at least one queue")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -16,7 +15,7 @@ from lockstep.core.names import check_name
 from lockstep.spark.database import Access
 from lockstep.spark.failures import explained_by_spark
 from lockstep.spark.jobs.archives import BATCH, Selection, read_archive
-from lockstep.spark.jobs.files import Files
+from lockstep.spark.jobs.files import ArchiveFolder
 from lockstep.spark.jobs.manifest import Manifest
 from lockstep.spark.jobs.options import (
     check_location,
@@ -26,7 +25,8 @@ from lockstep.spark.jobs.options import (
     check_trace_ids,
 )
 from lockstep.spark.jobs.restoring import Archived, Restorer
-from lockstep.storage.postgres.pushing import Encryption
+from lockstep.spark.transactions import prepare
+from lockstep.storage.postgres.encryption import Encryption
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -52,27 +52,20 @@ _COLUMNS = (
 """In the order of the fields of `Archived`."""
 
 
-@dataclass(frozen=True)
-class ReplayOptions:
-    """What is replayed, and where to."""
+@dataclass(frozen=True, kw_only=True)
+class ReplayOptions(Selection):
+    """Which messages are replayed, and where to."""
 
     location: str
     access: Access = field(default_factory=Access)
     to_queue: str | None = None
     """None: each message to the queue that it was in."""
-    queues: tuple[str, ...] | None = None
-    partitions: tuple[str, ...] | None = None
-    trace_ids: tuple[str, ...] | None = None
-    from_at: datetime | None = None
-    """Created at or after."""
-    to_at: datetime | None = None
-    """Created before."""
     keep_created_at: bool = False
     """Messages keep the time at which they were created, which retention and expiry go by; otherwise it is now."""
     files_only: bool = False
     """Read all files that lie in the archive, whatever its manifest says; for a database that has lost it."""
     parallelism: int | None = None
-    """Tasks that write at the same time; None is as many as Spark has cores."""
+    """Tasks that write at the same time; None: as many as Spark has cores."""
     dry_run: bool = False
 
     def __post_init__(self) -> None:
@@ -84,10 +77,6 @@ class ReplayOptions:
         check_times(self.from_at, self.to_at)
         check_trace_ids(self.trace_ids)
         check_positive("parallelism", self.parallelism)
-
-    @property
-    def selection(self) -> Selection:
-        return Selection(self.queues, self.partitions, self.trace_ids, self.from_at, self.to_at)
 
 
 class Replayed(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,13 +91,13 @@ class Replayed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def job(spark: SparkSession, options: ReplayOptions) -> Replayed:
-    """Replay what the options select. Raises ArchiveNotFound, QueueFull; what was restored before stays, and a second
-    run goes on after it."""
+    """Replay the messages that the options select. Raises ArchiveNotFound, QueueFull; what was restored before stays,
+    and a second run goes on after it."""
     with explained_by_spark():
-        files = Files(spark, options.location)
+        files = ArchiveFolder(spark, options.location)
         with options.access.connect() as connection:
             manifest = None if options.files_only else Manifest(connection, files.location)
-            messages = targeted(read_archive(spark, files, manifest, options.selection), options.to_queue)
+            messages = targeted(read_archive(spark, files, manifest, options), options.to_queue)
         if options.dry_run:
             return Replayed(messages=distinct_messages(messages), restored=0, duplicates=0, dry_run=True)
         parallelism = options.parallelism or spark.sparkContext.defaultParallelism
@@ -150,7 +139,7 @@ def ids_rise(messages: DataFrame) -> bool:
 
 
 def restore(messages: DataFrame, access: Access, *, keep_created_at: bool) -> DataFrame:
-    """Restore the messages, and tell of each task what it did."""
+    """Restore the messages; returns what each task did."""
     return messages.select(*_COLUMNS).mapInArrow(_task(access, keep_created_at), _RESTORED_DDL)
 
 
@@ -158,6 +147,7 @@ def _task(access: Access, keep_created_at: bool) -> Callable[[Iterator[pa.Record
     def restored(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         encryption = Encryption.of(access.config())
         with access.connect() as connection:
+            prepare(connection)
             restorer = Restorer(connection, encryption=encryption, keep_created_at=keep_created_at)
             done = restorer.restore(message for batch in batches for message in archived(batch))
         counts = [[done.restored], [done.duplicates], [done.segments]]

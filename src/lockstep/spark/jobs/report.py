@@ -88,7 +88,7 @@ class StatWindow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True)
-class Span:
+class ReportSpan:
     """What a report is about."""
 
     from_at: datetime
@@ -97,14 +97,14 @@ class Span:
 
 
 def read_windows(
-    connection: psycopg.Connection[Any], span: Span, queues: Sequence[str] | None = None
+    connection: psycopg.Connection[Any], span: ReportSpan, queues: Sequence[str] | None = None
 ) -> list[StatWindow]:
     named = None if queues is None else list(queues)
     rows = connection.execute(_WINDOWS, (span.window_seconds, span.from_at, span.to_at, named, named))
     return [StatWindow(**dict(zip(StatWindow.__struct_fields__, row, strict=True))) for row in rows]
 
 
-def render(windows: Sequence[StatWindow], span: Span, *, title: str = "Lockstep statistics") -> str:
+def render(windows: Sequence[StatWindow], span: ReportSpan, *, title: str = "Lockstep statistics") -> str:
     """The whole page."""
     page = Template((files(__package__) / "report.html").read_text(encoding="utf-8"))
     queues = _by_queue(windows)
@@ -121,7 +121,7 @@ def render(windows: Sequence[StatWindow], span: Span, *, title: str = "Lockstep 
 
 
 @dataclass(frozen=True)
-class _Queue:
+class _QueueCharts:
     name: str
     whole: Sequence[StatWindow]
     groups: Mapping[str, Sequence[StatWindow]]
@@ -129,25 +129,30 @@ class _Queue:
     def total(self, measure: str) -> int:
         return sum(getattr(window, measure) or 0 for window in self.whole)
 
+    def has_some(self, measures: Sequence[str]) -> bool:
+        """Whether there is anything to draw: a value that is not 0, of the queue or of a group of it."""
+        windows = (window for several in (self.whole, *self.groups.values()) for window in several)
+        return any(getattr(window, measure) for window in windows for measure in measures)
+
     def most(self, measure: str) -> float | None:
         """Of the queue and its groups."""
         every = [*self.whole, *(window for windows in self.groups.values() for window in windows)]
         return max((v for window in every if (v := getattr(window, measure)) is not None), default=None)
 
 
-def _by_queue(windows: Iterable[StatWindow]) -> dict[str, _Queue]:
+def _by_queue(windows: Iterable[StatWindow]) -> dict[str, _QueueCharts]:
     found: dict[str, dict[str, list[StatWindow]]] = {}
     for window in windows:
         found.setdefault(window.queue, {}).setdefault(window.group_name, []).append(window)
-    return {name: _Queue(name, groups.pop(WHOLE_QUEUE, []), groups) for name, groups in found.items()}
+    return {name: _QueueCharts(name, groups.pop(WHOLE_QUEUE, []), groups) for name, groups in found.items()}
 
 
-def _head(title: str, span: Span) -> str:
+def _head(title: str, span: ReportSpan) -> str:
     times = f"{_time(span.from_at)} to {_time(span.to_at)}, in windows of {_duration(span.window_seconds)}"
     return f"<h1>{escape(title)}</h1><p>{times}. Times are UTC.</p>"
 
 
-def _tiles(queues: Sequence[_Queue]) -> str:
+def _tiles(queues: Sequence[_QueueCharts]) -> str:
     worst = max((v for queue in queues if (v := queue.most("latency_seconds_p95")) is not None), default=None)
     shown = {
         "pushed": _number(sum(queue.total("pushed") for queue in queues)),
@@ -173,7 +178,7 @@ _HEADINGS = (
 )
 
 
-def _table(queues: Sequence[_Queue], span: Span) -> str:
+def _table(queues: Sequence[_QueueCharts], span: ReportSpan) -> str:
     seconds = max((span.to_at - span.from_at).total_seconds(), 1)
     lines = []
     for queue in queues:
@@ -193,13 +198,14 @@ def _table(queues: Sequence[_Queue], span: Span) -> str:
     return f'<h2>Queues</h2><div class="wide"><table><tr>{headings}</tr>{"".join(lines)}</table></div>'
 
 
-def _drawn(queue: _Queue, span: Span, place: int) -> str:
-    pictures = [_own_ids(_svg(draw, queue, span), f"p{place}-{number}-") for number, draw in enumerate(_PLOTS)]
-    figures = "".join(f"<figure>{picture}</figure>" for picture in pictures)
+def _drawn(queue: _QueueCharts, span: ReportSpan, place: int) -> str:
+    drawn = [draw for draw, measures in _PLOTS if queue.has_some(measures)]
+    pictures = [_own_ids(_svg(draw, queue, span), f"p{place}-{number}-") for number, draw in enumerate(drawn)]
+    figures = "".join(f"<figure>{picture}</figure>" for picture in pictures) or "<p>Nothing happened here.</p>"
     return f'<h2>{escape(queue.name)}</h2><div class="plots">{figures}</div>'
 
 
-def _svg(draw: Callable[[Axes, _Queue, Span], None], queue: _Queue, span: Span) -> str:
+def _svg(draw: Callable[[Axes, _QueueCharts, ReportSpan], None], queue: _QueueCharts, span: ReportSpan) -> str:
     # Figures of their own, without pyplot: nothing is global, and no display is needed.
     with rc_context(_STYLE):
         figure = Figure(figsize=(5.6, 2.5), layout="constrained")
@@ -232,7 +238,7 @@ def _own_ids(svg: str, prefix: str) -> str:
     return re.sub(r"<[^>]+>", lambda tag: named.sub(rf"\g<1>{prefix}", tag[0]), svg)
 
 
-def _draw_throughput(axes: Axes, queue: _Queue, span: Span) -> None:
+def _draw_throughput(axes: Axes, queue: _QueueCharts, span: ReportSpan) -> None:
     axes.set_title("Messages per second")
     for number, measure in enumerate(("pushed", "completed")):
         times, values = _series(queue.whole, measure)
@@ -240,7 +246,7 @@ def _draw_throughput(axes: Axes, queue: _Queue, span: Span) -> None:
         _line(axes, times, rates, number, measure)
 
 
-def _draw_latency(axes: Axes, queue: _Queue, span: Span) -> None:
+def _draw_latency(axes: Axes, queue: _QueueCharts, span: ReportSpan) -> None:
     del span
     axes.set_title("Seconds from push to completion, p95")
     _draw_groups(axes, queue, "latency_seconds_p95")
@@ -249,7 +255,7 @@ def _draw_latency(axes: Axes, queue: _Queue, span: Span) -> None:
         axes.plot(times, values, color=_INK, linestyle="--", linewidth=1, label="since the trace began")  # type: ignore[arg-type]
 
 
-def _draw_pending(axes: Axes, queue: _Queue, span: Span) -> None:
+def _draw_pending(axes: Axes, queue: _QueueCharts, span: ReportSpan) -> None:
     del span
     axes.set_title("Pending messages")
     times, values = _series(queue.whole, "pending")
@@ -259,7 +265,7 @@ def _draw_pending(axes: Axes, queue: _Queue, span: Span) -> None:
     _draw_groups(axes, queue, "pending", first=1)
 
 
-def _draw_dead(axes: Axes, queue: _Queue, span: Span) -> None:
+def _draw_dead(axes: Axes, queue: _QueueCharts, span: ReportSpan) -> None:
     axes.set_title("Dead letters")
     axes.yaxis.set_major_locator(ticker.MaxNLocator(nbins=5, integer=True))
     width = span.window_seconds / 86_400 * 0.8
@@ -267,10 +273,16 @@ def _draw_dead(axes: Axes, queue: _Queue, span: Span) -> None:
     axes.bar(times, values, width=width, align="edge", color=_LINES[1])  # type: ignore[arg-type]
 
 
-_PLOTS = (_draw_throughput, _draw_latency, _draw_pending, _draw_dead)
+_PLOTS = (
+    (_draw_throughput, ("pushed", "completed")),
+    (_draw_latency, ("latency_seconds_p95", "trace_seconds_p95")),
+    (_draw_pending, ("pending",)),
+    (_draw_dead, ("dead",)),
+)
+"""The plots, and what they show: one without any of it is left out."""
 
 
-def _draw_groups(axes: Axes, queue: _Queue, measure: str, *, first: int = 0) -> None:
+def _draw_groups(axes: Axes, queue: _QueueCharts, measure: str, *, first: int = 0) -> None:
     for number, (name, windows) in enumerate(list(queue.groups.items())[: GROUPS_DRAWN_MAX - first], start=first):
         times, values = _series(windows, measure)
         if times:

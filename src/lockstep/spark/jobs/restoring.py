@@ -1,8 +1,8 @@
 """Messages of an archive back into PostgreSQL, under the ids that they had. Runs in Spark's tasks, without a JVM.
 
-The messages come in an order in which those of one segment stand together. What one transaction restores is locked,
-then looked at (`sql/procedures/restore.sql`): what is stored already is left out, so that a task that is tried again,
-or a replay that is repeated, restores nothing twice.
+The messages of one segment come together. Each transaction locks the partitions that it restores to, then looks
+(`sql/procedures/restore.sql`): messages that are stored already are left out, so that a retried task or a repeated
+replay restores nothing twice.
 """
 
 from __future__ import annotations
@@ -15,13 +15,19 @@ from typing import Any
 from uuid import UUID
 
 import psycopg
+from psycopg import RawCursor
 
 from lockstep.core.codec import Codec, encode, seal
 from lockstep.core.ids import is_canonical_uuid, split_message_id
 from lockstep.core.messages import Columns
+from lockstep.core.sealing import segment_binding
 from lockstep.errors import Unavailable
+from lockstep.spark.database import cursor_of, result_of, results_of
+from lockstep.storage.postgres import sql
+from lockstep.storage.postgres.encryption import Encryption
 from lockstep.storage.postgres.failures import RETRYABLE
-from lockstep.storage.postgres.pushing import Encryption
+from lockstep.storage.postgres.push.attempt import PLAIN_COLUMNS
+from lockstep.storage.postgres.push.conversation import RESOLVE
 
 MESSAGES_MAX = 10_000
 """Most messages that one transaction restores, about: their partitions are held meanwhile."""
@@ -30,13 +36,9 @@ _ATTEMPTS_MAX = 10
 _STALE = "LS001"
 """What the procedures say when an id that was looked up before is gone."""
 
-_RESOLVE = "select * from lockstep.resolve(%s, %s)"
-_BEGIN = "select * from lockstep.restore_begin(%s::int[], %s::int[], %s::bigint[], %s::uuid[])"
-_DUPLICATES = (
-    "select _duplicate_uuids, _duplicate_texts from lockstep.find_duplicates"
-    "(%s::bigint[], %s::uuid[], %s::int[], %s::text[], %s::int[])"
-)
-_RESTORE = f"select lockstep.restore_segment({', '.join(['%s'] * 25)})"
+_BEGIN: sql.Procedure[tuple[UUID, int, int, int]] = sql.procedure("restore_begin")
+_DUPLICATES: sql.Procedure[tuple[Any, ...]] = sql.procedure("find_duplicates")
+_RESTORE: sql.Procedure[None] = sql.procedure("restore_segment")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,7 @@ class Archived:
 
 @dataclass(slots=True)
 class Restored:
-    """What was done so far."""
+    """The result so far."""
 
     restored: int = 0
     duplicates: int = 0
@@ -69,7 +71,7 @@ class Restored:
 
 
 @dataclass(slots=True)
-class _Queue:
+class _TargetQueue:
     id: int
     compression: str
     encryption: bool
@@ -95,7 +97,7 @@ class Restorer:
         self._connection = connection
         self._encryption = encryption
         self._keep_created_at = keep_created_at
-        self._queues: dict[str, _Queue] = {}
+        self._queues: dict[str, _TargetQueue] = {}
         self.done = Restored()
 
     def restore(self, messages: Iterable[Archived]) -> Restored:
@@ -130,11 +132,16 @@ class Restorer:
             pieces = list(_pieces(wanted))
             with self._connection.pipeline():
                 for piece in pieces:
-                    self._connection.execute(_RESTORE, self._arguments(piece))
+                    call = _RESTORE(**self._arguments(piece))
+                    # Nothing is fetched: that would wait for each piece, and the pipeline is there to send them all.
+                    self._cursor().execute(call.sql, call.args)
         return Restored(len(wanted), len(portion) - len(wanted), len(pieces))
 
+    def _cursor(self) -> RawCursor[Any]:
+        return cursor_of(self._connection)
+
     def _resolve(self, portion: Sequence[Archived]) -> None:
-        """The ids of what the messages go to; what is missing is created."""
+        """Look up the ids of queues and partitions, and create missing ones."""
         names: dict[str, set[str]] = {}
         for message in portion:
             names.setdefault(message.queue, set()).add(message.partition)
@@ -142,11 +149,10 @@ class Restorer:
             known = self._queues.get(queue)
             missing = sorted(names[queue].difference(known.partitions if known else ()))
             if missing:
-                row = self._connection.execute(_RESOLVE, (queue, missing)).fetchone()
-                assert row is not None
-                if known is None or known.id != row[0]:
-                    known = self._queues[queue] = _Queue(*row[:4])
-                known.partitions.update(zip(missing, row[4], strict=True))
+                found = result_of(self._cursor(), RESOLVE(queue=queue, partitions=missing, at=None))
+                if known is None or known.id != found.queue_id:
+                    known = self._queues[queue] = _TargetQueue(*found[:4])
+                known.partitions.update(zip(missing, found.partition_ids or (), strict=True))
 
     def _partition_id(self, message: Archived) -> int:
         return self._queues[message.queue].partitions[message.partition]
@@ -157,10 +163,11 @@ class Restorer:
         limited = [queue.id for queue in queues if queue.limited]
         partition_ids = list({self._partition_id(message) for message in portion})
         uuids = list({split_message_id(message.message_id)[0] for message in portion})
-        rows = self._connection.execute(_BEGIN, (limited, [queue.id for queue in queues], partition_ids, uuids))
+        queue_ids = [queue.id for queue in queues]
+        call = _BEGIN(limited=limited, queue_ids=queue_ids, partition_ids=partition_ids, uuids=uuids)
         return {
             (uuid, partition_id, place)
-            for uuid, partition_id, ordinal, count in rows.fetchall()
+            for uuid, partition_id, ordinal, count in results_of(self._cursor(), call)
             for place in range(ordinal, ordinal + count)
         }
 
@@ -188,48 +195,55 @@ class Restorer:
             return set()
         uuids = [one for one in given if is_canonical_uuid(one[1])]
         texts = [one for one in given if not is_canonical_uuid(one[1])]
-        lanes = list({partition_id for partition_id, _ in given})
-        places = {partition_id: place for place, partition_id in enumerate(lanes, start=1)}
-        arguments = [
-            lanes,
-            [identity for _, identity in uuids],
-            [places[partition_id] for partition_id, _ in uuids],
-            [identity for _, identity in texts] or None,
-            [places[partition_id] for partition_id, _ in texts] or None,
-        ]
-        row = self._connection.execute(_DUPLICATES, arguments).fetchone()
-        assert row is not None
-        return {uuids[i - 1] for i in row[0] or ()} | {texts[i - 1] for i in row[1] or ()}
+        partition_ids = list({partition_id for partition_id, _ in given})
+        places = {partition_id: place for place, partition_id in enumerate(partition_ids, start=1)}
+        call = _DUPLICATES(
+            partition_ids=partition_ids,
+            uuids=[identity for _, identity in uuids],
+            uuid_runs=[places[partition_id] for partition_id, _ in uuids],
+            texts=[identity for _, identity in texts] or None,
+            text_runs=[places[partition_id] for partition_id, _ in texts] or None,
+        )
+        duplicate_uuids, duplicate_texts, *_ = result_of(self._cursor(), call)
+        return {uuids[i - 1] for i in duplicate_uuids or ()} | {texts[i - 1] for i in duplicate_texts or ()}
 
-    def _arguments(self, piece: _Piece) -> list[Any]:
-        """The arguments of restore_segment, in its order."""
+    def _arguments(self, piece: _Piece) -> dict[str, Any]:
+        """The arguments of restore_segment."""
         queue = self._queues[piece.queue]
-        manifest = _Manifest.of(piece, queue.partitions)
+        manifest = _Owners.of(piece, queue.partitions)
         columns = _columns(piece)
-        codec, body = self._packed(piece.queue, queue, columns)
+        codec, body = self._packed(piece, queue, manifest, columns)
         plain = columns.all()[:-1] if body is None else [None] * (len(columns.all()) - 1)
         created_at = piece.messages[0][1].created_at if self._keep_created_at else None
-        return [
-            *(queue.id, piece.uuid, created_at, codec.value, body, manifest.partition_ids, manifest.counts),
-            *manifest.entries(piece, lambda m: m.transaction_id if _is_uuid(m.transaction_id) else None),
-            *manifest.entries(piece, lambda m: None if _is_uuid(m.transaction_id) else m.transaction_id),
-            *manifest.entries(piece, lambda m: m.trace_id),
-            *plain,
-            self._encryption.plain_allowed,
-        ]
+        return {
+            "queue_id": queue.id,
+            "uuid": piece.uuid,
+            "created_at": created_at,
+            "codec": codec.value,
+            "body": body,
+            "partition_ids": manifest.partition_ids,
+            "counts": manifest.counts,
+            **manifest.entries(piece, "uuid", lambda m: m.transaction_id if _is_uuid(m.transaction_id) else None),
+            **manifest.entries(piece, "text", lambda m: None if _is_uuid(m.transaction_id) else m.transaction_id),
+            **manifest.entries(piece, "trace", lambda m: m.trace_id),
+            **dict(zip(PLAIN_COLUMNS, plain, strict=True)),
+            "plain_allowed": self._encryption.plain_allowed,
+        }
 
-    def _packed(self, name: str, queue: _Queue, columns: Columns) -> tuple[Codec, bytes | None]:
+    def _packed(
+        self, piece: _Piece, queue: _TargetQueue, manifest: _Owners, columns: Columns
+    ) -> tuple[Codec, bytes | None]:
         """How the segment is stored: packed, unless its queue is to be read in SQL."""
-        key = self._encryption.key_for(name) if queue.encryption else None
-        if key is None and queue.compression == "none":
+        keys = self._encryption.keys_for(piece.queue) if queue.encryption else None
+        if keys is None and queue.compression == "none":
             return Codec.PLAIN, None
-        codec = Codec.PACKED if key is None else Codec.PACKED | Codec.ENCRYPTED
-        return codec, seal(encode(columns), key=key)
+        binding = segment_binding(piece.uuid, queue.id, manifest.partition_ids, manifest.counts)
+        return seal(encode(columns), keys=keys, binding=binding)
 
 
 @dataclass(slots=True)
-class _Manifest:
-    """How many messages of a segment are whose, in the order of the ordinals; those of partition 0 are nobody's."""
+class _Owners:
+    """Which partition owns how many messages of a segment, by ordinal; partition 0 stands for messages of none."""
 
     partition_ids: list[int] = field(default_factory=list)
     counts: list[int] = field(default_factory=list)
@@ -237,7 +251,7 @@ class _Manifest:
     """By message: its entry here, counted from 1, and its offset there."""
 
     @classmethod
-    def of(cls, piece: _Piece, partitions: dict[str, int]) -> _Manifest:
+    def of(cls, piece: _Piece, partitions: dict[str, int]) -> _Owners:
         manifest = cls()
         after = 0
         for ordinal, message in piece.messages:
@@ -255,20 +269,19 @@ class _Manifest:
         self.places.append((len(self.counts), self.counts[-1]))
         self.counts[-1] += 1
 
-    def entries(self, piece: _Piece, value: Any) -> tuple[list[str] | None, list[int] | None, list[int] | None]:
-        """The values that messages have, with the entry and the offset of each."""
+    def entries(self, piece: _Piece, name: str, value: Any) -> dict[str, Any]:
+        """The values that messages have, with the entry and the offset of each, as arguments of a name."""
         found = [
             (text, *place)
             for (_, message), place in zip(piece.messages, self.places, strict=True)
             if (text := value(message)) is not None
         ]
-        if not found:
-            return None, None, None
-        return [one[0] for one in found], [one[1] for one in found], [one[2] for one in found]
+        columns: Sequence[list[Any] | None] = [list(column) for column in zip(*found, strict=True)] or [None] * 3
+        return dict(zip((f"{name}s", f"{name}_runs", f"{name}_offsets"), columns, strict=True))
 
 
 def _columns(piece: _Piece) -> Columns:
-    """The messages by ordinal; what is between them is empty."""
+    """The messages by ordinal; the gaps between them are empty."""
     count = piece.messages[-1][0] + 1
     columns = Columns([b""] * count)
     for ordinal, message in piece.messages:
@@ -307,7 +320,7 @@ def _portions(messages: Iterable[Archived]) -> Iterator[list[Archived]]:
 
 
 def _pieces(wanted: Iterable[tuple[UUID, int, Archived]]) -> Iterator[_Piece]:
-    """Messages that stand together and were in one segment."""
+    """Adjacent messages of one segment."""
     for (queue, uuid), group in groupby(wanted, key=lambda one: (one[2].queue, one[0])):
         by_ordinal = sorted(((ordinal, message) for _, ordinal, message in group), key=lambda one: one[0])
         yield _Piece(queue, uuid, by_ordinal)

@@ -20,11 +20,12 @@ import pyarrow as pa
 from pyspark.sql import functions as sf
 
 from lockstep.errors import InvalidOption
-from lockstep.spark.database import Access
+from lockstep.spark.database import Access, cursor_of, result_of
 from lockstep.spark.failures import explained_by_spark
-from lockstep.spark.jobs.options import check_queues, check_times, source_options
+from lockstep.spark.jobs.options import Skipped, check_queues, check_times, readable_queues, source_options
 from lockstep.spark.jobs.tables import TIME, instant, read_table
-from lockstep.spark.positions import find_queues
+from lockstep.spark.read.positions import find_queues
+from lockstep.storage.postgres import sql
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, GroupedData, SparkSession
@@ -33,7 +34,7 @@ WINDOW_SECONDS_MAX = 7 * 86_400
 WINDOWS_MAX = 10_000
 ROWS_AT_ONCE = 1_000
 WHOLE_QUEUE = ""
-"""In place of a group: what is said of the queue itself."""
+"""In place of a group: figures of the queue itself."""
 
 KEYS = ("queue", "group_name", "window_start")
 MEASURES = (
@@ -53,42 +54,18 @@ MEASURES = (
     "trace_seconds_max",
 )
 
-_ALL_QUEUES = "select name, id from lockstep.queue order by name"
 _NOW = "select clock_timestamp()"
-_SAMPLES = """
-select s.queue, s.at, s.completed, s.pending, s.lag_seconds from lockstep.sample s
-where s.queue = any (%s::text[]) and s.at >= %s and s.at < %s
-"""
 SAMPLES = pa.schema(
     [
         ("queue", pa.string()),
         ("at", TIME),
+        ("seconds", pa.float64()),
         ("completed", pa.int64()),
         ("pending", pa.int64()),
         ("lag_seconds", pa.float64()),
     ]
 )
-_DEAD = """
-select q.name, d.group_name, d.failed_at, d.attempts
-from lockstep.dead_letter d join lockstep.queue q on q.id = d.queue_id
-where q.name = any (%s::text[]) and d.failed_at >= %s and d.failed_at < %s
-"""
 DEAD = pa.schema([("queue", pa.string()), ("group_name", pa.string()), ("at", TIME), ("attempts", pa.int32())])
-# When the last message that a group completed in a partition was created, and what it has before it.
-_CURSORS = """
-select q.name, g.name, c.consumed_at, done.created_at, lockstep.behind(c), head.created_at, c.attempts
-from lockstep.queue q
-join lockstep.consumer_group g on g.queue_id = q.id
-join lockstep.cursor c on c.group_id = g.id
-left join lateral (
-    select s.created_at from lockstep.runs_between(c.partition_id, c.acked - 1, c.acked) r
-    join lockstep.segment s on s.id = r.segment_id
-) done on true
-left join lateral (
-    select s.created_at from lockstep.head_run(c) r join lockstep.segment s on s.id = r.segment_id
-) head on true
-where q.name = any (%s::text[])
-"""
 CURSORS = pa.schema(
     [
         ("queue", pa.string()),
@@ -100,8 +77,10 @@ CURSORS = pa.schema(
         ("attempts", pa.int32()),
     ]
 )
-_PUT = "select lockstep.put_stat_windows(%s::jsonb)"
-_PRUNE = "select lockstep.prune_stat_windows(%s)"
+_PARTITIONS = 1_000
+_SAMPLE: sql.Procedure[tuple[bool, bool]] = sql.procedure("sample")
+_PUT: sql.Procedure[int] = sql.procedure("put_stat_windows")
+_PRUNE: sql.Procedure[int] = sql.procedure("prune_stat_windows")
 
 
 @dataclass(frozen=True)
@@ -149,17 +128,22 @@ class Computed(msgspec.Struct, frozen=True, kw_only=True):
     window_seconds: int
 
 
-def job(spark: SparkSession, options: StatsOptions) -> Computed:
-    """Compute the windows and write them. Raises QueueNotFound."""
+def job(spark: SparkSession, options: StatsOptions, *, skipped: Skipped | None = None) -> Computed:
+    """Compute the windows and write them. Raises QueueNotFound.
+
+    Of all queues those that are encrypted are left out if there is no key."""
     with explained_by_spark(), options.access.connect() as connection:
-        now = _one(connection, _NOW)
+        [[now]] = connection.execute(_NOW).fetchall()
         from_at, to_at = options.span(now)
-        queues = _queues(connection, options)
+        queues = _queues(connection, options, skipped)
+        if options.to_at is None:
+            sample(connection, queues)
         written = 0
         if queues:
             parts = _parts(spark, connection, options, queues, (from_at, to_at, now))
             written = _write(connection, joined(parts), options.window_seconds, now)
-        removed = _one(connection, _PRUNE, now - timedelta(days=options.keep_days))
+        before = now - timedelta(days=options.keep_days)
+        removed = result_of(cursor_of(connection), _PRUNE(before=before))
     return Computed(
         queues=len(queues),
         windows=written,
@@ -170,10 +154,10 @@ def job(spark: SparkSession, options: StatsOptions) -> Computed:
     )
 
 
-def _queues(connection: psycopg.Connection[Any], options: StatsOptions) -> list[str]:
+def _queues(connection: psycopg.Connection[Any], options: StatsOptions, skipped: Skipped | None) -> list[str]:
     if options.queues is not None:
         return list(find_queues(connection, options.queues))
-    return [name for name, _ in connection.execute(_ALL_QUEUES)]
+    return readable_queues(connection, options.access, skipped)
 
 
 def _parts(
@@ -186,18 +170,26 @@ def _parts(
     from_at, to_at, now = times
     seconds = options.window_seconds
     messages = _messages(spark, options.access, queues, from_at, to_at)
-    samples = read_table(spark, connection, _SAMPLES, (queues, from_at, to_at), SAMPLES)
-    dead = read_table(spark, connection, _DEAD, (queues, from_at, to_at), DEAD)
-    cursors = read_table(spark, connection, _CURSORS, (queues,), CURSORS)
+    samples = read_table(spark, connection, "stats_samples", (queues, from_at, to_at), SAMPLES)
+    dead = read_table(spark, connection, "stats_dead_letters", (queues, from_at, to_at), DEAD)
+    cursors = read_table(spark, connection, "stats_cursors", (queues,), CURSORS)
     parts = [
         pushed(messages, seconds),
         trace_ages(messages, seconds),
-        sampled(samples, seconds),
+        sampled(samples, seconds).where(sf.col("window_start").between(sf.lit(from_at), sf.lit(to_at))),
         deaths(dead, seconds),
         latencies(cursors, seconds).where(sf.col("window_start").between(sf.lit(from_at), sf.lit(to_at))),
     ]
-    # What is pending is known of this moment, and of no other.
+    # Pending messages are known for the present only.
     return [*parts, backlog(cursors, now, seconds)] if options.to_at is None else parts
+
+
+def sample(connection: psycopg.Connection[Any], queues: Sequence[str]) -> None:
+    """Take a sample now: the last one is up to a minute old, and where no server runs there is none."""
+    for id_ in find_queues(connection, queues).values():
+        more = True
+        while more:
+            _, more = result_of(cursor_of(connection), _SAMPLE(queue_id=id_, partitions=_PARTITIONS, at=None))
 
 
 def _messages(
@@ -232,11 +224,33 @@ def trace_ages(messages: DataFrame, seconds: int) -> DataFrame:
 
 
 def sampled(samples: DataFrame, seconds: int) -> DataFrame:
-    """What the samples of the servers say, by queue and window."""
-    return _of_queues(samples, "at", seconds).agg(
-        sf.sum("completed").alias("completed"),
-        sf.max("pending").alias("pending"),
-        sf.max("lag_seconds").alias("lag_seconds"),
+    """What samples say, by queue and window. What was completed since the sample before is dealt out to the windows
+    between the two; what is pending is known of the moment of the sample."""
+    keys = ("queue", sf.lit(WHOLE_QUEUE).alias("group_name"), "window_start")
+    completed = _dealt_out(samples, seconds).groupBy(*keys).agg(sf.sum("share").alias("completed"))
+    moments = _of_queues(samples, "at", seconds).agg(
+        sf.max("pending").alias("pending"), sf.max("lag_seconds").alias("lag_seconds")
+    )
+    return completed.unionByName(moments, allowMissingColumns=True)
+
+
+def _dealt_out(samples: DataFrame, seconds: int) -> DataFrame:
+    """Samples by the windows that they lie in, each with its share: whole messages, which add up to those of the
+    sample."""
+    window = seconds * 1_000_000
+    timed = samples.withColumn("until", sf.unix_micros("at")).withColumn(
+        "since", sf.col("until") - sf.greatest(sf.ceil(sf.col("seconds") * 1_000_000), sf.lit(1))
+    )
+    numbers = sf.sequence(sf.floor(sf.col("since") / window), sf.floor((sf.col("until") - 1) / window))
+    placed = timed.withColumn("number", sf.explode(numbers))
+
+    def completed_until(micros: Column) -> Column:
+        part = (micros - sf.col("since")) / (sf.col("until") - sf.col("since"))
+        return sf.floor(sf.col("completed") * sf.greatest(sf.least(part, sf.lit(1.0)), sf.lit(0.0)))
+
+    share = completed_until((sf.col("number") + 1) * window) - completed_until(sf.col("number") * window)
+    return placed.select(
+        "queue", sf.timestamp_micros(sf.col("number") * window).alias("window_start"), share.alias("share")
     )
 
 
@@ -299,7 +313,7 @@ def _write(connection: psycopg.Connection[Any], windows: DataFrame, seconds: int
     with connection.transaction():
         while page := list(islice(rows, ROWS_AT_ONCE)):
             encoded = msgspec.json.encode(list(_records(page, seconds, now))).decode()
-            written += _one(connection, _PUT, encoded)
+            written += result_of(cursor_of(connection), _PUT(rows=encoded))
     return written
 
 
@@ -311,12 +325,6 @@ def _records(rows: Sequence[Any], seconds: int, now: datetime) -> Iterator[dict[
             "window_seconds": seconds,
             "computed_at": now,
         }
-
-
-def _one(connection: psycopg.Connection[Any], query: str, *arguments: Any) -> Any:
-    row = connection.execute(query, arguments).fetchone()
-    assert row is not None
-    return row[0]
 
 
 def _floor(at: datetime, seconds: int) -> datetime:

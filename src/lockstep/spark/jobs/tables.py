@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pyarrow as pa
+from psycopg import RawServerCursor
+
+from lockstep.storage.postgres import sql
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 PAGE_ROWS = 10_000
-
-Arguments = Sequence[Any] | Mapping[str, Any]
-"""Of a query: in their order, or by name."""
 
 TIME = pa.timestamp("us", tz="UTC")
 
@@ -28,18 +28,18 @@ def instant(micros: int) -> datetime:
 
 
 def read_table(
-    spark: SparkSession, connection: psycopg.Connection[Any], query: str, arguments: Arguments, schema: pa.Schema
+    spark: SparkSession, connection: psycopg.Connection[Any], query: str, arguments: Sequence[Any], schema: pa.Schema
 ) -> DataFrame:
-    """The rows of a query, whose columns are those of the schema, in order."""
+    """The rows of a query from `sql/queries/`, whose columns are those of the schema, in order."""
     return spark.createDataFrame(pa.Table.from_batches(_pages(connection, query, arguments, schema), schema))
 
 
 def _pages(
-    connection: psycopg.Connection[Any], query: str, arguments: Arguments, schema: pa.Schema
+    connection: psycopg.Connection[Any], query: str, arguments: Sequence[Any], schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
     # A cursor on the server, so that the driver holds a page of rows at a time beside what it has made of them.
-    with connection.transaction(), connection.cursor(name="lockstep_job") as cursor:
-        cursor.execute(query, arguments)
+    with connection.transaction(), RawServerCursor(connection, "lockstep_job") as cursor:
+        cursor.execute(sql.query(query), arguments)
         while rows := cursor.fetchmany(PAGE_ROWS):
             columns = [
                 pa.array(values, field.type) for values, field in zip(zip(*rows, strict=True), schema, strict=True)

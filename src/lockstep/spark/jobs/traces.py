@@ -23,7 +23,14 @@ from lockstep.core.records import MessageStatus
 from lockstep.errors import InvalidOption
 from lockstep.spark.database import Access
 from lockstep.spark.failures import explained_by_spark
-from lockstep.spark.jobs.options import check_positive, check_queues, check_times, source_options
+from lockstep.spark.jobs.options import (
+    Skipped,
+    check_positive,
+    check_queues,
+    check_times,
+    readable_queues,
+    source_options,
+)
 from lockstep.spark.jobs.tables import instant, read_table
 
 if TYPE_CHECKING:
@@ -32,56 +39,8 @@ if TYPE_CHECKING:
 Order = Literal["newest", "slowest"]
 
 COLUMNS = ("queue", "partition", "seq", "message_id", "trace_id", "created_at", "kind")
-"""What is read of a message: no payload."""
+"""The columns that are read of a message: no payload."""
 
-_QUEUES = "select name from lockstep.queue order by name"
-# What a step has read of a partition has no gaps, so that it is at the seq before the first one that it has not read.
-_CURSORS = """
-with step as (
-    select distinct on (o.name, o.queue_id) o.*
-    from lockstep.spark_position o
-    join lockstep.pipeline_step s on s.pipeline || '.' || s.step = o.name and s.group_name is null
-    join lockstep.queue q on q.id = o.queue_id
-    where q.name = any (%(queues)s::text[])
-    order by o.name, o.queue_id, o.updated_at desc
-), unread as (
-    select o.name, m.partition_id, min(m.first_seq) as first_seq
-    from step o
-    join lockstep.segment t on t.queue_id = o.queue_id and t.txid >= pg_snapshot_xmin(o.read_base)
-        and not lockstep.is_read(o.read_base, o.read_upto, o.read_segment, t.txid, t.id)
-    cross join lateral unnest(t.partition_ids, t.first_seqs) m (partition_id, first_seq)
-    group by o.name, m.partition_id
-)
-select q.name, p.name, g.name, c.acked,
-       case when c.lease_id is not null and c.due_at > clock_timestamp() then c.lease_to else c.acked end
-from lockstep.cursor c
-join lockstep.consumer_group g on g.id = c.group_id
-join lockstep.partition p on p.id = c.partition_id
-join lockstep.queue q on q.id = p.queue_id
-where q.name = any (%(queues)s::text[])
-union all
-select q.name, p.name, o.name, r.upto, r.upto
-from step o
-join lockstep.queue q on q.id = o.queue_id
-join lockstep.partition p on p.queue_id = o.queue_id
-left join unread u on u.name = o.name and u.partition_id = p.id
-cross join lateral (select coalesce(u.first_seq - 1, 9223372036854775807) as upto) r
-"""
-_IN_FLIGHT = """
-select q.name, p.name, g.name, d.from_seq, d.to_seq, d.lease_id is not null and d.due_at > clock_timestamp()
-from lockstep.delivery d
-join lockstep.consumer_group g on g.id = d.group_id
-join lockstep.partition p on p.id = d.partition_id
-join lockstep.queue q on q.id = p.queue_id
-where q.name = any (%(queues)s::text[])
-"""
-_DEAD = """
-select q.name, p.name, d.group_name, d.seq, d.error
-from lockstep.dead_letter d
-join lockstep.partition p on p.id = d.partition_id
-join lockstep.queue q on q.id = d.queue_id
-where q.name = any (%(queues)s::text[])
-"""
 _LANE = [("queue", pa.string()), ("partition", pa.string()), ("group", pa.string())]
 CURSORS = pa.schema([*_LANE, ("acked", pa.int64()), ("leased_to", pa.int64())])
 IN_FLIGHT = pa.schema([*_LANE, ("from_seq", pa.int64()), ("to_seq", pa.int64()), ("leased", pa.bool_())])
@@ -159,10 +118,10 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
     steps: list[TraceStep]
 
 
-def job(spark: SparkSession, options: TraceOptions) -> list[Trace]:
-    """The traces that the options name."""
+def job(spark: SparkSession, options: TraceOptions, *, skipped: Skipped | None = None) -> list[Trace]:
+    """The traces that the options name. Of all queues those that are encrypted are left out if there is no key."""
     with explained_by_spark(), options.access.connect() as connection:
-        queues = list(options.queues or [row[0] for row in connection.execute(_QUEUES)])
+        queues = list(options.queues or readable_queues(connection, options.access, skipped))
         if not queues:
             return []
         messages = _messages(spark, options, queues)
@@ -181,28 +140,36 @@ def _messages(spark: SparkSession, options: TraceOptions, queues: Sequence[str])
     if options.to_at is not None:
         given["endingPosition"] = options.to_at.isoformat()
     reader = spark.read.format("lockstep").options(**source_options(options.access), **given)
-    return reader.load().where(sf.col("trace_id").isNotNull())
+    return with_first(reader.load())
+
+
+def with_first(messages: DataFrame) -> DataFrame:
+    """Messages that have a trace id, and those that began a trace without one: what followed has their own id."""
+    traced = messages.where(sf.col("trace_id").isNotNull())
+    ids = traced.select(sf.col("trace_id").alias("id")).distinct()
+    first = messages.where(sf.col("trace_id").isNull()).join(ids, sf.col("message_id") == sf.col("id"), "left_semi")
+    return traced.unionByName(first.withColumn("trace_id", sf.col("message_id")))
 
 
 def _progress(
     spark: SparkSession, connection: psycopg.Connection[Any], queues: Sequence[str]
 ) -> tuple[DataFrame, DataFrame, DataFrame]:
-    arguments = {"queues": list(queues)}
+    arguments = [list(queues)]
     return (
-        read_table(spark, connection, _CURSORS, arguments, CURSORS),
-        read_table(spark, connection, _IN_FLIGHT, arguments, IN_FLIGHT),
-        read_table(spark, connection, _DEAD, arguments, DEAD),
+        read_table(spark, connection, "trace_cursors", arguments, CURSORS),
+        read_table(spark, connection, "trace_deliveries", arguments, IN_FLIGHT),
+        read_table(spark, connection, "trace_dead_letters", arguments, DEAD),
     )
 
 
 def with_status(messages: DataFrame, cursors: DataFrame, in_flight: DataFrame, dead: DataFrame) -> DataFrame:
     """Messages with what became of each: the worst over the groups, and which group that is."""
-    lane = ["queue", "partition"]
-    flights = in_flight.select(*lane, "group", "from_seq", "to_seq", "leased")
+    partition = ["queue", "partition"]
+    flights = in_flight.select(*partition, "group", "from_seq", "to_seq", "leased")
     # By whomever: a group that gave a message up need not have a cursor.
-    given_up = dead.groupBy(*lane, "seq").agg(sf.max(sf.struct("group", "error")).alias("died"))
+    given_up = dead.groupBy(*partition, "seq").agg(sf.max(sf.struct("group", "error")).alias("died"))
     each = (
-        messages.join(cursors, lane, "left")
+        messages.join(cursors, partition, "left")
         .join(
             flights.withColumnsRenamed({"queue": "fq", "partition": "fp", "group": "fg"}),
             (sf.col("queue") == sf.col("fq"))
@@ -211,7 +178,7 @@ def with_status(messages: DataFrame, cursors: DataFrame, in_flight: DataFrame, d
             & sf.col("seq").between(sf.col("from_seq"), sf.col("to_seq")),
             "left",
         )
-        .join(given_up, [*lane, "seq"], "left")
+        .join(given_up, [*partition, "seq"], "left")
     )
     rank = (
         sf.when(sf.col("died").isNotNull(), 3)

@@ -1,43 +1,55 @@
 """What a step does with a batch: call the function, stage its rows on the executors, commit.
 
-The rows of a batch are read once, unless a message makes the function fail. The batch is then run again without those
-that do, which are found by halving it (rejects.py).
+The rows of a batch are read once, unless a message makes the function fail. The batch is then run again with its Python
+functions guarded (guarding.py), and the messages on which they raise are left out of what that has made. Where this is
+not possible they are found in a pass of their own, or by halving the batch (rejects.py), and it is run without them.
 """
 
 from __future__ import annotations
 
 import logging
 import pickle
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
-from itertools import chain
-from typing import TYPE_CHECKING
-
-import pyarrow as pa
-import pyarrow.compute as pc
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from lockstep.errors import InvalidRequest, LockstepError, StepFailed
-from lockstep.spark import writer
 from lockstep.spark.database import Access
-from lockstep.spark.pipelines.committing import Outcome, Place, commit, is_committed, sink_options
+from lockstep.spark.failures import explain, is_of_machines
+from lockstep.spark.jobs.options import source_options
+from lockstep.spark.pipelines.committing import BatchDone, BatchOutcome, StepBatch, commit, is_committed, sink_options
+from lockstep.spark.pipelines.counting import RowCount
+from lockstep.spark.pipelines.guarding import described, first_of_each, guarded
+from lockstep.spark.pipelines.parameters import call
 from lockstep.spark.pipelines.pipeline import Step, frame_of
-from lockstep.spark.pipelines.rejects import ERROR, Rejected, Search, cached, cause_of, is_of_machines, may_be_of_rows
-from lockstep.spark.rows import Incoming
-from lockstep.spark.schema import DATA
-from lockstep.spark.sink_schema import COLUMNS, GIVEN_ANEW, check_schema
-from lockstep.spark.writer_options import WriteOptions
+from lockstep.spark.pipelines.plans import MARK, operators_over_batch
+from lockstep.spark.pipelines.rejects import (
+    ERROR,
+    WHOLLY_FAILED_MIN,
+    Rejected,
+    Search,
+    cached,
+    cause_of,
+    check_rejects,
+    may_be_of_rows,
+)
+from lockstep.spark.pipelines.side_inputs import SideFrames
+from lockstep.spark.pipelines.sources import source_queues
+from lockstep.spark.pipelines.tasks import RESULT, CheckingTask, StagingTask
+from lockstep.spark.read.schema import DATA
+from lockstep.spark.restarting import may_pass
+from lockstep.spark.write import writer
+from lockstep.spark.write.sink_schema import COLUMNS, GIVEN_ANEW, check_schema
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 _log = logging.getLogger(__name__)
 
 MISFIT = "the payload does not fit the payload_schema"
 _BESIDE = (ERROR, "message_id", "seq")
-"""What is staged beside what a message has."""
-_RESULT = "staged binary, message_id string, error string"
-_RESULT_ARROW = pa.schema([("staged", pa.binary()), ("message_id", pa.string()), ("error", pa.string())])
+"""Columns that are staged beside those of a message."""
 
 
 class Batches:
@@ -46,17 +58,55 @@ class Batches:
     def __init__(self, step: Step, access: Access) -> None:
         self._step = step
         self._access = access
+        self._sides = SideFrames(step.inputs, access)
+        self._traced = access.config().tracing
+        self._expects_bad = False
+        """The last batch had messages on which the function raises: it is likely that the next one has, too."""
 
-    def run(self, frame: DataFrame, place: Place) -> Outcome | None:
-        """Work on a batch and commit it; None if that was done before. Raises StepFailed, or what the database says."""
+    def frame(self, spark: SparkSession, where: Mapping[str, str]) -> DataFrame:
+        """The stream of messages; `where` are options that say where it begins. Raises StepFailed if the step needs
+        more than one batch of it, InvalidOption if its payload_schema is not valid."""
+        source = {**source_options(self._access), **self._step.source_options(where=where)}
+        frame = spark.readStream.format("lockstep").options(**source).load()
+        self._try_on_nothing(spark, frame)
+        return frame
+
+    def _try_on_nothing(self, spark: SparkSession, stream: DataFrame) -> None:
+        """See what the function makes of a batch without messages. If it fails there, that is said of the first batch:
+        it may need messages. A function without a sink may have effects, and is free to count what it gets."""
+        if not self._step.sinks:
+            return
+        nothing = with_traces(spark.createDataFrame([], stream.schema)).alias(MARK)
+        try:
+            result = call(self._step, [nothing], self._sides.frames(spark))
+        except Exception as error:
+            _log.debug("step %s fails without messages: %s", self._step.full_name, error)
+            return
+        check_stateless(self._step, result)
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether the query has to start anew to read its side inputs: each batch sees to them."""
+        return False
+
+    def rows_in(self, progress: Mapping[str, Any]) -> int:
+        """How many messages a batch had, as Spark has counted them."""
+        return int(progress["numInputRows"])
+
+    def close(self) -> None:
+        self._sides.close()
+
+    def run(self, frame: DataFrame, place: StepBatch) -> BatchDone:
+        """Work on a batch and commit it, unless that was done before. Raises StepFailed, or what the database says."""
         if is_committed(self._access, place):
-            return None
+            return BatchDone()
         if place.batch_id == 0 and not frame.rdd.getNumPartitions():
             # Spark begins every query with a batch, whether there is something or not. Its stream has said nothing yet.
-            return Outcome()
+            return BatchDone()
         try:
-            outcome = self._outcome(self._with_traces(frame), place)
-            commit(self._step, self._access, place, outcome)
+            with self._spanning(frame, place):
+                outcome = self._outcome(with_traces(frame), place)
+                return commit(self._step, self._access, place, outcome)
         except (StepFailed, InvalidRequest) as error:
             raise StepFailed(self._said(place, error.message)) from error
         except LockstepError as error:
@@ -64,15 +114,21 @@ class Batches:
             error.message = self._said(place, error.message)
             error.args = (error.message,)
             raise
-        return outcome
 
-    def _said(self, place: Place, what: str) -> str:
+    def _spanning(self, frame: DataFrame, place: StepBatch) -> AbstractContextManager[None]:
+        if not self._traced:
+            return nullcontext()
+        from lockstep.spark.pipelines.tracing import batch_span
+
+        return batch_span(self._step, frame, place)
+
+    def _said(self, place: StepBatch, what: str) -> str:
         return (
             f"step {self._step.name!r} of pipeline {self._step.pipeline!r} failed in batch {place.batch_id}: {what}; "
-            "nothing of the batch was written, and the step goes on there when it is run again"
+            "nothing of the batch was written, and the step continues there when it is run again"
         )
 
-    def _outcome(self, frame: DataFrame, place: Place) -> Outcome:
+    def _outcome(self, frame: DataFrame, place: StepBatch) -> BatchOutcome:
         """Spark on one machine tries a task once: a worker that the system ended would end the step."""
         attempts_max = self._access.config().pipeline_batch_attempts_max if self._step.sinks else 1
         for attempt in range(1, attempts_max + 1):
@@ -81,47 +137,162 @@ class Batches:
             except Exception as error:
                 if not is_of_machines(error):
                     raise
-                failed = _failed(error)
+                failed = failure_of(error)
                 if attempt == attempts_max:
                     raise failed from error
                 what = "batch %d of step %r is tried again: %s"
                 _log.warning(what, place.batch_id, self._step.full_name, failed.message)
         raise AssertionError("pipeline_batch_attempts_max is at least 1")
 
-    def _attempted_outcome(self, frame: DataFrame, place: Place) -> Outcome:
+    def _attempted_outcome(self, frame: DataFrame, place: StepBatch) -> BatchOutcome:
+        if self._expects_bad:
+            outcome = self._guarded_outcome(frame, place)
+            if outcome is not None:
+                return outcome
+        rows = RowCount(self._sources())
         try:
-            return self._stage(self._fitting(frame), place)
+            outcome = self._stage(self._fitting(rows.of(frame)), place)
+            return replace(outcome, read=rows.get())
         except Exception as error:
             if isinstance(error, LockstepError) or is_of_machines(error):
                 raise
             if not may_be_of_rows(error):
-                raise _failed(error) from error
+                raise failure_of(error) from error
             return self._without_bad(frame, place, error)
 
-    def _without_bad(self, frame: DataFrame, place: Place, error: BaseException) -> Outcome:
+    def _without_bad(self, frame: DataFrame, place: StepBatch, error: BaseException) -> BatchOutcome:
         """The batch without the messages that make it fail."""
+        outcome = None if self._expects_bad else self._guarded_outcome(frame, place)
+        if outcome is not None:
+            return outcome
         with ExitStack() as caches:
             batch = caches.enter_context(cached(frame))
             bad = self._misfits(batch)
-            good = batch if self._step.payload_schema is None else batch.where(f"{DATA} is not null")
+            good = self._good(batch)
             if not bad or self._fails(good):
-                bad += self._search(good)
-            good = caches.enter_context(cached(good.where(~good["message_id"].isin([one.message_id for one in bad]))))
+                bad += self._found(good, place)
+            rest = caches.enter_context(cached(_without(good, bad)))
             try:
-                outcome = self._stage(good, place)
+                outcome = self._stage(rest, place)
             except Exception as again:
-                if is_of_machines(again):
+                if not may_be_of_rows(again):
                     raise
-                raise StepFailed(f"no single message makes it fail: {cause_of(again)}") from error
-            return Outcome(outcome.staged, [*bad, *outcome.rejected], rows_in=batch.count())
+                more = self._search(rest, place)
+                rest = caches.enter_context(cached(_without(rest, more)))
+                bad += more
+                outcome = self._staged_again(rest, place, error)
+            return BatchOutcome(outcome.staged, [*bad, *outcome.rejected], _counted(batch))
 
-    def _search(self, frame: DataFrame) -> Sequence[Rejected]:
+    def _sources(self) -> Sequence[str]:
+        if not self._step.by_pattern:
+            return self._step.sources
+        with self._access.connect() as connection:
+            return list(source_queues(self._step, connection, self._access.config()))
+
+    def _guarded_outcome(self, frame: DataFrame, place: StepBatch) -> BatchOutcome | None:
+        """The batch with its functions guarded: what they make of the other messages is what they always make of them.
+        None if that cannot be said, because a row comes from several messages, or if the batch fails all the same."""
+        if not self._step.sinks or self._step.per_batch:
+            return None
+        with ExitStack() as caches, guarded(frame.sparkSession) as noted:
+            batch = caches.enter_context(cached(frame))
+            read, misfits = _counted(batch), self._misfits(batch)
+            try:
+                made = self._rows(self._good(batch))
+            except StepFailed:
+                return None
+            if made is None or "message_id" not in made.columns:
+                return None
+            try:
+                kept = caches.enter_context(cached(made))
+                kept.count()
+                raised = [Rejected(*one) for one in first_of_each(noted.value)]
+                self._check_found(raised, sum(read.values()) - len(misfits), place)
+                bad, outcome = self._staged_without(kept, raised, place)
+            except Exception as error:
+                if not may_be_of_rows(error):
+                    raise
+                return None
+            if len(first_of_each(noted.value)) > len(raised):
+                return None  # some of it was lost and made again, and came to something else
+            self._expects_bad = bool(bad)
+            return BatchOutcome(outcome.staged, [*misfits, *bad, *outcome.rejected], read)
+
+    def _staged_without(
+        self, kept: DataFrame, bad: Sequence[Rejected], place: StepBatch
+    ) -> tuple[Sequence[Rejected], BatchOutcome]:
+        """Stage what was made of the other messages; also of those that the sink refuses, which are then bad, too."""
+        try:
+            return bad, self._stage_rows(_without(kept, bad), place)
+        except Exception as error:
+            if not may_be_of_rows(error):
+                raise
+            refused = self._refused(_without(kept, bad))
+            if not refused:
+                raise
+        bad = [*bad, *refused]
+        self._check_found(bad, kept.count(), place)
+        return bad, self._stage_rows(_without(kept, bad), place)
+
+    def _staged_again(self, frame: DataFrame, place: StepBatch, error: BaseException) -> BatchOutcome:
+        try:
+            return self._stage(frame, place)
+        except Exception as again:
+            if is_of_machines(again):
+                raise
+            raise StepFailed(f"no single message makes it fail: {cause_of(again)}") from error
+
+    def _found(self, frame: DataFrame, place: StepBatch) -> Sequence[Rejected]:
+        """The messages that fail, in a frame that does: all at once where that is possible."""
+        found = self._isolated(frame)
+        if not found:
+            return self._search(frame, place)
+        self._check_found(found, frame.count(), place)
+        return found
+
+    def _check_found(self, found: Sequence[Rejected], count: int, place: StepBatch) -> None:
+        """Raises StepFailed if all of so many messages fail, or too many of them; says how many do."""
+        if not found:
+            return
+        last = found[-1].error
+        if len(found) == count >= WHOLLY_FAILED_MIN:
+            raise StepFailed(f"every message of the batch fails, one of them with: {last}")
+        check_rejects(len(found), self._step.rejects_max, last)
+        what = "%d of %d messages of batch %d make step %r fail, one of them with: %s"
+        _log.warning(what, len(found), count, place.batch_id, self._step.full_name, last)
+
+    def _isolated(self, frame: DataFrame) -> list[Rejected]:
+        """The messages on which Python functions raise, and those that the sink does not take; in one pass. None of
+        them if the step cannot be run in this way."""
+        with guarded(frame.sparkSession) as noted:
+            try:
+                rows = self._rows(frame)
+            except StepFailed:
+                return []
+        refused: list[Rejected] = []
+        if rows is not None and "message_id" in rows.columns:
+            try:
+                refused = self._refused(rows)
+            except Exception as error:
+                if not may_be_of_rows(error):
+                    raise
+        both = [*noted.value, *((one.message_id, one.error) for one in refused)]
+        return [Rejected(*one) for one in first_of_each(both)]
+
+    def _refused(self, rows: DataFrame) -> list[Rejected]:
+        """The messages whose rows the sink does not take."""
+        results = rows.mapInArrow(self._checks(isolates=True), RESULT).collect()
+        return [Rejected(*one) for one in first_of_each([(one.message_id, one.error) for one in results])]
+
+    def _search(self, frame: DataFrame, place: StepBatch) -> Sequence[Rejected]:
+        what = "looking one by one for the messages of batch %d that make step %r fail, which takes seconds for each"
+        _log.warning(what, place.batch_id, self._step.full_name)
         try:
             return Search(self._attempt, frame, rejects_max=self._step.rejects_max).find()
         except Exception as error:
             if isinstance(error, LockstepError) or is_of_machines(error):
                 raise
-            raise _failed(error) from error
+            raise failure_of(error) from error
 
     def _fails(self, frame: DataFrame) -> bool:
         try:
@@ -138,6 +309,10 @@ class Batches:
         rows = frame.where(f"{DATA} is null").select("message_id").collect()
         return [Rejected(row[0], f"{MISFIT} {self._step.payload_schema}") for row in rows]
 
+    def _good(self, frame: DataFrame) -> DataFrame:
+        """The messages whose payload fits."""
+        return frame if self._step.payload_schema is None else frame.where(f"{DATA} is not null")
+
     def _fitting(self, frame: DataFrame) -> DataFrame:
         """The frame, if all its payloads fit. To raise in the midst of a batch costs nothing where all do."""
         if self._step.payload_schema is None:
@@ -146,74 +321,118 @@ class Batches:
 
         return frame.where(F.col(DATA).isNotNull() | F.raise_error(F.lit(MISFIT)).cast("boolean"))
 
-    def _with_traces(self, frame: DataFrame) -> DataFrame:
-        """Messages without a trace begin one, which has their id."""
-        from pyspark.sql import functions as F  # noqa: N812
-
-        return frame.withColumn("trace_id", F.coalesce("trace_id", "message_id"))
-
     def _attempt(self, frame: DataFrame) -> None:
         """All that a batch is, but for the order and the database."""
         rows = self._rows(frame)
         if rows is not None:
-            rows.mapInArrow(self._task(None), _RESULT).count()
+            rows.mapInArrow(self._checks(isolates=False), RESULT).count()
 
-    def _stage(self, frame: DataFrame, place: Place) -> Outcome:
+    def _stage(self, frame: DataFrame, place: StepBatch) -> BatchOutcome:
         rows = self._rows(frame)
-        if rows is None:
-            return Outcome()
+        return BatchOutcome() if rows is None else self._stage_rows(rows, place)
+
+    def _stage_rows(self, rows: DataFrame, place: StepBatch) -> BatchOutcome:
         if self._step.sinks and self._step.order:
             rows = rows.repartition("partition").sortWithinPartitions("seq")
-        staged: list[writer.Staged] = []
-        rejected: dict[str, Rejected] = {}
-        for one in rows.mapInArrow(self._task(place), _RESULT).collect():
-            if one.staged is not None:
-                staged.append(pickle.loads(one.staged))
-            else:
-                rejected.setdefault(one.message_id, Rejected(one.message_id, one.error))
-        return Outcome(staged, list(rejected.values()))
+        return staged_by(rows, self._stages(place))
 
     def _rows(self, frame: DataFrame) -> DataFrame | None:
         """What the function makes of the frame, ready to be staged; None if it has seen to it itself."""
         step = self._step
         try:
-            result = frame_of(step.function(frame), step)
+            result = frame_of(call(step, [frame.alias(MARK)], self._sides.frames(frame.sparkSession)), step)
         except Exception as error:
             # A function without a sink may have had effects: it is not tried on parts of the batch.
             if step.sinks and (may_be_of_rows(error) or is_of_machines(error)):
                 raise
-            raise _failed(error) from error
-        return None if result is None else self._prepared(result)
+            raise failure_of(error) from error
+        if result is None:
+            return None
+        check_stateless(step, result)
+        return self._prepared(result)
 
     def _prepared(self, rows: DataFrame) -> DataFrame:
         step = self._step
         if not step.sinks:
             return rows.select([name for name in ("message_id", ERROR) if name in rows.columns] or rows.columns[:1])
         _check_columns(step, rows)
-        dropped = [DATA] if step.dedupe else [DATA, "transaction_id"]
-        rows = rows.drop(*dropped)
+        rows = rows.drop(DATA)
         fields = [(field.name, field.dataType.simpleString()) for field in rows.schema.fields]
         check_schema(fields, queue=None if step.routed else step.sinks[0], ignore_unknown=True)
-        return rows.select([name for name in rows.columns if name in COLUMNS or name in _BESIDE])
+        rows = rows.select([name for name in rows.columns if name in COLUMNS or name in _BESIDE])
+        if not self._traced:
+            return rows
+        from lockstep.spark.pipelines.tracing import carrying_rows
 
-    def _task(self, place: Place | None) -> StagingTask:
-        options = sink_options(self._step, self._access)
-        return StagingTask(options, place, sinks=self._step.sinks, routed=self._step.routed)
+        return carrying_rows(rows)
+
+    def _stages(self, place: StepBatch) -> StagingTask:
+        return StagingTask(sink_options(self._step, self._access), place, self._step.sinks, self._step.routed)
+
+    def _checks(self, *, isolates: bool) -> CheckingTask:
+        return CheckingTask(sink_options(self._step, self._access), self._step.sinks, self._step.routed, isolates)
 
 
-def _failed(error: BaseException) -> StepFailed:
-    """What went wrong in the function itself."""
+def _without(frame: DataFrame, bad: Sequence[Rejected]) -> DataFrame:
+    # As one text: a column for each of thousands of ids would take Python longer than the batch takes Spark.
+    ids = ",".join(f"'{one.message_id}'" for one in bad)
+    return frame.where(f"message_id not in ({ids})") if bad else frame
+
+
+def _counted(frame: DataFrame) -> dict[str, int]:
+    """How many messages of each queue it has."""
+    return {row[0]: row[1] for row in frame.groupBy("queue").count().collect()}
+
+
+def staged_by(rows: DataFrame, task: StagingTask) -> BatchOutcome:
+    """Stage rows on the executors, and gather what the tasks say of them."""
+    staged: list[writer.Staged] = []
+    rejected: dict[str, Rejected] = {}
+    for one in rows.mapInArrow(task, RESULT).collect():
+        if one.staged is not None:
+            staged.append(pickle.loads(one.staged))
+        else:
+            rejected.setdefault(one.message_id, Rejected(one.message_id, one.error))
+    return BatchOutcome(staged, list(rejected.values()))
+
+
+def with_traces(frame: DataFrame) -> DataFrame:
+    """Messages without a trace begin one, which has their id."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    return frame.withColumn("trace_id", F.coalesce("trace_id", "message_id"))
+
+
+def failure_of(error: BaseException) -> LockstepError:
+    """What went wrong in the function itself; or with the database, on some executor."""
     if isinstance(error, StepFailed):
         return error
+    if isinstance(error, Exception) and may_pass(explain(error)):
+        return explain(error)
     from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
     of_spark = isinstance(error, PySparkException | Py4JJavaError | LockstepError)
-    return StepFailed(cause_of(error) if of_spark else f"{type(error).__name__}: {error}")
+    return StepFailed(cause_of(error) if of_spark else described(error))
+
+
+def check_stateless(step: Step, result: Any) -> None:
+    """Raises StepFailed if what the function returns depends on how messages fall into batches."""
+    from pyspark.sql import DataFrame
+
+    if step.per_batch or not step.sinks or not isinstance(result, DataFrame):
+        return
+    found = operators_over_batch(result)
+    if found:
+        raise StepFailed(
+            f"step {step.name!r} of pipeline {step.pipeline!r} uses {', '.join(found)}, which needs more messages than "
+            "the one batch that it sees, so that its result would depend on how messages fall into batches: define it "
+            "with stateful=True, or with per_batch=True if a result for each batch is meant"
+        )
 
 
 def _check_columns(step: Step, rows: DataFrame) -> None:
-    """Raises StepFailed if the function has dropped what is carried along."""
+    """Raises StepFailed if the function has dropped a carried column."""
     wanted = ["partition", *(["trace_id"] if step.traces else []), *(["seq"] if step.order else [])]
     missing = [name for name in wanted if name not in rows.columns]
     if missing:
@@ -231,67 +450,3 @@ def _check_columns(step: Step, rows: DataFrame) -> None:
         )
     if ERROR in rows.columns and "message_id" not in rows.columns:
         raise StepFailed(f"its function marks rows in {ERROR}, and dropped the column message_id: keep it")
-
-
-@dataclass
-class StagingTask:
-    """What a task does with the rows of a step: those that are marked are told to the driver, the others are staged.
-
-    Without a place they are only checked.
-    """
-
-    options: WriteOptions
-    place: Place | None
-    sinks: Sequence[str]
-    routed: bool
-    rejected: list[tuple[str, str]] = field(default_factory=list)
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        good = (rows for rows in map(self._unmarked, batches) if rows.num_rows)
-        first = next(good, None)
-        staged = None
-        if first is not None and self.sinks:
-            staged = self._stage(chain([first], good))
-        else:
-            for _ in good:
-                pass
-        columns = zip(*self.rejected, strict=True) if self.rejected else ((), ())
-        message_ids, errors = (list(column) for column in columns)
-        said = [None] * len(message_ids), message_ids, errors
-        if staged is not None:
-            said[0].append(pickle.dumps(staged))  # type: ignore[arg-type]
-            message_ids.append(None)
-            errors.append(None)
-        yield pa.record_batch([pa.array(*one) for one in zip(said, _RESULT_ARROW.types, strict=True)], _RESULT_ARROW)
-
-    def _unmarked(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        if ERROR not in rows.schema.names:
-            return rows
-        errors = rows.column(ERROR)
-        if errors.null_count < len(errors):
-            marked = rows.filter(errors.is_valid())
-            self.rejected += zip(marked.column("message_id").to_pylist(), marked.column(ERROR).to_pylist(), strict=True)
-            rows = rows.filter(errors.is_null())
-        return rows.drop_columns([ERROR])
-
-    def _stage(self, batches: Iterable[pa.RecordBatch]) -> writer.Staged | None:
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        task = 0 if context is None else context.partitionId()
-        routed = map(self._routed, batches)
-        if self.place is not None:
-            return writer.stage(self.options, routed, sink=self.place.sink, batch_id=self.place.batch_id, task=task)
-        incoming = Incoming(self.options.access.config(), queue=self.options.queue, task=task)
-        for batch in routed:
-            incoming.take(batch)
-        return None
-
-    def _routed(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        if self.routed:
-            queues = rows.column("queue")
-            known = pc.fill_null(pc.is_in(queues, value_set=pa.array(self.sinks)), False)
-            if not pc.all(known).as_py():
-                found = queues[pc.index(known, False).as_py()].as_py()
-                raise InvalidRequest(f"column 'queue' is {found!r}, which is no sink: {', '.join(self.sinks)}")
-        return rows

@@ -1,11 +1,11 @@
-"""The end of a batch: one transaction that pushes what was staged, makes dead letters of what was rejected, and says
-how far the step is. A batch that comes again finds itself written down, and does nothing.
+"""The end of a batch: one transaction that pushes the staged messages, turns rejected ones into dead letters, and
+records the progress of the step. A repeated batch finds itself recorded, and does nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
@@ -13,27 +13,26 @@ from psycopg import RawCursor
 
 from lockstep.config import Config
 from lockstep.core.ids import split_message_id
-from lockstep.spark import writer
-from lockstep.spark.database import Access
+from lockstep.spark.database import Access, result_of, rows_of
 from lockstep.spark.pipelines.pipeline import Step
 from lockstep.spark.pipelines.rejects import Rejected
-from lockstep.spark.transactions import cursor_of, row_of
-from lockstep.spark.writer import Staged
-from lockstep.spark.writer_options import WriteOptions
+from lockstep.spark.pipelines.sources import source_queues
+from lockstep.spark.write import writer
+from lockstep.spark.write.write_options import Delivery, WriteOptions
+from lockstep.spark.write.writer import Also, CommittedBatch, Staged
+from lockstep.storage.postgres import sql
 from lockstep.storage.postgres.cache import NameCache
+from lockstep.storage.postgres.encryption import Encryption
 from lockstep.storage.postgres.forwarding import forward
-from lockstep.storage.postgres.pushing import Encryption
 from lockstep.storage.postgres.within import converse
 
-_COMMITTED = "select exists (select 1 from lockstep.spark_batch b where b.sink = $1 and b.batch_id >= $2)"
-_QUEUE_IDS = "select coalesce(array_agg(q.id), '{}') from lockstep.queue q where q.name = any ($1::text[])"
-_OPEN = "select lockstep.pipeline_open($1::int[], $2::uuid[], $3::int[], $4::uuid[], $5::uuid[])"
-_REJECT = "select lockstep.pipeline_reject($1, $2::int[], $3::uuid[], $4::int[], $5::text[], null)"
-_BATCH = "select lockstep.pipeline_batch($1, $2, $3, $4, $5, null)"
+_OPEN: sql.Procedure[None] = sql.procedure("pipeline_open")
+_REJECT: sql.Procedure[int] = sql.procedure("pipeline_reject")
+_BATCH: sql.Procedure[None] = sql.procedure("pipeline_batch")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StepBatch:
     """A batch of a step."""
 
     sink: str
@@ -41,51 +40,85 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What came of a batch, before it is committed."""
+class BatchOutcome:
+    """The result of a batch, before it is committed."""
 
     staged: Sequence[Staged] = ()
     rejected: Sequence[Rejected] = ()
-    rows_in: int | None = None
-    """Where it was read more than once: how many rows it has. Spark counts those that it reads."""
+    read: Mapping[str, int] = field(default_factory=dict)
+    """How many rows of each queue it has; none if its function has read none of them."""
 
     @property
-    def pushed(self) -> int:
+    def messages(self) -> int:
+        """Those that are staged."""
         return sum(one.messages for one in self.staged)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchDone:
+    """What a batch has done."""
+
+    rows_in: int | None = 0
+    """None: Spark will say it."""
+    pushed: int = 0
+    duplicates: int = 0
+    rejected: int = 0
 
 
 def sink_options(step: Step, access: Access) -> WriteOptions:
     """How a step writes."""
     queue = step.sinks[0] if step.sinks and not step.routed else None
     if step.sink_dsn_env is not None:
-        return WriteOptions(access=replace(access, dsn=None, dsn_env=step.sink_dsn_env), queue=queue)
-    return WriteOptions(access=access, queue=queue, commit_stream=step.full_name)
+        access = replace(access, dsn=None, dsn_env=step.sink_dsn_env)
+    stream = step.full_name if step.sink_dsn_env is None else None
+    delivery: Delivery = "ids" if step.dedupe else "append"
+    return WriteOptions(access=access, queue=queue, commit_stream=stream, delivery=delivery)
 
 
-def is_committed(access: Access, place: Place) -> bool:
+def is_committed(access: Access, place: StepBatch) -> bool:
     """Whether the batch was written before. Both databases are asked where there are two: this is the one that is
     written last."""
     with access.connect() as connection:
-        return bool(row_of(cursor_of(connection), _COMMITTED, [place.sink, place.batch_id])[0])
+        [[known]] = rows_of(connection, "spark_batch_known", place.sink, place.batch_id)
+        return bool(known)
 
 
-def commit(step: Step, access: Access, place: Place, outcome: Outcome) -> None:
+def commit(step: Step, access: Access, place: StepBatch, outcome: BatchOutcome) -> BatchDone:
     """Commit a batch. Raises what a push raises, and LeaseLost; nothing is written then."""
     batch = (place.sink, place.batch_id)
     options = sink_options(step, access)
     config = access.config()
 
-    def notes(cursor: RawCursor[Any], attempts: Sequence[UUID], lease_ids: Sequence[UUID]) -> None:
+    def reject(cursor: RawCursor[Any], attempts: Sequence[UUID], lease_ids: Sequence[UUID]) -> None:
         _reject(cursor, step, outcome.rejected, attempts, lease_ids, config)
-        arguments = [step.pipeline, step.name, place.batch_id, outcome.pushed, len(outcome.rejected)]
-        cursor.execute(_BATCH, arguments)
+
+    def note(cursor: RawCursor[Any], pushed: CommittedBatch) -> None:
+        read = outcome.read
+        if step.by_pattern and not read:
+            # Spark counts them, but the step is seen to read these queues.
+            read = dict.fromkeys(source_queues(step, cursor.connection, config), 0)
+        call = _BATCH(
+            pipeline=step.pipeline,
+            step=step.name,
+            batch_id=place.batch_id,
+            pushed=pushed.messages,
+            rejected=len(outcome.rejected),
+            duplicates=pushed.duplicates,
+            queues=list(read),
+            read=list(read.values()),
+            at=None,
+        )
+        result_of(cursor, call)
 
     if step.sink_dsn_env is None:
-        writer.commit(options, outcome.staged, batch=batch, also=notes)
-        return
-    # Two databases: each takes the batch once, and the one that is asked whether it is written comes last.
-    writer.commit(options, outcome.staged, batch=batch)
-    writer.commit(replace(options, access=access, commit_stream=step.full_name), [], batch=batch, also=notes)
+        done = writer.commit(options, outcome.staged, batch=batch, also=Also(reject, note))
+    else:
+        # Two databases: each takes the batch once, and the one that is asked whether it is written comes last.
+        done = writer.commit(options, outcome.staged, batch=batch)
+        here = replace(options, access=access, commit_stream=step.full_name)
+        writer.commit(here, [], batch=batch, also=Also(reject, lambda cursor, _: note(cursor, done)))
+    rows_in = sum(outcome.read.values()) if outcome.read else None
+    return BatchDone(rows_in, done.messages, done.duplicates, len(outcome.rejected))
 
 
 def _reject(
@@ -100,9 +133,12 @@ def _reject(
         return
     segments, ordinals = zip(*(split_message_id(one.message_id) for one in rejected), strict=True)
     errors = [one.error[: config.error_text_length_max].replace("\x00", "\ufffd") for one in rejected]
-    [queue_ids] = row_of(cursor, _QUEUE_IDS, [list(step.sources)])
-    where = [queue_ids, list(segments), list(ordinals)]
-    cursor.execute(_OPEN, [*where, list(attempts), list(lease_ids)])
-    cursor.execute(_REJECT, [step.dead_group, *where, errors])
+    where = {
+        "queue_ids": list(source_queues(step, cursor.connection, config).values()),
+        "segments": list(segments),
+        "ordinals": list(ordinals),
+    }
+    result_of(cursor, _OPEN(**where, attempts=list(attempts), lease_ids=list(lease_ids)))
+    result_of(cursor, _REJECT(**where, group=step.dead_group, errors=errors, at=None))
     names = NameCache(config.partition_cache_entries_max)
     converse(cursor.connection, forward(names, encryption=Encryption.of(config), at=None))

@@ -15,12 +15,12 @@ def find_cycle(steps: Sequence[Step], start: Step) -> list[str] | None:
     def ways(step: Step, path: list[str], seen: set[str]) -> Iterator[list[str]]:
         # What goes to another database does not come back.
         for queue in step.sinks if step.sink_dsn_env is None else ():
-            if queue in start.sources:
+            if start.has_source(queue):
                 yield [*path, queue]
             if queue not in seen:
                 seen.add(queue)
                 for after in steps:
-                    if queue in after.sources:
+                    if after.has_source(queue):
                         yield from ways(after, [*path, queue], seen)
 
     return next(([cycle[-1], *cycle] for cycle in ways(start, [], set())), None)
@@ -32,7 +32,7 @@ def in_order(steps: Sequence[Step]) -> list[Step]:
     waiting = list(steps)
     while waiting:
         written = {queue for step in waiting for queue in step.sinks if not step.allow_cycle}
-        ready = [step for step in waiting if not written.intersection(step.sources)] or waiting[:1]
+        ready = [step for step in waiting if not any(map(step.reads, written))] or waiting[:1]
         ordered.append(ready[0])
         waiting.remove(ready[0])
     return ordered
@@ -65,14 +65,26 @@ def _targets(step: Step) -> list[str]:
     where = f" in the database of ${step.sink_dsn_env}" if step.sink_dsn_env is not None else ""
     by = ", by the column queue" if step.routed else ""
     targets = [f"──> [{queue}]{where}{by}" for queue in step.sinks] or ["──> nothing is pushed"]
-    dead = "its queue" if len(step.sources) > 1 else f"[{step.sources[0]}]"
-    return [*targets, f"──x dead letters of {dead}, group {step.dead_group}"]
+    named = zip(step.source_names, step.sources, strict=False)
+    sources = [f"<── {name}: stream of [{queue}]" for name, queue in named]
+    sides = [f"<── {name}: {one}" for name, one in step.inputs.items()]
+    dead = "its queue" if len(step.sources) > 1 or step.by_pattern else f"[{step.sources[0]}]"
+    return [*sources, *sides, *targets, f"──x dead letters of {dead}, group {step.dead_group}"]
+
+
+def _schemas(step: Step) -> list[str]:
+    if isinstance(step.payload_schema, str):
+        return [f"payload {step.payload_schema}"]
+    return [f"payload of {name} {schema}" for name, schema in (step.payload_schema or {}).items()]
 
 
 def _details(step: Step) -> str:
     said = [
+        "" if not step.stateful else f"stateful, output mode {step.output_mode}",
+        "all queues whose names fit" if step.by_pattern else "",
+        "each batch by itself" if step.per_batch else "",
         f"shares group {step.group}" if step.group is not None else "",
-        f"payload {step.payload_schema}" if step.payload_schema is not None else "",
+        *_schemas(step),
         "" if step.order else "order not kept",
         "" if step.traces else "traces not kept",
         "deduplicates" if step.dedupe else "",

@@ -19,7 +19,7 @@ _ENDS_ITSELF = 'it ends the program while it is loaded: what runs the pipeline b
 
 
 def load(place: str) -> Pipeline:
-    """The pipeline of `orders.py`, or of `orders.py:name`. Raises NotFound, or InvalidRequest with what is wrong."""
+    """The pipeline of `orders.py`, or of `orders.py:name`. Raises NotFound, or InvalidRequest with the reason."""
     file, _, name = place.partition(":") if not Path(place).exists() else (place, "", "")
     path = Path(file)
     if not path.is_file():
@@ -81,7 +81,7 @@ def _misses_spark(error: Exception) -> bool:
 
 
 def _travels_by_value(module: ModuleType) -> None:
-    """Spark's workers cannot import the file: what it defines is sent to them with the step."""
+    """Spark's workers cannot import the file: its definitions are sent to them with the step."""
     try:
         from pyspark.cloudpickle import register_pickle_by_value
     except ModuleNotFoundError:  # a plan can be drawn without Spark

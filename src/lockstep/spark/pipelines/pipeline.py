@@ -12,14 +12,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lockstep.core.names import check_name
+from lockstep.core.rights import Pattern
 from lockstep.errors import Conflict, InvalidName, InvalidOption, InvalidRequest, NotFound
 from lockstep.spark.options import READ_OPTIONS, ReadOptions
 from lockstep.spark.pipelines.graph import find_cycle, in_order
+from lockstep.spark.pipelines.parameters import OutputMode, check_state, name_sources, schemas_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from lockstep.spark.pipelines.running import Progress, StepDone
+    from lockstep.spark.pipelines.side_inputs import SideInput
 
 Function = Callable[..., Any]
 F = TypeVar("F", bound=Function)
@@ -29,14 +32,24 @@ STEP_OPTIONS = tuple(
     for name in READ_OPTIONS
     if name
     not in (
-        *("dsn", "dsnEnv", "encryptionKeyEnv", "queue", "path", "columns", "payloadSchema", "payloadMode"),
+        *(
+            "dsn",
+            "dsnEnv",
+            "encryptionKeyEnv",
+            "queue",
+            "queuePattern",
+            "path",
+            "columns",
+            "payloadSchema",
+            "payloadMode",
+        ),
         *("endingPosition", "mode", "group", "streamName"),
     )
 )
 """Options of the source that a step may have; a pipeline sees to the others."""
 
 BATCH_MESSAGES = 100_000
-REJECTS_MAX = 100
+REJECTS_MAX = 5_000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
 
@@ -48,13 +61,28 @@ class Step:
     name: str
     function: Function
     sources: tuple[str, ...]
+    """The queues that it reads; or, where they are told by their names, the pattern alone."""
+    by_pattern: bool = False
     sinks: tuple[str, ...] = ()
     """Where its rows go; none: it has no sink."""
     routed: bool = False
     """A column `queue` says to which of the sinks a row goes."""
-    payload_schema: str | None = None
+    payload_schema: str | Mapping[str, str] | None = None
+    """One for all sources; or, in a stateful step, by the name of the source."""
     group: str | None = None
     """The consumer group that it shares with ordinary consumers."""
+    stateful: bool = False
+    """Its function is called once, with streams, and Spark keeps state between the batches."""
+    per_batch: bool = False
+    """It looks at several rows of a batch, and means to."""
+    source_names: tuple[str, ...] = ()
+    """The parameters for its sources, where it has one for each."""
+    inputs: Mapping[str, SideInput] = field(default_factory=dict)
+    """What it looks up, by the name of the parameter."""
+    output_mode: OutputMode = "append"
+    order_by: tuple[str, ...] = ()
+    """Columns by which rows of a partition are brought into order within a batch of a stateful step."""
+    state_partitions: int | None = None
     order: bool = True
     traces: bool = True
     dedupe: bool = False
@@ -73,17 +101,44 @@ class Step:
         """The group of its dead letters: the one that it shares, or else one of its own name."""
         return self.group or self.full_name
 
-    def source_options(self) -> dict[str, str]:
-        """What its stream is read with, but for where the database is."""
+    @property
+    def read_queues(self) -> tuple[str, ...]:
+        """Its sources as far as they are named, and the queues that it looks up."""
+        looked_up = [one.queue for one in self.inputs.values() if one.queue is not None]
+        return tuple(dict.fromkeys([*(() if self.by_pattern else self.sources), *looked_up]))
+
+    def has_source(self, queue: str) -> bool:
+        return Pattern(self.sources[0]).matches(queue) if self.by_pattern else queue in self.sources
+
+    def reads(self, queue: str) -> bool:
+        """Whether it is a source, or looked up."""
+        return self.has_source(queue) or queue in self.read_queues
+
+    def payload_schema_of(self, source: str | None) -> str | None:
+        """The schema of the payloads of a source; None: of all of them."""
+        if not isinstance(self.payload_schema, Mapping):
+            return self.payload_schema
+        by_queue = dict(zip(self.sources, self.source_names, strict=True))
+        return None if source is None else self.payload_schema.get(by_queue[source])
+
+    def source_options(self, source: str | None = None, *, where: Mapping[str, str] | None = None) -> dict[str, str]:
+        """What its stream is read with, or that of one of its sources, but for where the database is. `where` is where
+        it begins, if that is not what its own options say."""
         import msgspec
 
-        given = {"maxMessagesPerTrigger": str(BATCH_MESSAGES), **self.options}
-        given["queue"] = msgspec.json.encode(self.sources).decode()
+        again = {name.lower() for name in where or {}}
+        own = {name: value for name, value in self.options.items() if name.lower() not in again}
+        given = {"maxMessagesPerTrigger": str(BATCH_MESSAGES), **own, **(where or {})}
+        if self.by_pattern:
+            given["queuePattern"] = self.sources[0]
+        else:
+            given["queue"] = msgspec.json.encode(self.sources if source is None else [source]).decode()
         given["streamName"] = self.full_name
         if self.group is not None:
             given |= {"mode": "lease", "group": self.group}
-        if self.payload_schema is not None:
-            given |= {"payloadSchema": self.payload_schema, "payloadMode": "permissive"}
+        schema = self.payload_schema_of(source)
+        if schema is not None:
+            given |= {"payloadSchema": schema, "payloadMode": "permissive"}
         return given
 
 
@@ -105,11 +160,18 @@ class Pipeline:
     def step(
         self,
         *,
-        source: str | Sequence[str],
+        source: str | Sequence[str] | Mapping[str, str] | None = None,
+        source_pattern: str | None = None,
         sink: str | Sequence[str] | None,
         name: str | None = None,
-        payload_schema: str | None = None,
+        payload_schema: str | Mapping[str, str] | None = None,
         group: str | None = None,
+        stateful: bool = False,
+        per_batch: bool = False,
+        inputs: Mapping[str, SideInput] | None = None,
+        output_mode: OutputMode = "append",
+        order_by: str | Sequence[str] = (),
+        state_partitions: int | None = None,
         order: bool = True,
         traces: bool = True,
         dedupe: bool = False,
@@ -120,8 +182,10 @@ class Pipeline:
     ) -> Callable[[F], F]:
         """Make a step of a function from DataFrame to DataFrame.
 
-        `sink` is a queue; or several, and a column `queue` says which; or None, and nothing is pushed. Raises
-        InvalidName, InvalidOption, Conflict if there is a step of this name.
+        Its source is a queue, or several; or all queues whose names fit `source_pattern`, in which `*` stands for any
+        text, those to come included. `sink` is a queue; or several, and a column `queue` says which; or None, and
+        nothing is pushed. The function of a stateful step with several sources gets a DataFrame for each, by name; side
+        inputs come by name, too. Raises InvalidName, InvalidOption, Conflict if there is a step of this name.
         """
 
         def define(function: F) -> F:
@@ -130,11 +194,19 @@ class Pipeline:
                     pipeline=self.name,
                     name=_checked_name(name or str(getattr(function, "__name__", "")), "the name of a step"),
                     function=_checked_function(function),
-                    sources=_queues(source, "source"),
+                    sources=_sources(source, source_pattern),
+                    by_pattern=source_pattern is not None,
+                    source_names=name_sources(source, stateful=stateful),
                     sinks=() if sink is None else _queues(sink, "sink"),
                     routed=sink is not None and not isinstance(sink, str),
                     payload_schema=payload_schema,
                     group=group,
+                    stateful=stateful,
+                    per_batch=per_batch,
+                    inputs=dict(inputs or {}),
+                    output_mode=output_mode,
+                    order_by=(order_by,) if isinstance(order_by, str) else tuple(order_by),
+                    state_partitions=state_partitions,
                     order=order,
                     traces=traces,
                     dedupe=dedupe,
@@ -189,18 +261,24 @@ class Pipeline:
         dsn_env: str | None = None,
         checkpoints: str | None = None,
         trigger: str = "1s",
+        restart_from: str | None = None,
         progress: Progress | None = None,
         stop: threading.Event | None = None,
     ) -> list[StepDone]:
         """Run the steps until `stop` is set, or Ctrl-C or SIGTERM comes; with `once`, until what is there is done.
 
-        Without a session it takes the active one, or makes one: this is what `spark-submit` needs. Raises StepFailed.
+        Without a session it takes the active one, or makes one: this is what `spark-submit` needs. Raises StepFailed,
+        and CheckpointElsewhere unless `restart_from` (earliest, latest, position) says where to begin.
         """
         from lockstep.spark.database import Access
         from lockstep.spark.pipelines.running import RunOptions, run
 
         options = RunOptions(
-            access=Access(dsn=dsn, dsn_env=dsn_env), once=once, checkpoints=checkpoints, trigger=trigger
+            access=Access(dsn=dsn, dsn_env=dsn_env),
+            once=once,
+            checkpoints=checkpoints,
+            trigger=trigger,
+            restart_from=restart_from,
         )
         return run(self, options, spark=spark, steps=steps, progress=progress, stop=stop)
 
@@ -226,10 +304,10 @@ def _checked_function(function: Any) -> Any:
     return function
 
 
-def _queues(given: str | Sequence[str], what: str) -> tuple[str, ...]:
-    if not isinstance(given, str | Sequence):
+def _queues(given: str | Sequence[str] | Mapping[str, str], what: str) -> tuple[str, ...]:
+    if not isinstance(given, str | Sequence) and not (isinstance(given, Mapping) and what == "source"):
         raise InvalidOption(f"the {what} of a step is a queue, or several, not {given!r}")
-    queues = (given,) if isinstance(given, str) else tuple(given)
+    queues = (given,) if isinstance(given, str) else tuple(given.values() if isinstance(given, Mapping) else given)
     if not queues:
         raise InvalidOption(f"the {what} of a step is a queue, or several; none is named")
     for queue in queues:
@@ -239,15 +317,24 @@ def _queues(given: str | Sequence[str], what: str) -> tuple[str, ...]:
     return queues
 
 
+def _sources(source: str | Sequence[str] | Mapping[str, str] | None, pattern: str | None) -> tuple[str, ...]:
+    if (source is None) == (pattern is None):
+        raise InvalidOption("a step has a source, or a source_pattern")
+    if source is not None:
+        return _queues(source, "source")
+    return (check_name(pattern, what="the source_pattern of a step"),)
+
+
 def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _check_options(step: Step) -> None:
-    for name in ("payload_schema", "group", "sink_dsn_env"):
-        value = getattr(step, name)
-        if value is not None and not isinstance(value, str):
-            raise InvalidOption(f"step {step.name!r}: {name} must be text, not {value!r}")
+    texts = {"payload_schema": schemas_of(step), "group": [step.group], "sink_dsn_env": [step.sink_dsn_env]}
+    for name, values in texts.items():
+        for value in values:
+            if value is not None and not isinstance(value, str):
+                raise InvalidOption(f"step {step.name!r}: {name} must be text, not {value!r}")
     known = {name.lower() for name in STEP_OPTIONS}
     unknown = [name for name in step.options if name.lower() not in known]
     if unknown:
@@ -264,14 +351,16 @@ def _check_options(step: Step) -> None:
             f"step {step.name!r}: a step with a group acks what it has read with what it writes, so that both are in "
             "one database: it cannot have a sink_dsn_env"
         )
+    check_state(step)
     try:
-        ReadOptions.of(step.source_options())
+        for source in step.sources if step.source_names else (None,):
+            ReadOptions.of(step.source_options(source))
     except InvalidRequest as error:
         raise InvalidOption(f"step {step.name!r}: {error.message}") from error
 
 
 def frame_of(result: Any, step: Step) -> DataFrame | None:
-    """What a step's function has returned, if it is what it should be. Raises InvalidRequest."""
+    """The DataFrame that a step's function has returned. Raises InvalidRequest for anything else."""
     from pyspark.sql import DataFrame
 
     if result is None and not step.sinks:

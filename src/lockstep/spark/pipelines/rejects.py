@@ -7,39 +7,40 @@ the bad message all the same.
 
 from __future__ import annotations
 
+import logging
 import re
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lockstep.errors import InvalidName, InvalidPayload, InvalidRequest, LockstepError, StepFailed, TooLarge
-from lockstep.spark.failures import explain
+from lockstep.spark.failures import explain, is_of_machines, is_stopped
+from lockstep.spark.pipelines.diverting import ERROR as ERROR
+from lockstep.spark.pipelines.diverting import divert
+from lockstep.spark.pipelines.guarding import is_theirs
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-ERROR = "_error"
-"""The column of a row that is rejected: why."""
+_log = logging.getLogger(__name__)
 
 WHOLLY_FAILED_MIN = 10
-"""In a batch of so many, some are tried alone: where all of those fail, it is the step that does."""
+"""In a batch of at least this many, some are tried alone: if all of those fail, the step itself fails."""
+
+SEARCHED_MAX = 100
+"""Most messages of a batch that are looked for one by one."""
+TOLD_SECONDS = 10.0
 
 _PROBES = (9, 0, 5, 2, 7)
 """Those that are tried, in tenths of the batch."""
+_FRAME = re.compile(r'^  File "([^"]+)", line (\d+)', re.MULTILINE)
 _RAISED = re.compile(r"^(?:[\w]+\.)*(\w*(?:Error|Exception|Warning|Interrupt|Exit)|[A-Z]\w+): (.+)$", re.MULTILINE)
 _SPARKS = re.compile(r"^(?:[\w.$]+(?:Exception|Error): )?(\[[A-Z_.0-9]+\] .+)$", re.MULTILINE)
 _OF_ROWS = (InvalidRequest, InvalidName, InvalidPayload, TooLarge)
 """What the sink says of rows that it does not take."""
-_OF_MACHINES = re.compile(
-    r"ExecutorLostFailure|OutOfMemoryError|Python worker exited unexpectedly|Python worker failed to connect back|"
-    r"Cannot run program|CANNOT_OPEN_SOCKET|Accept timed out|No space left"
-)
-"""What Spark says when a process, a machine or its disk fails it."""
-_STOPPED = re.compile(
-    r"SPARK_JOB_CANCELLED|was cancelled|InterruptedException|SparkContext (?:was (?:shut|stopped)|has been shut)"
-)
-"""What it says when somebody ends its work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +54,15 @@ class Rejected:
 def reject(frame: DataFrame, condition: Column | str, reason: Column | str) -> DataFrame:
     """Mark the rows for which the condition holds: they go to the dead letters with the reason, and not to the sink.
 
-    A condition in SQL may be text. A row that was marked before keeps its first reason.
+    A condition in SQL may be text. A row that was marked before keeps its first reason. In a stateful step the rows
+    leave the stream here, so that no state sees them.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
     test = F.expr(condition) if isinstance(condition, str) else condition
     text = F.lit(reason) if isinstance(reason, str) else reason
+    if frame.isStreaming:
+        return divert(frame, test, text)
     marked = F.when(test, F.coalesce(text.cast("string"), F.lit("rejected")))
     if ERROR in frame.columns:
         marked = F.coalesce(F.col(ERROR), marked)
@@ -72,20 +76,10 @@ def may_be_of_rows(error: BaseException) -> bool:
 
     if isinstance(error, LockstepError) or not isinstance(error, PySparkException | Py4JJavaError):
         return False
-    if isinstance(error, AnalysisException | ParseException) or _STOPPED.search(str(error)) or is_of_machines(error):
+    if isinstance(error, AnalysisException | ParseException) or is_stopped(error) or is_of_machines(error):
         return False
     ours = explain(error)
     return _is_by_spark(ours) or type(ours) in _OF_ROWS
-
-
-def is_of_machines(error: BaseException) -> bool:
-    """Whether Spark could not do its work, whatever the rows are. The same may succeed when it is done again."""
-    from py4j.protocol import Py4JJavaError
-    from pyspark.errors import PySparkException
-
-    if not isinstance(error, PySparkException | Py4JJavaError) or _STOPPED.search(str(error)):
-        return False
-    return _OF_MACHINES.search(str(error)) is not None
 
 
 def _is_by_spark(error: LockstepError) -> bool:
@@ -104,9 +98,15 @@ def cause_of(error: BaseException) -> str:
     traceback = text.rpartition("Traceback (most recent call last)")[2] if "Traceback (most" in text else ""
     raised = [f"{name}: {said}" for name, said in _RAISED.findall(traceback)]
     if raised:
-        return raised[0]
+        return raised[0] + place_in(traceback)
     sparks = _SPARKS.findall(text)
     return str(sparks[0]) if sparks else ours.message.removeprefix("Spark says: ")
+
+
+def place_in(traceback: str) -> str:
+    """The last line of a traceback that is neither Spark's nor ours, as ` (orders.py:17)`."""
+    lines = [(Path(file).name, line) for file, line in _FRAME.findall(traceback) if is_theirs(file)]
+    return f" ({lines[-1][0]}:{lines[-1][1]})" if lines else ""
 
 
 @contextmanager
@@ -119,6 +119,12 @@ def cached(frame: DataFrame) -> Iterator[DataFrame]:
         kept.unpersist()
 
 
+def check_rejects(count: int, rejects_max: int, last: str) -> None:
+    """Raises StepFailed if too many messages of a batch fail."""
+    if count > rejects_max:
+        raise StepFailed(f"more than {rejects_max} messages fail (rejects_max), the last one with: {last}")
+
+
 class Search:
     """Finds the messages of a batch on which a step fails."""
 
@@ -127,12 +133,13 @@ class Search:
         self._frame = frame
         self._rejects_max = rejects_max
         self._found: list[Rejected] = []
+        self._told_at = time.monotonic()
 
     def find(self) -> Sequence[Rejected]:
         """The messages that fail, in a frame that does. Raises StepFailed if it is not a matter of messages, or if they
         are too many; and whatever else comes up."""
         self._attempt_nothing()
-        ids = sorted({row[0] for row in self._frame.select("message_id").collect()})
+        ids = sorted({row["message_id"] for row in self._frame.select("message_id").collect()})
         if len(ids) >= WHOLLY_FAILED_MIN:
             self._probe(ids)
         self._look(ids, fails=True)
@@ -187,7 +194,13 @@ class Search:
 
     def _add(self, message_id: str, error: BaseException) -> None:
         self._found.append(Rejected(message_id, cause_of(error)))
-        if len(self._found) > self._rejects_max:
+        check_rejects(len(self._found), self._rejects_max, cause_of(error))
+        if len(self._found) > SEARCHED_MAX:
             raise StepFailed(
-                f"more than {self._rejects_max} messages fail (rejects_max), the last one with: {cause_of(error)}"
-            ) from error
+                f"more than {SEARCHED_MAX} messages fail that have to be looked for one by one, the last one with: "
+                f"{cause_of(error)}; mark them with reject(...), or use functions such as try_cast"
+            )
+        now = time.monotonic()
+        if now - self._told_at > TOLD_SECONDS:
+            _log.warning("%d messages found so far that fail, the last one with: %s", len(self._found), cause_of(error))
+            self._told_at = now

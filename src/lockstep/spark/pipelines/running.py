@@ -9,41 +9,50 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import sys
 import threading
 import time
+import traceback
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lockstep.errors import InvalidOption, LockstepError
-from lockstep.spark.database import Access
+from lockstep.errors import Conflict, InvalidOption, LockstepError, Unavailable
+from lockstep.exit_codes import exit_code
+from lockstep.spark.database import Access, cursor_of, result_of
 from lockstep.spark.failures import explain, explained_by_spark
 from lockstep.spark.gate import Gate, Stopping
-from lockstep.spark.jobs.options import source_options
 from lockstep.spark.options import parse_duration
 from lockstep.spark.pipelines.batches import Batches
-from lockstep.spark.pipelines.committing import Outcome, Place
+from lockstep.spark.pipelines.changes import Definition, changes, definition_of
+from lockstep.spark.pipelines.checkpoints import RESTARTS, Checkpoint, LastRun, check, checked_restart, starting
+from lockstep.spark.pipelines.committing import BatchDone, StepBatch
 from lockstep.spark.pipelines.pipeline import Pipeline, Step
 from lockstep.spark.pipelines.rejects import cause_of
-from lockstep.spark.pipelines.status import CHECKPOINTS, SEEN_SECONDS, Record, checkpoint_of
-from lockstep.spark.positions import find_queues
+from lockstep.spark.pipelines.stateful import StatefulBatches, state_settings
+from lockstep.spark.pipelines.status import CHECKPOINTS, SEEN_SECONDS, StepRecord, checkpoint_of
+from lockstep.spark.read.positions import find_queues
+from lockstep.spark.restarting import Restarts
 from lockstep.spark.session import check_spark, spark_session
-from lockstep.spark.transactions import cursor_of
+from lockstep.storage.postgres import sql
 
 if TYPE_CHECKING:
     import psycopg
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+_log = logging.getLogger(__name__)
+
 POLL_SECONDS = 0.2
 LOGGED_SECONDS = 10.0
 """How long Spark may take to note a batch that is done, when its query is stopped."""
 TRIGGER = "1s"
-_CREATE = "select 1 from lockstep.resolve($1, '{}'::text[], null)"
+_CREATE: sql.Procedure[tuple[Any, ...]] = sql.procedure("resolve")
 # Spark's own name for "the program was started by spark-submit".
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
 
@@ -54,10 +63,12 @@ class RunOptions:
 
     access: Access = field(default_factory=Access)
     once: bool = False
-    """Until what is there is done, step by step."""
+    """Process the messages that are there, step by step, then end."""
     checkpoints: str | None = None
     trigger: str = TRIGGER
     """How often a step looks for messages."""
+    restart_from: str | None = None
+    """Begin anew, with an empty checkpoint: earliest, latest, or position, where the database knows the step to be."""
 
     def __post_init__(self) -> None:
         self.trigger_seconds()
@@ -70,12 +81,13 @@ class RunOptions:
 
 
 class StepProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of one batch."""
+    """The result of one batch."""
 
     step: str
     batch: int
     rows_in: int
     pushed: int
+    duplicates: int
     rejected: int
     rows_per_second: float
     lag: int | None
@@ -88,7 +100,11 @@ class StepDone(msgspec.Struct, frozen=True, kw_only=True):
     batches: int = 0
     rows_in: int = 0
     pushed: int = 0
+    duplicates: int = 0
+    """Rows that were not pushed, because their partition has their transaction id."""
     rejected: int = 0
+    restarts: int = 0
+    """How often it failed of what passed, and was started again."""
 
 
 Progress = Callable[[StepProgress], None]
@@ -105,11 +121,14 @@ def run(
 ) -> list[StepDone]:
     """Run steps of a pipeline; see `Pipeline.run`."""
     chosen = pipeline.chosen(steps)
+    for step in chosen:
+        checked_restart(step, options.restart_from)
     stop = stop or threading.Event()
     with options.access.connect() as connection:
         prepare(pipeline, chosen, connection)
     with _session(pipeline, spark) as session, stopped_by_signals(stop), explained_by_spark(), _told_once():
-        runs = [StepRun(session, step, options, progress) for step in chosen]
+        names = [step.name for step in pipeline.steps]
+        runs = [StepRun(session, step, options, progress, names=names) for step in chosen]
         for together in [[one] for one in runs] if options.once else [runs]:
             _run(together, stop, options)
             if stop.is_set():
@@ -151,21 +170,24 @@ def stopped_by_signals(stop: threading.Event) -> Iterator[None]:
 
 @contextmanager
 def _told_once() -> Iterator[None]:
-    """What a batch raises is told by us; the bridge to Spark would log it, too."""
-    bridge = logging.getLogger("py4j.clientserver")
-    before, bridge.disabled = bridge.disabled, True
+    """Lockstep reports what a batch raises; the bridge to Spark, and Spark itself, would log it, too."""
+    loggers = [logging.getLogger(name) for name in ("py4j.clientserver", "DataFrameQueryContextLogger")]
+    before = [one.disabled for one in loggers]
+    for one in loggers:
+        one.disabled = True
     try:
         yield
     finally:
-        bridge.disabled = before
+        for one, was in zip(loggers, before, strict=True):
+            one.disabled = was
 
 
 def prepare(pipeline: Pipeline, chosen: Sequence[Step], connection: psycopg.Connection[Any]) -> None:
-    """Create the queues between the steps. Raises QueueNotFound for those that somebody else must fill."""
+    """Create the queues between the steps. Raises QueueNotFound for missing queues that no step fills."""
     written = {queue for step in pipeline.steps if step.sink_dsn_env is None for queue in step.sinks}
-    find_queues(connection, [queue for step in chosen for queue in step.sources if queue not in written])
+    find_queues(connection, [queue for step in chosen for queue in step.read_queues if queue not in written])
     for queue in sorted(written):
-        cursor_of(connection).execute(_CREATE, [queue])
+        result_of(cursor_of(connection), _CREATE(queue=queue, partitions=[], at=None))
 
 
 def _run(runs: Sequence[StepRun], stop: threading.Event, options: RunOptions) -> None:
@@ -175,9 +197,10 @@ def _run(runs: Sequence[StepRun], stop: threading.Event, options: RunOptions) ->
         try:
             for one in runs:
                 one.start()
-            while not stop.wait(POLL_SECONDS) and all([one.look() for one in runs]):
-                pass
-            ended_first = [one for one in runs if not one.look()]
+            while not stop.wait(POLL_SECONDS) and all([one.tend() for one in runs]):
+                for one in runs:
+                    one.renew_if_stale()
+            ended_first = [one for one in runs if not one.is_going_on()]
         finally:
             _stop(runs, options.access.config().pipeline_stop_timeout_seconds)
         # Those that had to be stopped in mid-batch fail, too. That is not the reason.
@@ -195,40 +218,105 @@ def _stop(runs: Sequence[StepRun], seconds: float) -> None:
 
 
 class StepRun:
-    """One step as a streaming query."""
+    """One step as a streaming query, which is started again when it fails of what may pass."""
 
-    def __init__(self, spark: SparkSession, step: Step, options: RunOptions, progress: Progress | None) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        step: Step,
+        options: RunOptions,
+        progress: Progress | None,
+        *,
+        names: Sequence[str],
+    ) -> None:
+        """`names` are those of all steps of the pipeline."""
+        config = options.access.config()
         self._spark = spark
         self._step = step
         self._options = options
         self._progress = progress
-        self._record = Record(step, options.access)
-        self._batches = Batches(step, options.access)
-        self._checkpoint = checkpoint_of(step, options.checkpoints)
+        self._names = names
+        self._former: str | None = None
+        self._record = StepRecord(step, options.access)
+        self._batches = StatefulBatches(step, options.access) if step.stateful else Batches(step, options.access)
+        self._checkpoint = Checkpoint(spark, checkpoint_of(step, options.checkpoints))
+        self._restarts = Restarts(config.pipeline_restart_seconds_max, config.pipeline_restart_pause_seconds_max)
+        self._restart_at: float | None = None
         self._gate = Gate()
         self._query: StreamingQuery | None = None
-        self._started = threading.Event()
         self._failure: BaseException | None = None
-        self._outcomes: dict[int, Outcome] = {}
+        self._untold: dict[int, BatchDone] = {}
         self._seen_at = 0.0
         self._reported = -1
         self.done = StepDone(step=step.name)
 
     def start(self) -> None:
-        """Raises Conflict if the step is being run elsewhere, InvalidOption if its payload_schema is none."""
+        """Raises Conflict if the step is being run elsewhere, CheckpointElsewhere if it last ran with another
+        checkpoint, InvalidOption if its payload_schema is not valid."""
         self._record.lock()
-        writer = self._frame().writeStream.queryName(self._step.full_name)
-        writer = writer.foreachBatch(self._on_batch).trigger(**self._trigger())
-        self._query = writer.option("checkpointLocation", self._checkpoint).start()
-        self._record.begin(str(self._query.id))
-        self._started.set()
+        where = self._where()
+        frame = self._frame(where)
+        if where:
+            self._record.begin("", self._checkpoint.place)
+            self._checkpoint.remove()
+        started = self._start_query(frame)
+        assert self._query is not None
+        try:
+            self._record.begin(str(self._query.id), self._checkpoint.place, restarts=self._restarts.count)
+        except LockstepError:
+            self._gate.close()
+            self._query.stop()
+            raise
+        started.set()
+        if self._former is not None:
+            self._record.forget_former(self._former)
+            self._former = None
 
-    def _frame(self) -> DataFrame:
+    def _start_query(self, frame: DataFrame) -> threading.Event:
+        """Its batches wait for the event that it returns."""
+        self._gate, started = Gate(), threading.Event()
+        writer = frame.writeStream.queryName(self._step.full_name).outputMode(self._step.output_mode)
+        writer = writer.foreachBatch(partial(self._on_batch, self._gate, started)).trigger(**self._trigger())
+        with state_settings(self._spark, self._step) if self._step.stateful else nullcontext():
+            self._query = writer.option("checkpointLocation", self._checkpoint.folder).start()
+        return started
+
+    def renew_if_stale(self) -> None:
+        """Start the query of a stateful step anew if a side input is due to be read again: its plan has been made. What
+        it knows of the stream is in its checkpoint."""
+        if self._options.once or self._query is None or not self._batches.is_stale or self._restart_at is not None:
+            return
+        if self._query.lastProgress is None:
+            return  # a query takes long to start: one that is renewed before its first batch would never come to it
+        self.close_gate()
+        self.stop(self._options.access.config().pipeline_stop_timeout_seconds)
+        self.check()
+        self._start_query(self._frame({})).set()
+
+    def _where(self) -> Mapping[str, str]:
+        """The options of the source that say where the step begins anew."""
+        last = self._record.last_run()
+        former = self._record.former(self._names) if last is None else None
+        if self._options.restart_from is None or self._restarts.count:
+            check(self._step, self._checkpoint, last, former)
+            self._say_what_has_changed(last)
+            return {}
+        self._former = former
+        return starting(self._step, self._options.restart_from, self._record.position(former))
+
+    def _say_what_has_changed(self, last: LastRun | None) -> None:
+        if last is None or last.definition is None or self._restarts.count:
+            return
+        before = msgspec.json.decode(last.definition, type=Definition)
+        for change in changes(before, definition_of(self._step)):
+            what = "step %r of pipeline %r has changed since it last ran. %s"
+            _log.warning(what, self._step.name, self._step.pipeline, change)
+
+    def _frame(self, where: Mapping[str, str]) -> DataFrame:
         from pyspark.errors import ParseException
 
-        source = {**source_options(self._options.access), **self._step.source_options()}
         try:
-            return self._spark.readStream.format("lockstep").options(**source).load()
+            return self._batches.frame(self._spark, where)
         except ParseException as error:
             text = f"step {self._step.name!r}: the payload_schema {self._step.payload_schema!r} is not valid"
             raise InvalidOption(f"{text}: {cause_of(error)}") from error
@@ -238,26 +326,67 @@ class StepRun:
             return {"availableNow": True}
         return {"processingTime": f"{self._options.trigger_seconds()} seconds"}
 
-    def _on_batch(self, frame: DataFrame, batch_id: int) -> None:
+    def _on_batch(self, gate: Gate, started: threading.Event, frame: DataFrame, batch_id: int) -> None:
         """Called by Spark, in a thread of its own. The first batch may come before start() has returned."""
-        self._gate.await_opening(self._started)
+        gate.await_opening(started)
         assert self._query is not None
-        with self._gate.passing():
-            place = Place(f"{self._step.full_name}/{self._query.id}", batch_id)
+        with gate.passing():
+            place = StepBatch(f"{self._step.full_name}/{self._query.id}", batch_id)
             try:
-                outcome = self._batches.run(frame, place)
+                done = self._batches.run(frame, place)
             except BaseException as error:
                 self._failure = error
                 raise
-        self._outcomes[batch_id] = outcome = outcome or Outcome()
-        self._add(batches=1, pushed=outcome.pushed, rejected=len(outcome.rejected))
+        self._untold[batch_id] = done
+        self._add(batches=1, pushed=done.pushed, duplicates=done.duplicates, rejected=done.rejected)
+        self._add(rows_in=done.rows_in or 0)
+        self._restarts.has_worked()
 
     def _add(self, **counts: int) -> None:
         more = {name: getattr(self.done, name) + count for name, count in counts.items()}
         self.done = msgspec.structs.replace(self.done, **more)
 
+    def tend(self) -> bool:
+        """Look after the query, and start it again where that helps; whether the step goes on."""
+        if self._restart_at is not None:
+            return time.monotonic() < self._restart_at or self._start_again()
+        if self.look():
+            return True
+        error = self._error()
+        return error is not None and self._will_restart(error)
+
+    def is_going_on(self) -> bool:
+        return self._restart_at is not None or (self._query is not None and self._query.isActive)
+
+    def _will_restart(self, error: LockstepError) -> bool:
+        seconds = self._restarts.pause(error)
+        if seconds is None:
+            return False
+        _log.warning(
+            "step %r of pipeline %r is started again in %.1f s: %s",
+            *(self._step.name, self._step.pipeline, seconds, error.message),
+        )
+        self._restart_at = time.monotonic() + seconds
+        self._record.failed(error.message)
+        return True
+
+    def _start_again(self) -> bool:
+        self._restart_at = self._failure = None
+        self._gate.close()
+        self._record.close()
+        try:
+            with explained_by_spark():
+                self.start()
+        except LockstepError as error:
+            self._failure = error
+            # A database that lost a connection may count it as alive for a while, and the step as run by it.
+            is_held = type(error) is Conflict
+            return self._will_restart(Unavailable(error.message) if is_held else error)
+        self._add(restarts=1)
+        return True
+
     def look(self) -> bool:
-        """Tell what came of batches since the last look; whether the query is still running."""
+        """Report batches since the last call; returns whether the query is still running."""
         assert self._query is not None
         running = self._query.isActive
         last = self._query.lastProgress
@@ -265,25 +394,35 @@ class StepRun:
             self._report([one for one in self._query.recentProgress if one["batchId"] > self._reported])
             self._reported = int(last["batchId"])
         if time.monotonic() - self._seen_at > SEEN_SECONDS:
-            self._record.seen(None if last is None else float(last["processedRowsPerSecond"]))
+            self._say_that_it_lives(None if last is None else float(last["processedRowsPerSecond"]))
             self._seen_at = time.monotonic()
         return running
 
+    def _say_that_it_lives(self, rows_per_second: float | None) -> None:
+        try:
+            self._record.seen(rows_per_second)
+        except Unavailable:
+            return  # the query notices, or the database is back before it does
+        except Conflict as error:
+            assert self._query is not None
+            self._failure = Unavailable(f"the connection that held the step was lost: {error.message}")
+            self._gate.close()
+            self._query.stop()
+
     def _report(self, batches: Sequence[Any]) -> None:
-        told = {int(one["batchId"]): one for one in batches if int(one["batchId"]) in self._outcomes}
+        told = {int(one["batchId"]): one for one in batches if int(one["batchId"]) in self._untold}
         for batch_id, one in told.items():
-            outcome = self._outcomes.pop(batch_id)
-            rows_in = int(one["numInputRows"]) if outcome.rows_in is None else outcome.rows_in
-            self._add(rows_in=rows_in)
+            done = self._untold.pop(batch_id)
+            if done.rows_in is None:
+                done = replace(done, rows_in=self._batches.rows_in(one))
+                self._add(rows_in=done.rows_in or 0)
             if self._progress is not None:
                 status = self._record.status()
                 self._progress(
                     StepProgress(
                         step=self._step.name,
                         batch=batch_id,
-                        rows_in=rows_in,
-                        pushed=outcome.pushed,
-                        rejected=len(outcome.rejected),
+                        **asdict(done),
                         rows_per_second=round(float(one["processedRowsPerSecond"]), 1),
                         lag=None if status is None else status.lag,
                     )
@@ -311,55 +450,80 @@ class StepRun:
         """Wait until Spark has told of what is done: a moment after a batch it has also noted that it need not run it
         again."""
         with suppress(Exception):
-            while self.look() and self._outcomes and time.monotonic() < until:
+            while self.look() and self._untold and time.monotonic() < until:
                 time.sleep(POLL_SECONDS)
 
-    def check(self) -> None:
-        """Raises what the query failed with, if it did."""
+    def _error(self) -> LockstepError | None:
+        """What the query failed with, if it did."""
+        if self._failure is None and self._query is not None:
+            error = self._query.exception()
+            if error is not None and Stopping.__name__ not in str(error):
+                self._failure = error
         if self._failure is not None and not isinstance(self._failure, LockstepError):
-            self._failure = explain(self._failure)
-        if self._failure is not None:
-            raise self._failure
-        error = None if self._query is None else self._query.exception()
-        if error is not None and Stopping.__name__ not in str(error):
-            self._failure = explain(error)
-            raise self._failure
+            found, ours = self._failure, explain(self._failure)
+            ours.__cause__ = found
+            self._failure = ours
+        return self._failure
+
+    def check(self) -> None:
+        """Raises what the query failed with, if it did; but not while the step waits to be started again."""
+        error = None if self._restart_at is not None else self._error()
+        if error is not None:
+            raise error
 
     def close(self) -> None:
         if self._query is not None:
             with suppress(Exception):
                 self.check()
             self._record.end(None if self._failure is None else str(self._failure))
+        self._batches.close()
         self._record.close()
+
+
+@contextmanager
+def tracebacks(*, shown: bool) -> Iterator[None]:
+    """Print the traceback of an error before it is told in a sentence."""
+    try:
+        yield
+    except LockstepError:
+        if shown:
+            traceback.print_exc()
+        raise
 
 
 def main(pipeline: Pipeline, arguments: Sequence[str] | None = None) -> None:
     """Run a pipeline as the arguments of a command line say; it prints a line for every batch."""
     parser = ArgumentParser(description=f"Runs the pipeline {pipeline.name}.")
-    parser.add_argument("--once", action="store_true", help="end when all that is there is done")
+    parser.add_argument("--once", action="store_true", help="process the messages that are there, then exit")
     parser.add_argument("--step", action="append", help="only this step; may be repeated")
     parser.add_argument("--dsn-env", help="environment variable that holds the DSN, on every node; LOCKSTEP_DSN")
     parser.add_argument("--checkpoints", help=f"where Spark keeps how far the steps are; {CHECKPOINTS}")
+    parser.add_argument("--restart-from", choices=RESTARTS, help="begin anew there, with an empty checkpoint")
     parser.add_argument("--trigger", default=TRIGGER, help="how often a step looks for messages (1s)")
+    parser.add_argument("--traceback", action="store_true", help="print where it was raised if a step fails")
     given = parser.parse_args(arguments)
     try:
-        pipeline.run(
-            once=given.once,
-            steps=given.step,
-            dsn_env=given.dsn_env,
-            checkpoints=given.checkpoints,
-            trigger=given.trigger,
-            progress=lambda one: print(line_of(one), flush=True),
-        )
+        with tracebacks(shown=given.traceback):
+            pipeline.run(
+                once=given.once,
+                steps=given.step,
+                dsn_env=given.dsn_env,
+                checkpoints=given.checkpoints,
+                trigger=given.trigger,
+                restart_from=given.restart_from,
+                progress=lambda one: print(line_of(one), flush=True),
+            )
     except LockstepError as error:
-        raise SystemExit(f"Error: {error.message} ({error.code})") from error
+        print(f"Error: {error.message} ({error.code})", file=sys.stderr)
+        raise SystemExit(exit_code(error)) from error
 
 
 def line_of(progress: StepProgress) -> str:
     """A batch in one line."""
     lag = "" if progress.lag is None else f"  lag {progress.lag}"
+    duplicates = f"  duplicates {progress.duplicates}" if progress.duplicates else ""
     rejected = f"  rejected {progress.rejected}" if progress.rejected else ""
     return (
-        f"{progress.step}: batch {progress.batch}  in {progress.rows_in}  out {progress.pushed}{rejected}"
+        f"{progress.step}: batch {progress.batch}  in {progress.rows_in}  out {progress.pushed}{duplicates}{rejected}"
         f"  {progress.rows_per_second:.0f} rows/s{lag}"
     )

@@ -3,70 +3,52 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
-from datetime import datetime
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import psycopg
 
-from lockstep.errors import Conflict, InvalidOption, LockstepError
-from lockstep.spark.database import Access, explained
+from lockstep.core.pipelines import GONE_SECONDS, PipelineStep
+from lockstep.errors import Conflict, InvalidOption, LockstepError, Unavailable
+from lockstep.spark.database import Access, cursor_of, explained, result_of, rows_of
+from lockstep.spark.pipelines.changes import definition_of
+from lockstep.spark.pipelines.checkpoints import LastRun, StepPosition, folder_here
 from lockstep.spark.pipelines.pipeline import Step
-from lockstep.spark.transactions import cursor_of, row_of
+from lockstep.spark.pipelines.sources import source_queues
 from lockstep.storage.postgres import sql
+from lockstep.storage.postgres.calls import Call
 
 SEEN_SECONDS = 5.0
-"""How often a step that runs tells of itself."""
-GONE_SECONDS = 30.0
-"""A step that has told nothing for so long is gone."""
+"""How often a running step reports that it is alive."""
 CHECKPOINTS = ".lockstep/pipelines"
 
-_LOCK = "select lockstep.pipeline_lock($1, $2)"
-_BEGIN = "select lockstep.pipeline_begin($1, $2, $3::text[], $4::text[], $5, $6, null)"
-_SEEN = "select lockstep.pipeline_seen($1, $2, $3::float8, null)"
-_END = "select lockstep.pipeline_end($1, $2, $3, null)"
-_FORGET = "select lockstep.pipeline_forget($1, $2)"
+_LOCK: sql.Procedure[bool] = sql.procedure("pipeline_lock")
+_BEGIN: sql.Procedure[None] = sql.procedure("pipeline_begin")
+_SEEN: sql.Procedure[None] = sql.procedure("pipeline_seen")
+_FAILED: sql.Procedure[None] = sql.procedure("pipeline_failed")
+_END: sql.Procedure[None] = sql.procedure("pipeline_end")
+_FORGET: sql.Procedure[bool] = sql.procedure("pipeline_forget")
+
+R = TypeVar("R")
+
+_LOCK_TRIES = 20
+_LOCK_PAUSE_SECONDS = 0.05
+"""A run that has just ended holds its step until PostgreSQL notices that its connection is closed."""
 
 
-class StepStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """A step, as it was last heard of."""
-
-    pipeline: str
-    step: str
-    sources: list[str]
-    sinks: list[str]
-    state: str
-    """running, stopped, failed, or gone: it ended without a word."""
-    started_at: datetime
-    seen_at: datetime
-    batch: int | None
-    """The last one that was committed."""
-    committed_at: datetime | None
-    batch_pushed: int
-    batch_rejected: int
-    pushed: int
-    rejected: int
-    rows_per_second: float | None
-    error: str | None
-    dead_letters: int
-    """Of those that it has rejected, how many are dead letters still."""
-    lag: int
-    """Messages that it has still to read."""
-    oldest_at: datetime | None
-    position: str | None
-
-
-def list_steps(connection: psycopg.Connection[Any], pipeline: str | None = None) -> list[StepStatus]:
+def list_steps(connection: psycopg.Connection[Any], pipeline: str | None = None) -> list[PipelineStep]:
     """The steps that have run, of one pipeline or of all."""
     rows = cursor_of(connection).execute(sql.query("pipeline_step_list"), [pipeline, GONE_SECONDS]).fetchall()
-    return [StepStatus(**dict(zip(StepStatus.__struct_fields__, row, strict=True))) for row in rows]
+    return [PipelineStep(**dict(zip(PipelineStep.__struct_fields__, row, strict=True))) for row in rows]
 
 
-class Record:
-    """What the database is told of a step while it runs. Its connection holds the step, so that nobody else runs it."""
+class StepRecord:
+    """The record of a running step in the database. Its connection holds the step, so that nobody else runs it."""
 
     def __init__(self, step: Step, access: Access) -> None:
         self._step = step
@@ -77,44 +59,113 @@ class Record:
     def lock(self) -> None:
         """Raises Conflict if the step is being run."""
         self._connection = self._open.enter_context(self._access.connect())
-        if not self._ask(_LOCK)[0]:
-            self.close()
-            raise Conflict(
-                f"step {self._step.name!r} of pipeline {self._step.pipeline!r} is being run by another process",
-                step=self._step.name,
-            )
+        for _ in range(_LOCK_TRIES):
+            if self._ask(_LOCK(pipeline=self._step.pipeline, step=self._step.name)):
+                return
+            time.sleep(_LOCK_PAUSE_SECONDS)
+        self.close()
+        raise Conflict(
+            f"step {self._step.name!r} of pipeline {self._step.pipeline!r} is being run by another process",
+            step=self._step.name,
+        )
 
-    def begin(self, query_id: str) -> None:
+    def last_run(self) -> LastRun | None:
+        found = self._rows("pipeline_last_run", self._step.pipeline, self._step.name)
+        return LastRun(*found[0]) if found else None
+
+    def last_folder(self) -> Path | None:
+        """The checkpoint that the step last ran with, if that is on this machine."""
+        last = self.last_run()
+        return None if last is None or last.checkpoint is None else folder_here(last.checkpoint)
+
+    def former(self, names: Sequence[str]) -> str | None:
+        """A step that the pipeline, which has steps of these names, no longer has, and that read and wrote the same."""
         step = self._step
-        self._ask(_BEGIN, list(step.sources), list(step.sinks), step.group, query_id)
+        found = self._rows("pipeline_former", step.pipeline, list(names), self._sources(), list(step.sinks))
+        return str(found[0][0]) if found else None
+
+    def forget_former(self, name: str) -> None:
+        """Raises Conflict if it is being run."""
+        former = StepRecord(replace(self._step, name=name), self._access)
+        former.lock()
+        former.forget()
+        former.close()
+
+    def position(self, name: str | None = None) -> StepPosition | None:
+        """Of the step, or of another one of the pipeline."""
+        stream = self._step.full_name if name is None else f"{self._step.pipeline}.{name}"
+        found = self._rows("pipeline_position", stream)
+        return StepPosition(*found[0]) if found else None
+
+    def begin(self, query_id: str, checkpoint: str, *, restarts: int = 0) -> None:
+        step = self._step
+        self._ask(
+            _BEGIN(
+                pipeline=step.pipeline,
+                step=step.name,
+                sources=self._sources(),
+                sinks=list(step.sinks),
+                group=step.group,
+                query_id=query_id,
+                checkpoint=checkpoint,
+                restarts=restarts,
+                definition=msgspec.json.encode(definition_of(step)).decode(),
+                at=None,
+            )
+        )
+
+    def _sources(self) -> list[str]:
+        if not self._step.by_pattern:
+            return list(self._step.sources)
+        assert self._connection is not None
+        with explained():
+            return list(source_queues(self._step, self._connection, self._access.config()))
 
     def seen(self, rows_per_second: float | None) -> None:
-        # A database that is away for a moment ends the query itself, or it does not.
+        """Raises Unavailable; and Conflict if the connection was lost, and somebody else runs the step since then."""
+        step = self._step
+        try:
+            if self._connection is None:
+                self.lock()
+            self._ask(_SEEN(pipeline=step.pipeline, step=step.name, rows_per_second=rows_per_second, at=None))
+        except Unavailable:
+            self.close()
+            raise
+
+    def failed(self, error: str) -> None:
+        """The step waits to be started again."""
         with suppress(LockstepError):
-            self._ask(_SEEN, rows_per_second)
+            self._ask(_FAILED(pipeline=self._step.pipeline, step=self._step.name, error=error, at=None))
 
     def end(self, error: str | None) -> None:
         with suppress(LockstepError):
-            self._ask(_END, error)
+            self._ask(_END(pipeline=self._step.pipeline, step=self._step.name, error=error, at=None))
 
-    def status(self) -> StepStatus | None:
-        assert self._connection is not None
+    def status(self) -> PipelineStep | None:
+        if self._connection is None:
+            return None
         with suppress(LockstepError), explained():
             found = list_steps(self._connection, self._step.pipeline)
             return next((one for one in found if one.step == self._step.name), None)
         return None
 
     def forget(self) -> bool:
-        return bool(self._ask(_FORGET)[0])
+        return self._ask(_FORGET(pipeline=self._step.pipeline, step=self._step.name))
 
     def close(self) -> None:
         self._open.close()
         self._connection = None
 
-    def _ask(self, statement: str, *arguments: Any) -> Any:
+    def _rows(self, query: str, *arguments: Any) -> list[Any]:
         assert self._connection is not None
         with explained():
-            return row_of(cursor_of(self._connection), statement, [self._step.pipeline, self._step.name, *arguments])
+            return rows_of(self._connection, query, *arguments)
+
+    def _ask(self, call: Call[R]) -> R:
+        if self._connection is None:
+            raise Unavailable("the connection that holds the step was lost")
+        with explained():
+            return result_of(cursor_of(self._connection), call)
 
 
 def checkpoint_of(step: Step, checkpoints: str | None) -> str:
@@ -127,11 +178,11 @@ def checkpoint_of(step: Step, checkpoints: str | None) -> str:
 
 
 def reset(steps: Sequence[Step], access: Access, checkpoints: str | None) -> list[str]:
-    """Forget how far steps are, so that they begin anew; the names of those that had begun. Raises Conflict if one is
-    being run, and forgets nothing then."""
+    """Forget the progress of steps, so that they start over; returns the names of those that had begun. Raises Conflict
+    if one is being run, and forgets nothing then."""
     folders = {step.name: _local_folder(step, checkpoints) for step in steps}
     with ExitStack() as locked:
-        records = {step.name: Record(step, access) for step in steps}
+        records = {step.name: StepRecord(step, access) for step in steps}
         for record in records.values():
             locked.callback(record.close)
             record.lock()
@@ -147,15 +198,15 @@ def _local_folder(step: Step, checkpoints: str | None) -> Path:
     return Path(folder)
 
 
-def _forget(record: Record, folder: Path) -> bool:
+def _forget(record: StepRecord, folder: Path) -> bool:
     """Forget a step; whether it had begun. First what nobody can run without: a checkpoint alone would go on where it
     is, and would write a batch again that it does not know to be written."""
-    known = folder.exists()
+    known = [one for one in {folder, record.last_folder() or folder} if one.exists()]
     try:
-        if known:
-            shutil.rmtree(folder)
+        for one in known:
+            shutil.rmtree(one)
     except OSError as error:
         raise InvalidOption(
-            f"the checkpoint {folder} cannot be removed, so nothing of the step was forgotten: {error}"
+            f"the checkpoint {error.filename} cannot be removed, so nothing of the step was forgotten: {error}"
         ) from error
-    return record.forget() or known
+    return record.forget() or bool(known)

@@ -49,7 +49,7 @@ def transaction(
 
 
 @dataclass(slots=True, frozen=True)
-class _Part:
+class _AckedPart:
     """What became of one ack in one of the partitions that it speaks for."""
 
     partition: Partition
@@ -63,17 +63,17 @@ class _Decided:
 
     errors: dict[int, AckError]
     """By index: acks that speak for no cursor."""
-    parts: list[list[_Part]]
+    parts: list[list[_AckedPart]]
     """By index: those that do."""
     settlements: dict[_Place, Settlement] = field(default_factory=dict)
-    shared: dict[_Place, shared.Settlement] = field(default_factory=dict)
+    shared: dict[_Place, shared.SharedSettlement] = field(default_factory=dict)
     """Those of shared groups."""
 
     def outcomes(self) -> list[AckOutcome]:
         return [_joined(index, parts, self.errors.get(index)) for index, parts in enumerate(self.parts)]
 
 
-def _joined(index: int, parts: Sequence[_Part], error: AckError | None) -> AckOutcome:
+def _joined(index: int, parts: Sequence[_AckedPart], error: AckError | None) -> AckOutcome:
     error = next((part.outcome.error for part in parts if part.outcome.error is not None), error)
     return AckOutcome(
         index=index,
@@ -110,7 +110,7 @@ def _decide(state: State, acks: Sequence[Ack], now: datetime) -> _Decided:
         decided.settlements[place] = settlement
         for outcome in settlement.outcomes:
             released = settlement.released and outcome.error is None
-            decided.parts[outcome.index].append(_Part(partition, outcome, released))
+            decided.parts[outcome.index].append(_AckedPart(partition, outcome, released))
     return decided
 
 
@@ -122,11 +122,11 @@ def _decide_shared(decided: _Decided, place: _Place, items: Sequence[AckItem], n
     decided.shared[place] = settlement
     for outcome in settlement.outcomes:
         released = outcome.index in settlement.put_back
-        decided.parts[outcome.index].append(_Part(partition, outcome, released))
+        decided.parts[outcome.index].append(_AckedPart(partition, outcome, released))
 
 
 _Found = list[tuple[_Place, int | None]] | AckError
-"""The cursors that an ack speaks for, with the seq for each; or why there are none."""
+"""The cursors that an ack is for, with the seq for each; or the reason that there are none."""
 
 
 def _by_message(state: State, one: Ack) -> _Found:

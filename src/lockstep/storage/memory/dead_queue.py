@@ -1,8 +1,9 @@
-"""Dead queues: pushing what died there, and sending it back."""
+"""Dead queues: pushing what died to them, and sending it back."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
 from itertools import islice
@@ -10,41 +11,34 @@ from itertools import islice
 from lockstep.core.dead_queue import Origin, dead_copy, origin_of, sent_back
 from lockstep.core.messages import Batch, Message
 from lockstep.core.names import QUEUE_MODE
-from lockstep.core.policy import QueueOptions
-from lockstep.errors import Conflict, InvalidOption
+from lockstep.core.records import Arrival, arrivals_of
 from lockstep.storage.memory.push import push
 from lockstep.storage.memory.queues import put_right
 from lockstep.storage.memory.state import DeadEntry, Partition, State
 
 
-def check_dead_queue(state: State, queue: str, options: QueueOptions) -> None:
-    """Whether a queue may have the dead queue that it asks for, or be one. Raises InvalidOption."""
-    sources = sorted(one.name for one in state.queues.values() if one.options.dead_queue == queue)
-    name = options.dead_queue
-    if name is None:
-        if sources and options.max_size:
-            raise InvalidOption(f"queue {queue} is the dead queue of {sources[0]}: it cannot have a max_size")
-        return
-    if name == queue:
-        raise InvalidOption("a queue cannot be its own dead queue")
-    if name not in state.queues:
-        raise InvalidOption(f"the dead queue {name} does not exist")
-    if state.queues[name].options.dead_queue is not None:
-        raise InvalidOption(f"the dead queue {name} has a dead queue of its own")
-    if state.queues[name].options.max_size:
-        raise InvalidOption(f"the dead queue {name} has a max_size: a message that dies must find room")
-    if sources:
-        raise InvalidOption(f"queue {queue} is the dead queue of {sources[0]}: it cannot have one of its own")
+class DeadQueues:
+    """Pushes what dies to the dead queues, and notifies the listener of what the store pushes of its own accord."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self.hear: Callable[[str | None, Arrival], None] | None = None
+
+    @contextmanager
+    def forwarding(self) -> Iterator[datetime]:
+        """For calls in which messages may die: what did is pushed to the dead queues at the end."""
+        now = self._state.now()
+        yield now
+        self.tell(_forward(self._state, now))
+
+    def tell(self, batches: Sequence[Batch]) -> None:
+        """Notify the listener of pushes without a producer, who would do it otherwise."""
+        if self.hear is not None:
+            for queue, arrival in arrivals_of(batches).items():
+                self.hear(queue, arrival)
 
 
-def check_unused(state: State, queue: str) -> None:
-    """Raises Conflict if other queues need this one."""
-    sources = sorted(one.name for one in state.queues.values() if one.options.dead_queue == queue)
-    if sources:
-        raise Conflict(f"queue {queue} is the dead queue of {sources[0]}")
-
-
-def forward(state: State, now: datetime) -> Sequence[Batch]:
+def _forward(state: State, now: datetime) -> Sequence[Batch]:
     """Push what died in this call to the dead queues; it cannot fail, because they have no max_size. Returns what."""
     dying, state.dying = state.dying, []
     entries = [state.dead_letters[one] for one in dying if one in state.dead_letters]
@@ -64,7 +58,8 @@ def _copy(entry: DeadEntry) -> Batch:
     return dead_copy(message, dead_queue, group=entry.group, attempts=entry.attempts, error=entry.error)
 
 
-def redrive_queue(state: State, queue: str, *, limit: int, now: datetime) -> Sequence[Batch]:
+def send_back(state: State, queue: str, limit: int, now: datetime) -> Sequence[Batch]:
+    """Push messages of a dead queue back to where they came from; returns them."""
     chosen = list(islice(_copies(state, queue, now), limit))
     batches = [sent_back(message, origin) for _, message, origin in chosen]
     push(state, batches, now, overtake=True)
@@ -75,7 +70,7 @@ def redrive_queue(state: State, queue: str, *, limit: int, now: datetime) -> Seq
 
 
 def copy_leased(entry: DeadEntry, now: datetime) -> bool:
-    """Whether somebody has the copy of a dead letter under a live lease."""
+    """Whether the copy of a dead letter is under a live lease."""
     return entry.copy is not None and _is_under_lease(*entry.copy, now)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
 
@@ -37,6 +38,20 @@ def before_expired(run: Run, options: QueueOptions, now: datetime, *, expired: b
         return 0 if is_expired(run.created_at, None, options, now) is expired else len(run)
     found = (at for at, time in enumerate(own) if is_expired(run.created_at, time, options, now) is expired)
     return next(found, len(run))
+
+
+def next_runs(
+    partition: Partition, cursor: Cursor, options: QueueOptions, messages_max: int, now: datetime, *, attempt: int
+) -> Iterator[Run]:
+    """What comes next after a cursor, up to the first message that is delayed or expired."""
+    for run in partition.log.read(cursor.acked, messages_max):
+        if options.delay and run.created_at + options.delay > now:
+            return
+        alive = deliverable(run, options, now)
+        if len(alive):
+            yield replace(alive, attempt=attempt)
+        if len(alive) < len(run):
+            return
 
 
 def deliverable(run: Run, options: QueueOptions, now: datetime) -> Run:

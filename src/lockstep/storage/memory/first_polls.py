@@ -15,7 +15,7 @@ _Key = tuple[str, str | None, str | None, str | None]
 
 
 @dataclass(slots=True)
-class FirstPolls:
+class MemoryFirstPolls:
     limits: FirstPollLimits = field(default_factory=FirstPollLimits)
     _polls: dict[_Key, tuple[datetime, datetime]] = field(default_factory=dict)
     """Since when, and when it was last seen."""
@@ -56,7 +56,7 @@ def is_of_interest(request: PopRequest) -> bool:
     return request.subscription.mode == "new" and request.group != QUEUE_MODE
 
 
-def note_all(state: State, polls: FirstPolls, requests: Sequence[PopRequest], now: datetime) -> None:
+def note_all(state: State, polls: MemoryFirstPolls, requests: Sequence[PopRequest], now: datetime) -> None:
     """Remember the polls that may miss the first messages of a queue to come; use what is known of those that are about
     to create a group."""
     for request in requests:

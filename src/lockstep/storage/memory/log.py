@@ -21,7 +21,7 @@ def _by_id(run: Run) -> int:
 
 
 class Log:
-    """Runs in seq order. What was removed is a gap; `last_seq` goes on where it was."""
+    """Runs in seq order. Removed messages leave a gap; `last_seq` stays."""
 
     def __init__(self) -> None:
         self.runs: list[Run] = []
@@ -62,7 +62,7 @@ class Log:
         return None if run is None else max(run.first_seq, seq + 1)
 
     def ahead(self, seq: int) -> Ahead | None:
-        """What is stored after a seq, as the rules want to know it."""
+        """The stored messages after a seq, as the rules need them."""
         run = self._run_after(seq)
         return None if run is None else Ahead(run.created_at, self.runs[-1].created_at)
 
@@ -113,7 +113,7 @@ class Log:
             index += 1
 
     def remove_all_but(self, kept: Iterable[tuple[int, int]]) -> list[Run]:
-        """Remove every message outside the given ranges of seqs (first, last); returns what was removed."""
+        """Remove every message outside the given ranges of seqs (first, last); returns the removed messages."""
         ranges = _merged(kept)
         removed: list[Run] = []
         runs, self.runs = self.runs, []
@@ -142,7 +142,7 @@ def _cut(run: Run, start: int, stop: int) -> Run:
 
 
 def _copy(columns: Columns, start: int, stop: int) -> Columns:
-    """A slice that shares no list with the original, so that no caller can change what is stored."""
+    """A slice that shares no list with the original, so that no caller can change the stored messages."""
     copies = [None if column is None else column[start:stop] for column in columns.all()]
     return Columns(*copies)  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""Looking at messages."""
+"""Stored messages in the hands of an operator: listing them, and removing, retrying or burying single ones."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from itertools import islice
 from uuid import UUID
 
 from lockstep.core import refusals
-from lockstep.core.messages import Message
+from lockstep.core.messages import Message, Receipt, redriven
+from lockstep.core.names import QUEUE_MODE
 from lockstep.core.records import (
-    GroupProgress,
     MessageFilter,
     MessagePage,
     MessageView,
@@ -19,27 +19,110 @@ from lockstep.core.records import (
     parse_newest_cursor,
     parse_page_cursor,
 )
-from lockstep.core.rules import message_status
+from lockstep.core.rules import Death, bury, message_status, message_view
+from lockstep.core.shared import give_up
+from lockstep.storage.memory.dead_queue import DeadQueues, copy_leased, remove_copy
+from lockstep.storage.memory.push import push
+from lockstep.storage.memory.queues import put_right
 from lockstep.storage.memory.state import Partition, Queue, State
 
 _PageCursor = tuple[int, int]
 """Partition id and seq of the last message of a page."""
 
 
-def messages(
-    state: State, where: MessageFilter, *, newest_first: bool, cursor: str | None, limit: int, now: datetime
-) -> MessagePage:
-    if newest_first:
-        return _newest(state, where, cursor=cursor, limit=limit, now=now)
-    after = parse_page_cursor(cursor)
-    queues = [queue for queue in state.chosen(where.queue) if _has_labels(queue, where)]
-    partitions = sorted((one for queue in queues for one in queue.chosen(where.partition)), key=lambda one: one.id)
-    views = (view for one in partitions for view in _views(state, one, where, after, now))
-    found = list(islice(views, limit + 1))
-    if len(found) <= limit:
-        return MessagePage(items=found, next_cursor=None)
-    last = found[limit - 1].message
-    return MessagePage(items=found[:limit], next_cursor=page_cursor(last.partition_id, last.seq))
+class MemoryMessages:
+    """Stored messages in the hands of an operator."""
+
+    def __init__(self, state: State, dead_queues: DeadQueues) -> None:
+        self._state = state
+        self._dead_queues = dead_queues
+
+    async def messages(
+        self, where: MessageFilter, *, newest_first: bool = False, cursor: str | None = None, limit: int = 100
+    ) -> MessagePage:
+        state, now = self._state, self._state.now()
+        if newest_first:
+            return _newest(state, where, cursor=cursor, limit=limit, now=now)
+        after = parse_page_cursor(cursor)
+        queues = [queue for queue in state.chosen(where.queue) if _has_labels(queue, where)]
+        partitions = sorted((one for queue in queues for one in queue.chosen(where.partition)), key=lambda one: one.id)
+        views = (view for one in partitions for view in _views(state, one, where, after, now))
+        found = list(islice(views, limit + 1))
+        if len(found) <= limit:
+            return MessagePage(items=found, next_cursor=None)
+        last = found[limit - 1].message
+        return MessagePage(items=found[:limit], next_cursor=page_cursor(last.partition_id, last.seq))
+
+    async def message(self, identity: str, *, partition_id: int | None = None) -> MessageView:
+        state, now = self._state, self._state.now()
+        if partition_id is None:
+            found = ((one, one.log.find_id(identity)) for one in state.partitions.values())
+        else:
+            candidates = [state.partitions[partition_id]] if partition_id in state.partitions else []
+            found = ((one, one.resolve(identity)) for one in candidates)
+        for partition, seq in found:
+            if seq is not None:
+                return _view(state, partition, partition.message(seq), now)
+        raise refusals.no_message(identity, partition_id)
+
+    async def trace(self, trace_id: str, *, limit: int = 1000) -> list[Message]:
+        state = self._state
+        places = state.traces.get(trace_id, ())
+        found = [state.partitions[partition_id].message(seq) for partition_id, seq in places]
+        return sorted(found, key=lambda one: (one.created_at, one.id))[:limit]
+
+    async def remove_message(self, partition_id: int, transaction_id: str) -> None:
+        state, now = self._state, self._state.now()
+        partition, seq = _find(state, partition_id, transaction_id)
+        for group, _ in state.cursors(partition):
+            cursor = group.seen_at(partition, seq)
+            if cursor.leased(now) and cursor.acked < seq <= (cursor.lease_to or 0):
+                raise refusals.message_conflict("leased", transaction_id, partition_id)
+        state.remove_messages(partition, kept=[(1, seq - 1), (seq + 1, partition.log.last_seq)])
+        put_right(state, partition, "unleased", now)
+
+    async def retry_message(self, partition_id: int, transaction_id: str) -> Receipt:
+        state, now = self._state, self._state.now()
+        partition, seq = _find(state, partition_id, transaction_id)
+        cursors = [group.seen_at(partition, seq) for group, _ in state.cursors(partition)]
+        if message_status(seq, cursors, dead=seq in partition.dead, now=now) not in ("completed", "dead_letter"):
+            raise refusals.message_conflict("pending", transaction_id, partition_id)
+        entries = [state.dead_letters[one] for one in partition.dead.get(seq, ())]
+        if any(copy_leased(entry, now) for entry in entries):
+            raise refusals.message_conflict("copy_leased", transaction_id, partition_id)
+        pushed = push(state, [redriven(partition.message(seq))], now, overtake=True)
+        for entry in entries:
+            remove_copy(state, entry, now)
+            state.remove_dead_letter(entry.id)
+        return pushed[0]
+
+    async def bury_message(
+        self, partition_id: int, transaction_id: str, *, group: str = QUEUE_MODE, error: str | None = None
+    ) -> int:
+        state = self._state
+        with self._dead_queues.forwarding() as now:
+            partition, seq = _find(state, partition_id, transaction_id)
+            found = partition.queue.groups.get(group)
+            if found is None:
+                raise refusals.no_group_on(partition_id, group)
+            cursor = found.seen_at(partition, seq)
+            if seq <= cursor.acked:
+                raise refusals.message_conflict("done", transaction_id, partition_id)
+            if cursor.leased(now):
+                raise refusals.message_conflict("leased", transaction_id, partition_id)
+            if seq <= found.cursors[partition.id].acked:
+                kept, attempts = give_up(found.ranges[partition.id], seq)
+                state.put_ranges(found, partition, kept)
+                death = Death(seq, attempts, error, recorded=True)
+            else:
+                cursor = found.cursors[partition.id]
+                if seq != partition.log.first_after(cursor.acked):
+                    raise refusals.message_conflict("behind", transaction_id, partition_id)
+                buried, death = bury(cursor, seq, error, now)
+                state.put_released(found, partition, buried, not_before=now)
+            dead_letter_id = state.add_dead_letter(found, partition, death, now)
+            assert dead_letter_id is not None
+            return dead_letter_id
 
 
 def _newest(state: State, where: MessageFilter, *, cursor: str | None, limit: int, now: datetime) -> MessagePage:
@@ -84,35 +167,13 @@ def _views(
 
 
 def _view(state: State, partition: Partition, message: Message, now: datetime) -> MessageView:
-    cursors = [(group, group.seen_at(partition, message.seq)) for group, _ in state.cursors(partition)]
-    dead = message.seq in partition.dead
-    groups = []
-    for group, cursor in cursors:
-        leased = cursor.leased(now) and cursor.acked < message.seq <= (cursor.lease_to or 0)
-        groups.append(
-            GroupProgress(
-                group=group.name,
-                consumed=message.seq <= cursor.acked,
-                lease_expires_at=cursor.due_at if leased else None,
-            )
-        )
-    status = message_status(message.seq, (cursor for _, cursor in cursors), dead=dead, now=now)
-    return MessageView(message=message, status=status, groups=groups)
+    cursors = [(group.name, group.seen_at(partition, message.seq)) for group, _ in state.cursors(partition)]
+    return message_view(message, cursors, dead=message.seq in partition.dead, now=now)
 
 
-def message(state: State, identity: str, *, partition_id: int | None, now: datetime) -> MessageView:
-    if partition_id is None:
-        found = ((one, one.log.find_id(identity)) for one in state.partitions.values())
-    else:
-        candidates = [state.partitions[partition_id]] if partition_id in state.partitions else []
-        found = ((one, one.resolve(identity)) for one in candidates)
-    for partition, seq in found:
-        if seq is not None:
-            return _view(state, partition, partition.message(seq), now)
-    raise refusals.no_message(identity, partition_id)
-
-
-def trace(state: State, trace_id: str, *, limit: int) -> list[Message]:
-    places = state.traces.get(trace_id, ())
-    found = [state.partitions[partition_id].message(seq) for partition_id, seq in places]
-    return sorted(found, key=lambda one: (one.created_at, one.id))[:limit]
+def _find(state: State, partition_id: int, transaction_id: str) -> tuple[Partition, int]:
+    partition = state.partitions.get(partition_id)
+    seq = None if partition is None else partition.resolve(transaction_id)
+    if partition is None or seq is None:
+        raise refusals.no_message(transaction_id, partition_id)
+    return partition, seq

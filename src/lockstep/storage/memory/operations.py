@@ -1,187 +1,311 @@
-"""For operators: leases, utilisation, and whether the store's own data is right."""
+"""Operations: requests that wait in bundles, and their application."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from itertools import pairwise
+from itertools import count
+from uuid import UUID
 
 import msgspec
 
-from lockstep.core.records import LeaseInfo, Problem, ProblemKind, Utilisation
-from lockstep.core.rules import STOPPED, Cursor
-from lockstep.core.shared import Range, due_at
-from lockstep.storage.memory.state import Group, Partition, State
+from lockstep.core import refusals
+from lockstep.core.applying import Answer, Applied, ApplyLimits, Attempt, Bundle, applied_to
+from lockstep.core.operations import (
+    ACK_LANE,
+    KINDS,
+    PRIORITIES,
+    Aim,
+    NewOperation,
+    OperationCounts,
+    OperationDepth,
+    OperationInfo,
+    OperationKind,
+    OperationPage,
+    OperationStatus,
+    Outcome,
+    operation_cursor,
+    operation_ids,
+    parse_operation_cursor,
+    split_operation_id,
+)
+from lockstep.core.policy import QueueOptions
+from lockstep.core.rules import due_after_set_back
+from lockstep.errors import Conflict, LockstepError
+from lockstep.storage.memory.ack import ack
+from lockstep.storage.memory.dead_queue import DeadQueues
+from lockstep.storage.memory.push import push
+from lockstep.storage.memory.state import State
+
+_SLEEP_MAX = timedelta(seconds=10)
 
 
-def leases(
-    state: State, *, queue: str | None, expiring_within: timedelta | None, limit: int, now: datetime
-) -> list[LeaseInfo]:
-    found = [
-        _lease_info(group, partition, cursor)
-        for one in state.chosen(queue)
-        for partition in one.partitions.values()
-        for group, cursor in state.cursors(partition)
-        if cursor.leased(now)
-    ]
-    found += [
-        _range_info(group, partition, one)
-        for chosen in state.chosen(queue)
-        for partition in chosen.partitions.values()
-        for group, _ in state.cursors(partition)
-        for one in group.ranges.get(partition.id, ())
-        if one.leased(now)
-    ]
-    if expiring_within is not None:
-        found = [lease for lease in found if lease.expires_at <= now + expiring_within]
-    return sorted(found, key=lambda lease: (lease.expires_at, lease.partition_id, lease.group, lease.first_seq))[:limit]
+class MemoryOperations:
+    """Requests that wait to be applied."""
 
+    def __init__(self, state: State, dead_queues: DeadQueues, bundles: Bundles) -> None:
+        self._state = state
+        self._dead_queues = dead_queues
+        self._bundles = bundles
 
-def _lease_info(group: Group, partition: Partition, cursor: Cursor) -> LeaseInfo:
-    assert cursor.lease_id is not None
-    assert cursor.lease_to is not None
-    assert cursor.leased_at is not None
-    assert cursor.due_at is not None
-    return LeaseInfo(
-        lease_id=cursor.lease_id,
-        queue=group.queue.name,
-        partition=partition.name,
-        partition_id=partition.id,
-        group=group.name,
-        first_seq=cursor.acked + 1,
-        last_seq=cursor.lease_to,
-        attempt=cursor.attempts + 1,
-        leased_at=cursor.leased_at,
-        expires_at=cursor.due_at,
-    )
+    async def queue_operations(self, operations: Sequence[NewOperation]) -> list[str]:
+        state, now = self._state, self._state.now()
+        lanes = _lanes(state, operations, now)
+        bundle = Bundle(state.new_segment(now), list(operations), [None] * len(operations), lanes=lanes)
+        stored = _StoredBundle(next(self._bundles.serials), bundle, operations[0].kind, now, now)
+        self._bundles.by_uuid[bundle.uuid] = stored
+        _enter(state, stored)
+        return operation_ids(bundle.uuid, len(operations))
 
+    async def apply_operations(self, kind: OperationKind, *, by: str, limits: ApplyLimits) -> Applied:
+        state = self._state
+        with self._dead_queues.forwarding() as now:
+            taken = _claim(state, self._bundles, kind, limits, now)
+            lanes = {lane for stored in taken for lane in stored.bundle.lanes}
+            for stored in taken:
+                _leave(state, stored)
+            applied = applied_to([one.bundle for one in taken], lambda attempt: _attempt(state, attempt, now), limits)
+            for stored in taken:
+                stored.worker = by
+                if stored.bundle.left:
+                    stored.due_at = now + timedelta(seconds=limits.wait_seconds(stored.bundle.retries))
+                    stored.bundle.lanes = _lanes(state, stored.bundle.left, now)
+                    _enter(state, stored)
+                else:
+                    stored.completed_at = now
+            kept = {lane for stored in taken if stored.pending for lane in stored.bundle.lanes}
+            _wake(state, self._bundles, kind, lanes - kept, now)
+            return applied
 
-def _range_info(group: Group, partition: Partition, one: Range) -> LeaseInfo:
-    assert one.lease_id is not None
-    assert one.leased_at is not None
-    return LeaseInfo(
-        lease_id=one.lease_id,
-        queue=group.queue.name,
-        partition=partition.name,
-        partition_id=partition.id,
-        group=group.name,
-        first_seq=one.first,
-        last_seq=one.last,
-        attempt=one.attempts + 1,
-        leased_at=one.leased_at,
-        expires_at=one.due_at,
-    )
-
-
-def utilisation(state: State, *, queue: str | None, now: datetime) -> list[Utilisation]:
-    return [_utilisation(one.groups[name], now) for one in state.chosen(queue) for name in sorted(one.groups)]
-
-
-def _utilisation(group: Group, now: datetime) -> Utilisation:
-    cursors = [_busy_as(group, id_, cursor, now) for id_, cursor in group.cursors.items()]
-    idle = [one for one in cursors if one.due_at is not None and not one.leased(now)]
-    stopped = sum(1 for one in idle if one.due_at == STOPPED)
-    ready = sum(1 for one in idle if one.due(now))
-    return Utilisation(
-        queue=group.queue.name,
-        group=group.name,
-        partitions=len(cursors),
-        partitions_leased=sum(1 for one in cursors if one.leased(now)),
-        partitions_ready=ready,
-        partitions_waiting=len(idle) - ready - stopped,
-        partitions_stopped=stopped,
-    )
-
-
-def _busy_as(group: Group, partition_id: int, cursor: Cursor, now: datetime) -> Cursor:
-    """The cursor; of a shared group one that is ready if anything is, else leased if anything is."""
-    ranges = group.ranges.get(partition_id, [])
-    due = due_at(cursor, ranges)
-    if not ranges or due is None or due <= now:
-        return replace(cursor, due_at=due)
-    held = [one for one in ranges if one.leased(now)]
-    return Cursor(lease_id=held[0].lease_id, due_at=held[0].due_at) if held else Cursor(due_at=due)
-
-
-def verify(state: State, *, queue: str | None) -> list[Problem]:
-    return verify_partitions(state, (one for found in state.chosen(queue) for one in found.partitions.values()))
-
-
-def verify_partitions(state: State, partitions: Iterable[Partition]) -> list[Problem]:
-    return [problem for partition in partitions for problem in _problems(state, partition)]
-
-
-def repair(state: State, *, queue: str | None, now: datetime) -> list[Problem]:
-    """Compute anew when cursors are due, where that is wrong."""
-    problems = verify(state, queue=queue)
-    for partition_id in {problem.partition_id for problem in problems if problem.repairable}:
-        partition = state.partitions[partition_id or 0]
-        for group, cursor in list(state.cursors(partition)):
-            if _due_at_is_wrong(partition, cursor):
-                state.put_released(group, partition, replace(cursor, due_at=None), not_before=now)
-    return [msgspec.structs.replace(problem, repaired=problem.repairable) for problem in problems]
-
-
-def _problems(state: State, partition: Partition) -> Iterator[Problem]:
-    for kind, text in _texts(state, partition):
-        yield Problem(
-            kind=kind,
-            text=text,
-            repairable=kind == "due_at_wrong",
-            queue=partition.queue.name,
-            partition_id=partition.id,
+    async def operations(
+        self,
+        *,
+        status: OperationStatus | None = None,
+        queue: str | None = None,
+        cursor: str | None = None,
+        limit: int = 100,
+    ) -> OperationPage:
+        after = parse_operation_cursor(cursor)
+        found = [
+            (operation_cursor(stored.serial, ordinal), info)
+            for stored in self._bundles.by_uuid.values()
+            for ordinal, info in enumerate(_infos(stored))
+            if (stored.serial, ordinal) > after and info.is_among(status, queue)
+        ]
+        return OperationPage(
+            items=[info for _, info in found[:limit]], next_cursor=found[limit - 1][0] if len(found) > limit else None
         )
 
+    async def operation(self, operation_id: str) -> OperationInfo:
+        stored, ordinal = self._bundles.find(operation_id)
+        earlier = [one for one in self._bundles.pending(stored.kind) if one.serial < stored.serial]
+        return _infos(stored, before=sum(len(one.bundle.operations) for one in earlier))[ordinal]
 
-def _texts(state: State, partition: Partition) -> Iterator[tuple[ProblemKind, str]]:
-    log = partition.log
-    if any(left.last_seq >= right.first_seq for left, right in pairwise(log.runs)):
-        yield "seq_gap", "runs overlap"
-    if log.runs and log.runs[-1].last_seq > log.last_seq:
-        yield "seq_gap", f"a message is stored after the last seq {log.last_seq}"
-    for group in partition.queue.groups.values():
-        if partition.id not in group.cursors:
-            yield "cursor_missing", f"group {group.name!r} has no cursor"
-        else:
-            yield from _cursor_texts(partition, group.name, group.cursors[partition.id])
-            yield from _range_texts(group, group.cursors[partition.id], group.ranges.get(partition.id, []))
-    for transaction_id, seq in partition.dedup.items():
-        if log.find(seq) is None:
-            yield "dedup_dangling", f"transaction id {transaction_id!r} points at {seq}, which is not stored"
-    for trace_id, places in state.traces.items():
-        if any(partition_id == partition.id and log.find(seq) is None for partition_id, seq in places):
-            yield "trace_dangling", f"trace {trace_id} points at a message that is not stored"
-    for seq in partition.events:
-        if log.find(seq) is None:
-            yield "trace_dangling", f"a trace event points at {seq}, which is not stored"
-    for seq in partition.dead:
-        if log.find(seq) is None:
-            yield "dead_letter_dangling", f"a dead letter points at {seq}, which is not stored"
+    async def operation_outcomes(self, bundles: Sequence[UUID]) -> dict[UUID, list[Outcome | None]]:
+        known = [self._bundles.by_uuid[uuid].bundle for uuid in bundles if uuid in self._bundles.by_uuid]
+        return {bundle.uuid: list(bundle.outcomes) for bundle in known}
 
+    async def operation_counts(self) -> OperationCounts:
+        failed = sum(stored.bundle.failed for stored in self._bundles.by_uuid.values())
+        return OperationCounts(pending=[_depth(kind, self._bundles.pending(kind)) for kind in KINDS], failed=failed)
 
-def _cursor_texts(partition: Partition, group: str, cursor: Cursor) -> Iterator[tuple[ProblemKind, str]]:
-    last_seq = partition.log.last_seq
-    if not 0 <= cursor.acked <= last_seq:
-        yield "cursor_out_of_range", f"group {group!r} is at {cursor.acked} of {last_seq}"
-    if cursor.lease_id is not None:
-        if cursor.due_at is None or not cursor.acked <= (cursor.lease_to or 0) <= last_seq:
-            yield "lease_invalid", f"group {group!r} at {cursor.acked} has a lease up to {cursor.lease_to}"
-    elif _due_at_is_wrong(partition, cursor):
-        yield "due_at_wrong", f"group {group!r} at {cursor.acked} of {last_seq} is due {cursor.due_at}"
+    async def retry_operation(self, operation_id: str) -> OperationInfo:
+        state, now = self._state, self._state.now()
+        stored, ordinal = self._bundles.find(operation_id)
+        outcome = stored.bundle.outcomes[ordinal]
+        if outcome is None or outcome.failure is None:
+            raise Conflict(f"operation {operation_id} has not failed")
+        if stored.pending:
+            _leave(state, stored)
+        stored.bundle.outcomes[ordinal] = None
+        stored.bundle.retries, stored.due_at, stored.completed_at = 0, now, None
+        stored.bundle.lanes = _lanes(state, stored.bundle.left, now)
+        _enter(state, stored)
+        return await self.operation(operation_id)
 
+    async def prune_operations(self, seconds: float, *, failed_seconds: float, limit: int) -> int:
+        now = self._state.now()
 
-def _range_texts(group: Group, cursor: Cursor, ranges: list[Range]) -> Iterator[tuple[ProblemKind, str]]:
-    if ranges and group.mode == "ordered":
-        yield "delivery_wrong", f"group {group.name!r} is ordered and has {len(ranges)} ranges in flight"
-    if any(one.first > one.last or one.last > cursor.acked for one in ranges):
-        yield "delivery_wrong", f"group {group.name!r} has handed out up to {cursor.acked}, but more is in flight"
-    if any(left.last >= right.first for left, right in pairwise(ranges)):
-        yield "delivery_wrong", f"group {group.name!r} has the same messages in flight twice"
+        def kept(stored: _StoredBundle) -> timedelta:
+            return timedelta(seconds=max(seconds, failed_seconds) if stored.bundle.failed else seconds)
+
+        ended = [
+            one for one in self._bundles.by_uuid.values() if one.completed_at and one.completed_at <= now - kept(one)
+        ]
+        for stored in sorted(ended, key=lambda one: (one.completed_at, one.serial))[:limit]:
+            del self._bundles.by_uuid[stored.bundle.uuid]
+        return min(len(ended), limit)
 
 
-def _due_at_is_wrong(partition: Partition, cursor: Cursor) -> bool:
-    """A cursor without a lease is drained exactly when nothing is ahead."""
-    if cursor.lease_id is not None:
-        return False
-    return (cursor.due_at is None) != (partition.log.first_after(cursor.acked) is None)
+@dataclass(slots=True)
+class _StoredBundle:
+    serial: int
+    bundle: Bundle
+    kind: OperationKind
+    created_at: datetime
+    due_at: datetime
+    completed_at: datetime | None = None
+    worker: str | None = None
+
+    @property
+    def pending(self) -> bool:
+        return self.completed_at is None
+
+    def sleeps(self, now: datetime) -> bool:
+        """Whether it is not due, or tried again: what is behind it need not be looked at."""
+        return self.due_at > now or self.bundle.error is not None
+
+
+@dataclass(slots=True)
+class Bundles:
+    """All bundles, oldest first; the lanes in which some of them wait are the state's, where pushes look."""
+
+    by_uuid: dict[UUID, _StoredBundle] = field(default_factory=dict)
+    serials: count[int] = field(default_factory=lambda: count(1))
+
+    def pending(self, kind: OperationKind) -> list[_StoredBundle]:
+        return [one for one in self.by_uuid.values() if one.pending and one.kind == kind]
+
+    def move_back(self, back: timedelta, now: datetime) -> int:
+        """Let what waits wait for less; returns how many bundles that are."""
+        waiting = [one for one in self.by_uuid.values() if one.pending and one.due_at > now]
+        for one in waiting:
+            one.due_at = due_after_set_back(one.due_at, back, lease=None, now=now)
+        return len(waiting)
+
+    def by_serial(self, kind: OperationKind) -> dict[int, _StoredBundle]:
+        """Pending bundles, oldest first."""
+        return {one.serial: one for one in self.pending(kind)}
+
+    def find(self, operation_id: str) -> tuple[_StoredBundle, int]:
+        uuid, ordinal = split_operation_id(operation_id)
+        stored = self.by_uuid.get(uuid)
+        if stored is None or ordinal >= len(stored.bundle.operations):
+            raise refusals.no_operation(operation_id)
+        return stored, ordinal
+
+
+def _lanes(state: State, new: Sequence[NewOperation], now: datetime) -> frozenset[int]:
+    """The partitions of the operations; missing ones are created, as by a push."""
+    for name in sorted({batch.queue for operation in new for batch in operation.batches}):
+        if name not in state.queues:
+            state.add_queue(name, QueueOptions(), now)
+    lanes = {ACK_LANE} if any(operation.acks for operation in new) else set()
+    for name, partition in sorted({place for operation in new for place in operation.places()}):
+        queue = state.queues[name]
+        lanes.add((queue.partitions.get(partition) or state.add_partition(queue, partition, now)).id)
+    return frozenset(lanes)
+
+
+def _enter(state: State, stored: _StoredBundle) -> None:
+    for lane in stored.bundle.lanes:
+        state.lanes.setdefault(lane, set()).add(stored.serial)
+
+
+def _leave(state: State, stored: _StoredBundle) -> None:
+    for lane in stored.bundle.lanes:
+        state.lanes[lane].discard(stored.serial)
+        if not state.lanes[lane]:
+            del state.lanes[lane]
+
+
+def _wake(state: State, bundles: Bundles, kind: OperationKind, lanes: set[int], now: datetime) -> None:
+    """Wakes what waits in lanes that the taken bundles leave. A lane whose first bundle does not sleep stays as it is:
+    that bundle wakes the others when it leaves."""
+    pending = bundles.by_serial(kind)
+    waiting = [state.lanes[lane] for lane in lanes if lane in state.lanes]
+    woken = {serial for serials in waiting if pending[min(serials)].sleeps(now) for serial in serials}
+    for serial in woken:
+        stored = pending[serial]
+        stored.due_at, stored.bundle.error = min(stored.due_at, now), None
+
+
+def _claim(
+    state: State, bundles: Bundles, kind: OperationKind, limits: ApplyLimits, now: datetime
+) -> list[_StoredBundle]:
+    """Bundles that may be applied now: before each, in its lanes, is nothing but what is taken, too. One that is tried
+    again is the only one of its lanes: what is behind it would most likely fail with it, and sleeps."""
+    pending = bundles.by_serial(kind)
+    taken: list[_StoredBundle] = []
+    followed: set[int] = set()
+    messages = size = 0
+    for stored in pending.values():
+        if stored.due_at > now:
+            continue
+        messages_with = messages + sum(operation.messages() for operation in stored.bundle.operations)
+        size_with = size + sum(operation.bytes() for operation in stored.bundle.operations)
+        if taken and (messages_with > limits.messages_max or size_with > limits.bytes_max):
+            break
+        before = next((serial for serial in _before(state, stored) if serial not in followed), None)
+        if before is not None:
+            _sleep(stored, pending[before], now)
+            continue
+        messages, size = messages_with, size_with
+        taken.append(stored)
+        if stored.bundle.error is None:
+            followed.add(stored.serial)
+    return taken
+
+
+def _before(state: State, stored: _StoredBundle) -> Iterator[int]:
+    """The serials of the bundles just before this one, by lane."""
+    for lane in sorted(stored.bundle.lanes):
+        earlier = [serial for serial in state.lanes[lane] if serial < stored.serial]
+        if earlier:
+            yield max(earlier)
+
+
+def _sleep(stored: _StoredBundle, before: _StoredBundle, now: datetime) -> None:
+    """Puts off a bundle behind one that sleeps, for half as long as it has waited, until `_wake` wakes it."""
+    if before.sleeps(now):
+        stored.due_at = max(before.due_at, now + min((now - stored.created_at) / 2, _SLEEP_MAX))
+
+
+def _attempt(state: State, attempt: Attempt, now: datetime) -> Answer:
+    """One call, which leaves nothing behind if it fails."""
+    try:
+        if attempt[0].acks:
+            return ack(state, [one for operation in attempt for one in operation.acks], now)
+        return push(state, [batch for operation in attempt for batch in operation.batches], now, overtake=True)
+    except LockstepError as error:
+        return error
+
+
+def _infos(stored: _StoredBundle, *, before: int | None = None) -> list[OperationInfo]:
+    bundle = stored.bundle
+    infos = []
+    ids = operation_ids(bundle.uuid, len(bundle.operations))
+    for ordinal, (operation_id, outcome) in enumerate(zip(ids, bundle.outcomes, strict=True)):
+        failure = None if outcome is None else outcome.failure
+        ahead = None if before is None else before + bundle.outcomes[:ordinal].count(None)
+        infos.append(
+            OperationInfo(
+                id=operation_id,
+                kind=stored.kind,
+                status="pending" if outcome is None else outcome.status,
+                priority=PRIORITIES[stored.kind],
+                created_at=stored.created_at,
+                **msgspec.structs.asdict(Aim.of(bundle.operations[ordinal])),
+                position=ahead + 1 if outcome is None and ahead is not None else None,
+                due_at=stored.due_at if outcome is None else None,
+                retries=bundle.retries,
+                completed_at=stored.completed_at,
+                worker=stored.worker,
+                error=bundle.error if outcome is None else None if failure is None else failure.message,
+                error_code=None if failure is None else failure.code,
+                outcome=outcome,
+            )
+        )
+    return infos
+
+
+def _depth(kind: OperationKind, waiting: Sequence[_StoredBundle]) -> OperationDepth:
+    requests = [operation for stored in waiting for operation in stored.bundle.operations]
+    return OperationDepth(
+        kind=kind,
+        operations=len(requests),
+        messages=sum(operation.messages() for operation in requests),
+        bytes=sum(operation.bytes() for operation in requests),
+        oldest_at=min((stored.created_at for stored in waiting), default=None),
+    )

@@ -3,31 +3,45 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
 from lockstep.core.ids import uuid7
-from lockstep.core.messages import Run
 from lockstep.core.records import Awaited, Popped, PopRequest, Renewal, Renewed
 from lockstep.core.rules import STOPPED, Cursor, due_after_release, expire, lease, move
 from lockstep.errors import GroupModeMismatch
 from lockstep.storage.memory import shared
-from lockstep.storage.memory.expiry import deliverable, head_expired, pass_expired
+from lockstep.storage.memory.expiry import head_expired, next_runs, pass_expired
 from lockstep.storage.memory.state import Group, Partition, Queue, State
 
 
 def pop(state: State, request: PopRequest, now: datetime) -> Popped:
-    """Lease and return what is due for one request."""
+    """Lease and return due messages for one request."""
+    return pop_of(state, request, groups_of(state, request, now), now)
+
+
+def groups_of(state: State, request: PopRequest, now: datetime) -> list[Group]:
+    """The groups that serve a request, those first that are served first; created where they are new."""
     queues = _queues(state, request)
-    if request.queue is not None and not queues:
+    return [state.group(queue, request.group, request.subscription, now, mode=request.mode) for queue in queues]
+
+
+def pop_of(
+    state: State, request: PopRequest, groups: Sequence[Group], now: datetime, claims: OrderedClaims | None = None
+) -> Popped:
+    """Lease and return due messages of these groups; `claims` is what the request has already."""
+    if request.queue is not None and not groups:
         return Popped(request.group, no_queue=True)
-    groups = [state.group(queue, request.group, request.subscription, now, mode=request.mode) for queue in queues]
-    if request.partition is not None and request.partition not in queues[0].partitions:
+    if request.partition is not None and request.partition not in groups[0].queue.partitions:
         return Popped(request.group, mode=groups[0].mode)
+    mode = groups[0].mode if groups else "ordered"
+    groups = [group for group in groups if group.paused_at is None]
+    if not groups:
+        return Popped(request.group, mode=mode)
     if any(group.mode == "shared" for group in groups):
         return shared.pop(state, groups, request, now, due=_due, put_right=_put_right)
-    claims = _Claims(state, request, now)
+    claims = claims or OrderedClaims(state, request, now)
     for group in groups:
         if claims.full():
             break
@@ -74,7 +88,7 @@ def _fullest_first(group: Group, now: datetime) -> list[Partition]:
     return sorted(due, key=lambda one: (-one.log.count_after(group.cursors[one.id].acked), one.id))
 
 
-class _Claims:
+class OrderedClaims:
     """What one request has got so far."""
 
     def __init__(self, state: State, request: PopRequest, now: datetime) -> None:
@@ -82,46 +96,41 @@ class _Claims:
         self._state = state
         self._request = request
         self._now = now
-        self._messages_left = request.batch
-        self._partitions_left = request.partitions
+        self.messages_left = request.batch
+        self.partitions_left = request.partitions
 
     def full(self) -> bool:
-        return self._messages_left <= 0 or self._partitions_left <= 0
+        return self.messages_left <= 0 or self.partitions_left <= 0
 
-    def claim(self, group: Group, partition: Partition) -> None:
-        """Put a due cursor right, and take what it has ahead if it is due even then."""
+    def claim(
+        self, group: Group, partition: Partition, *, most: int | None = None, since: datetime | None = None
+    ) -> None:
+        """Put a due cursor right, and take what it has ahead, at most so many messages, if it is due even then. `since`
+        is when the lease began that is continued."""
         cursor = _put_right(self._state, group, partition, self._now)
         if not cursor.due(self._now):
             self._state.put(group, partition, cursor)
             return
-        runs = list(self._read(group.queue, partition, cursor))
+        attempt, options = cursor.attempts + 1, group.queue.options
+        most = self.messages_left if most is None else most
+        runs = list(next_runs(partition, cursor, options, most, self._now, attempt=attempt))
         if self._request.auto_ack:
             moved = move(cursor, runs[-1].last_seq, self._now)
             self._state.put_released(group, partition, moved, not_before=self._now)
         else:
-            self._lease(group, partition, cursor, to=runs[-1].last_seq)
+            self._lease(group, partition, cursor, to=runs[-1].last_seq, since=since or self._now)
         self.popped.runs.extend(runs)
-        self._messages_left -= sum(map(len, runs))
-        self._partitions_left -= 1
+        self.messages_left -= sum(map(len, runs))
+        self.partitions_left -= 1
 
-    def _read(self, queue: Queue, partition: Partition, cursor: Cursor) -> Iterator[Run]:
-        for run in partition.log.read(cursor.acked, self._messages_left):
-            if queue.options.delay and run.created_at + queue.options.delay > self._now:
-                return
-            alive = deliverable(run, queue.options, self._now)
-            if len(alive):
-                yield replace(alive, attempt=cursor.attempts + 1)
-            if len(alive) < len(run):
-                return
-
-    def _lease(self, group: Group, partition: Partition, cursor: Cursor, *, to: int) -> None:
+    def _lease(self, group: Group, partition: Partition, cursor: Cursor, *, to: int, since: datetime) -> None:
         popped = self.popped
         seconds = self._request.lease_seconds
         length = timedelta(seconds=group.queue.options.lease_seconds if seconds is None else seconds)
         until = self._now + length
         popped.lease_id = popped.lease_id or str(uuid7(time.time_ns()))
         popped.expires_at = until if popped.expires_at is None else min(popped.expires_at, until)
-        leased = lease(cursor, lease_id=popped.lease_id, to=to, now=self._now, until=until)
+        leased = lease(cursor, lease_id=popped.lease_id, to=to, since=since, until=until)
         self._state.put(group, partition, leased)
 
 
@@ -140,7 +149,8 @@ def _put_right(state: State, group: Group, partition: Partition, now: datetime) 
     if options.max_wait is not None:
         cursor = _pass_old(partition, cursor, now - options.max_wait, now)
     cursor = pass_expired(state, group, partition, cursor, now)
-    due_at = due_after_release(log.ahead(cursor.acked), options, not_before=now)
+    # It keeps its place among those that are due.
+    due_at = due_after_release(log.ahead(cursor.acked), options, not_before=group.cursors[partition.id].due_at or now)
     return replace(cursor, due_at=due_at)
 
 
@@ -180,6 +190,8 @@ def _due_at(queue: Queue, awaited: Awaited, now: datetime) -> datetime | None:
     group = queue.groups.get(awaited.group)
     if group is None:
         return now
+    if group.paused_at is not None:
+        return None
     again = [one.due_at for part in queue.chosen(awaited.partition) for one in group.ranges.get(part.id, ())]
     if awaited.partition is None:
         new = group.agenda.next_due()

@@ -70,17 +70,17 @@ def _push_now(state: State, batches: Sequence[Batch], now: datetime, *, also: Co
     for name in sorted({*plan, *also}):  # by name, so that the ids do not depend on the order of the batches
         queue = state.queues.get(name) or state.add_queue(name, QueueOptions(), now)
         _add_partitions(state, queue, plan.get(name, {}), now)
-    for name, lanes in plan.items():
+    for name, portions in plan.items():
         queue = state.queues[name]
         segment = _Segment(state, now)
-        for lane in lanes.values():
-            placements.update(_store(state, queue.partition(lane.name), lane, segment, now))
+        for portion in portions.values():
+            placements.update(_store(state, queue.partition(portion.name), portion, segment, now))
     return PushResult(batches, [placements[index] for index in range(len(batches))], occupancy=occupancy)
 
 
 @dataclass(slots=True)
 class _Share:
-    """What is new in one batch."""
+    """The new messages of one batch."""
 
     index: int
     columns: Columns
@@ -90,7 +90,7 @@ class _Share:
 
 
 @dataclass(slots=True)
-class _Lane:
+class _Portion:
     """All that one call brings for one partition."""
 
     name: str
@@ -127,45 +127,45 @@ class _Lane:
         return sum(len(share.columns) for share in self.shares)
 
 
-_Plan = dict[str, dict[str, _Lane]]
+_Plan = dict[str, dict[str, _Portion]]
 """Queue name and partition name, each in order of appearance."""
 
 
 def _plan(state: State, batches: Sequence[Batch]) -> _Plan:
     plan: _Plan = {}
     for index, batch in enumerate(batches):
-        lanes = plan.setdefault(batch.queue, {})
-        if batch.partition not in lanes:
-            lanes[batch.partition] = _lane(state.queues.get(batch.queue), batch.partition)
-        lanes[batch.partition].add(index, batch.columns)
+        portions = plan.setdefault(batch.queue, {})
+        if batch.partition not in portions:
+            portions[batch.partition] = _portion(state.queues.get(batch.queue), batch.partition)
+        portions[batch.partition].add(index, batch.columns)
     return plan
 
 
-def _lane(queue: Queue | None, name: str) -> _Lane:
+def _portion(queue: Queue | None, name: str) -> _Portion:
     partition = queue.partitions.get(name) if queue is not None else None
     if partition is None:
-        return _Lane(name, 0, {})
-    return _Lane(name, partition.log.last_seq, partition.dedup)
+        return _Portion(name, 0, {})
+    return _Portion(name, partition.log.last_seq, partition.dedup)
 
 
 def _check_room(state: State, plan: _Plan) -> dict[str, Occupancy]:
     """How full the queues with a max_size will be; raises QueueFull if one would be too full."""
     occupancy = {}
-    for name, lanes in plan.items():
+    for name, portions in plan.items():
         queue = state.queues.get(name)
         max_size = queue.options.max_size if queue is not None else 0
         if queue is None or not max_size:
             continue
-        depth, new = queue.pending(), sum(lane.new() for lane in lanes.values())
+        depth, new = queue.pending(), sum(portion.new() for portion in portions.values())
         if new and depth + new > max_size:
             raise refusals.queue_full(name, depth=depth, max_size=max_size, new=new)
         occupancy[name] = Occupancy(depth + new, max(max_size - depth - new, 0))
     return occupancy
 
 
-def _add_partitions(state: State, queue: Queue, lanes: Mapping[str, _Lane], now: datetime) -> None:
-    """Create what is missing, by name."""
-    for name in sorted(lanes):
+def _add_partitions(state: State, queue: Queue, portions: Mapping[str, _Portion], now: datetime) -> None:
+    """Create missing partitions, by name."""
+    for name in sorted(portions):
         if name not in queue.partitions:
             state.add_partition(queue, name, now)
 
@@ -188,11 +188,11 @@ class _Segment:
 
 
 def _store(
-    state: State, partition: Partition, lane: _Lane, places: _Segment, now: datetime
+    state: State, partition: Partition, portion: _Portion, places: _Segment, now: datetime
 ) -> Iterator[tuple[int, Placement]]:
     """Store what is new for one partition; yields the placement of each batch by its index."""
-    partition.dedup.update(lane.seen)
-    for share in lane.shares:
+    partition.dedup.update(portion.seen)
+    for share in portion.shares:
         segment, ordinal = places.place(len(share.columns)) if len(share.columns) else (_NO_SEGMENT, 0)
         if len(share.columns):
             queue = partition.queue.name
@@ -201,7 +201,7 @@ def _store(
             _index_traces(state, run)
         duplicates = {at: (seq, partition.log.id_of(seq)) for at, seq in share.duplicates.items()}
         yield share.index, Placement(partition.id, share.first_seq, segment, ordinal, duplicates or None)
-    if lane.new():
+    if portion.new():
         _wake(state, partition, now)
 
 

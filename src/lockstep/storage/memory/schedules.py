@@ -25,24 +25,106 @@ from lockstep.errors import CronNotFound, LockstepError, QueueFull, ScheduleNotF
 from lockstep.storage.memory.push import push
 from lockstep.storage.memory.state import State
 
-# Promotion
 
+class MemorySchedules:
+    """Messages that wait for their time, and recurring messages."""
 
-def promote(state: State, *, limit: int, now: datetime) -> Promoted:
-    promoted = Promoted()
-    for cron in _crons_due(state, now)[:limit]:
-        _run_cron(state, cron, promoted, limit=limit, now=now)
-    by_queue: dict[str, list[Scheduled]] = {}
-    due_now, next_at = state.waitlist.due(now)
-    for waiting in due_now:
-        by_queue.setdefault(waiting.queue, []).append(waiting)
-    for queue, due in sorted(by_queue.items(), key=lambda item: state.queues[item[0]].id):
-        _promote_queue(state, queue, due[:limit], promoted, now)
-        promoted.more |= len(due) > limit and queue not in promoted.postponed
-    crons_at = [one.next_at for one in state.waitlist.crons.values() if one.next_at is not None and one.next_at > now]
-    promoted.next_at = min([*crons_at, *([] if next_at is None else [next_at])], default=None)
-    promoted.wait_seconds = None if promoted.next_at is None else (promoted.next_at - now).total_seconds()
-    return promoted
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    async def schedules(self, where: ScheduleFilter, *, cursor: str | None = None, limit: int = 100) -> SchedulePage:
+        state = self._state
+        if where.queue is not None:
+            state.queue(where.queue)
+        after = parse_schedule_cursor(cursor)
+        found = sorted(
+            [
+                one
+                for one in state.waitlist.by_id.values()
+                if _matches(one, where) and (after is None or (one.due_at, one.id) > after)
+            ],
+            key=lambda one: (one.due_at, one.id),
+        )
+        page = found[:limit]
+        ends = len(found) <= limit
+        return SchedulePage(items=page, next_cursor=None if ends else schedule_cursor(page[-1].due_at, page[-1].id))
+
+    async def schedule(self, which: ScheduleName) -> Scheduled:
+        state = self._state
+        waiting = state.waitlist.find(which)
+        if waiting is None:
+            raise ScheduleNotFound(f"no message waits as schedule {which}")
+        return waiting
+
+    async def cancel_schedule(self, which: ScheduleName) -> bool:
+        state = self._state
+        waiting = state.waitlist.find(which)
+        if waiting is not None:
+            state.waitlist.remove(waiting)
+        return waiting is not None
+
+    async def reschedule(self, which: ScheduleName, schedule: NewSchedule) -> Scheduled:
+        waiting = await self.schedule(which)
+        return self._state.waitlist.move(waiting, due_at(schedule, self._state.now()))
+
+    async def promote(self, *, limit: int) -> Promoted:
+        state, now = self._state, self._state.now()
+        promoted = Promoted()
+        for cron in _crons_due(state, now)[:limit]:
+            _run_cron(state, cron, promoted, limit=limit, now=now)
+        by_queue: dict[str, list[Scheduled]] = {}
+        due_now, next_at = state.waitlist.due(now)
+        for waiting in due_now:
+            by_queue.setdefault(waiting.queue, []).append(waiting)
+        for queue, due in sorted(by_queue.items(), key=lambda item: state.queues[item[0]].id):
+            _promote_queue(state, queue, due[:limit], promoted, now)
+            promoted.more |= len(due) > limit and queue not in promoted.postponed
+        crons_at = [
+            one.next_at for one in state.waitlist.crons.values() if one.next_at is not None and one.next_at > now
+        ]
+        promoted.next_at = min([*crons_at, *([] if next_at is None else [next_at])], default=None)
+        promoted.wait_seconds = None if promoted.next_at is None else (promoted.next_at - now).total_seconds()
+        return promoted
+
+    async def set_cron(self, cron: NewCron) -> Cron:
+        state, now = self._state, self._state.now()
+        known = state.waitlist.crons.get(cron.name)
+        next_at = rules.next_time(cron, now) if cron.enabled else None
+        if known is not None and cron.enabled and known.enabled:
+            same = (known.expression, known.timezone) == (cron.expression, cron.timezone)
+            next_at = known.next_at if same else next_at
+        state.waitlist.crons[cron.name] = Cron(
+            **msgspec.structs.asdict(cron),
+            created_at=now if known is None else known.created_at,
+            next_at=next_at,
+            last_at=None if known is None else known.last_at,
+        )
+        return state.waitlist.crons[cron.name]
+
+    async def crons(self, *, after: str | None = None, limit: int = 100) -> list[Cron]:
+        state = self._state
+        return [state.waitlist.crons[name] for name in sorted(state.waitlist.crons) if after is None or name > after][
+            :limit
+        ]
+
+    async def cron(self, name: str) -> Cron:
+        state = self._state
+        if name not in state.waitlist.crons:
+            raise CronNotFound(f"there is no recurring message {name!r}", name=name)
+        return state.waitlist.crons[name]
+
+    async def enable_cron(self, name: str, enabled: bool) -> Cron:
+        state, now = self._state, self._state.now()
+        known = await self.cron(name)
+        if known.enabled != enabled:
+            next_at = rules.next_time(known, now) if enabled else None
+            known = msgspec.structs.replace(known, enabled=enabled, next_at=next_at)
+            state.waitlist.crons[name] = known
+        return known
+
+    async def remove_cron(self, name: str) -> bool:
+        state = self._state
+        return state.waitlist.crons.pop(name, None) is not None
 
 
 def _promote_queue(state: State, queue: str, due: list[Scheduled], promoted: Promoted, now: datetime) -> None:
@@ -65,26 +147,6 @@ def _batches(queue: str, due: Sequence[Scheduled]) -> list[Batch]:
     return [Batch(queue, waiting.partition, columns_of(waiting)) for waiting in due]
 
 
-# Schedules in an operator's hands
-
-
-def schedules(state: State, where: ScheduleFilter, *, cursor: str | None, limit: int) -> SchedulePage:
-    if where.queue is not None:
-        state.queue(where.queue)
-    after = parse_schedule_cursor(cursor)
-    found = sorted(
-        [
-            one
-            for one in state.waitlist.by_id.values()
-            if _matches(one, where) and (after is None or (one.due_at, one.id) > after)
-        ],
-        key=lambda one: (one.due_at, one.id),
-    )
-    page = found[:limit]
-    ends = len(found) <= limit
-    return SchedulePage(items=page, next_cursor=None if ends else schedule_cursor(page[-1].due_at, page[-1].id))
-
-
 def _matches(waiting: Scheduled, where: ScheduleFilter) -> bool:
     return (
         where.queue in (None, waiting.queue)
@@ -93,27 +155,6 @@ def _matches(waiting: Scheduled, where: ScheduleFilter) -> bool:
         and (where.from_at is None or waiting.due_at >= where.from_at)
         and (where.to_at is None or waiting.due_at < where.to_at)
     )
-
-
-def schedule(state: State, which: ScheduleName) -> Scheduled:
-    waiting = state.waitlist.find(which)
-    if waiting is None:
-        raise ScheduleNotFound(f"no message waits as schedule {which}")
-    return waiting
-
-
-def cancel_schedule(state: State, which: ScheduleName) -> bool:
-    waiting = state.waitlist.find(which)
-    if waiting is not None:
-        state.waitlist.remove(waiting)
-    return waiting is not None
-
-
-def reschedule(state: State, which: ScheduleName, when: NewSchedule, now: datetime) -> Scheduled:
-    return state.waitlist.move(schedule(state, which), due_at(when, now))
-
-
-# Recurring messages
 
 
 def _crons_due(state: State, now: datetime) -> list[Cron]:
@@ -134,43 +175,3 @@ def _run_cron(state: State, cron: Cron, promoted: Promoted, *, limit: int, now: 
     last_at = due.times[-1] if due.times else cron.last_at
     state.waitlist.crons[cron.name] = msgspec.structs.replace(cron, next_at=due.next_at, last_at=last_at)
     promoted.more |= due.next_at is not None and due.next_at <= now
-
-
-def set_cron(state: State, cron: NewCron, now: datetime) -> Cron:
-    known = state.waitlist.crons.get(cron.name)
-    next_at = rules.next_time(cron, now) if cron.enabled else None
-    if known is not None and cron.enabled and known.enabled:
-        same = (known.expression, known.timezone) == (cron.expression, cron.timezone)
-        next_at = known.next_at if same else next_at
-    state.waitlist.crons[cron.name] = Cron(
-        **msgspec.structs.asdict(cron),
-        created_at=now if known is None else known.created_at,
-        next_at=next_at,
-        last_at=None if known is None else known.last_at,
-    )
-    return state.waitlist.crons[cron.name]
-
-
-def crons(state: State, *, after: str | None, limit: int) -> list[Cron]:
-    return [state.waitlist.crons[name] for name in sorted(state.waitlist.crons) if after is None or name > after][
-        :limit
-    ]
-
-
-def cron(state: State, name: str) -> Cron:
-    if name not in state.waitlist.crons:
-        raise CronNotFound(f"there is no recurring message {name!r}", name=name)
-    return state.waitlist.crons[name]
-
-
-def enable_cron(state: State, name: str, enabled: bool, now: datetime) -> Cron:
-    known = cron(state, name)
-    if known.enabled != enabled:
-        next_at = rules.next_time(known, now) if enabled else None
-        known = msgspec.structs.replace(known, enabled=enabled, next_at=next_at)
-        state.waitlist.crons[name] = known
-    return known
-
-
-def remove_cron(state: State, name: str) -> bool:
-    return state.waitlist.crons.pop(name, None) is not None

@@ -1,4 +1,4 @@
-"""Shared groups: popping and looking at what is in flight."""
+"""Shared groups: pops, and messages in flight."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from lockstep.core.messages import Run
 from lockstep.core.records import Popped, PopRequest
 from lockstep.core.rules import EXPIRED, STOPPED, Cursor, Death, is_expired
 from lockstep.core.shared import Range, expire, lease, without
-from lockstep.storage.memory.expiry import deliverable
-from lockstep.storage.memory.state import Group, Partition, Queue, State
+from lockstep.storage.memory.expiry import next_runs
+from lockstep.storage.memory.state import Group, Partition, State
 
 PutRight = Callable[[State, Group, Partition, datetime], Cursor]
 """How a due cursor is put right before it is claimed."""
@@ -26,15 +26,15 @@ Due = Callable[[State, Group, str | None, datetime], Iterable[Partition]]
 def pop(
     state: State, groups: Sequence[Group], request: PopRequest, now: datetime, *, due: Due, put_right: PutRight
 ) -> Popped:
-    """Lease and return what is due for one request: what is to be delivered again, then what is new."""
-    claims = _Claims(state, request, now)
+    """Lease and return due messages for one request: first redeliveries, then new messages."""
+    claims = _SharedClaims(state, request, now)
     for group in groups:
         claims.take_again(group)
         claims.take_new(group, due, put_right)
     return claims.popped
 
 
-class _Claims:
+class _SharedClaims:
     """What one request has got so far."""
 
     def __init__(self, state: State, request: PopRequest, now: datetime) -> None:
@@ -61,7 +61,7 @@ class _Claims:
         return min(found, key=lambda pair: (pair[0].due_at, pair[1].id, pair[0].first), default=None)
 
     def _take(self, group: Group, partition: Partition, one: Range) -> list[Range]:
-        """Deliver as much of a range as fits; returns what is in flight then."""
+        """Deliver as much of a range as fits; returns the ranges in flight after that."""
         runs = [replace(run, attempt=one.attempts + 1) for run in stored_runs(partition, one, self._messages_left)]
         fits = partition.stored(one) <= self._messages_left
         to = one.last if fits else runs[-1].last_seq
@@ -72,7 +72,7 @@ class _Claims:
         return [leased] if rest is None else [leased, rest]
 
     def take_new(self, group: Group, due: Due, put_right: PutRight) -> None:
-        """What is after the cursors that are due."""
+        """New messages, after the due cursors."""
         passed: list[int] = []
         if self._messages_left <= 0:
             return
@@ -84,22 +84,12 @@ class _Claims:
             if not cursor.due(self._now):
                 self._state.put(group, partition, cursor)
                 continue
-            runs = list(self._read(group.queue, partition, cursor))
+            runs = list(next_runs(partition, cursor, group.queue.options, self._messages_left, self._now, attempt=1))
             self._hand_out(group, partition, cursor, runs)
             if self._messages_left <= 0:
                 break
         for partition_id in passed:
             group.agenda.note(partition_id)
-
-    def _read(self, queue: Queue, partition: Partition, cursor: Cursor) -> Iterator[Run]:
-        for run in partition.log.read(cursor.acked, self._messages_left):
-            if queue.options.delay and run.created_at + queue.options.delay > self._now:
-                return
-            alive = deliverable(run, queue.options, self._now)
-            if len(alive):
-                yield replace(alive, attempt=1)
-            if len(alive) < len(run):
-                return
 
     def _hand_out(self, group: Group, partition: Partition, cursor: Cursor, runs: list[Run]) -> None:
         first, last = cursor.acked + 1, runs[-1].last_seq

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import count
@@ -11,7 +11,7 @@ from uuid import UUID
 from lockstep.core import refusals
 from lockstep.core.ids import segment_uuid7
 from lockstep.core.messages import Message, Run
-from lockstep.core.names import QUEUE_MODE, namespace_and_task
+from lockstep.core.names import GROUPS_MAX, QUEUE_MODE, namespace_and_task
 from lockstep.core.policy import GroupMode, QueueOptions
 from lockstep.core.records import Subscription
 from lockstep.core.rules import Cursor, Death, due_after_release
@@ -29,6 +29,10 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UUID_TICK_NS = 245
 
 
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
 @dataclass(slots=True, eq=False)
 class Partition:
     id: int
@@ -41,7 +45,7 @@ class Partition:
     dead: dict[int, set[int]] = field(default_factory=dict)
     """Seq to the ids of its dead letters."""
     events: dict[int, list[TraceEvent]] = field(default_factory=dict)
-    """Seq to what was told about it."""
+    """Trace events by seq."""
 
     def message(self, seq: int) -> Message:
         found = self.log.find(seq)
@@ -79,7 +83,9 @@ class Group:
     """By partition id: one for every partition of the queue."""
     mode: GroupMode = "ordered"
     ranges: dict[int, list[Range]] = field(default_factory=dict)
-    """Of a shared group, by partition id: what is in flight, by seq."""
+    """Of a shared group, by partition id: the messages in flight, by seq."""
+    paused_at: datetime | None = None
+    """Since when nothing is delivered to it."""
     agenda: Agenda = field(init=False)
 
     def __post_init__(self) -> None:
@@ -196,7 +202,7 @@ class StoredQuery:
 
     id: int
     asked: NewStreamQuery
-    """As it was last asked for."""
+    """As it was last requested."""
     rows: dict[int, dict[str, StateRow]] = field(default_factory=dict)
     """By partition id and key."""
 
@@ -204,7 +210,9 @@ class StoredQuery:
 class State:
     """All queues, and the indexes over them."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], datetime] | None = None, timing: Timing | None = None) -> None:
+        self.now = clock or _utc_now
+        self.timing = timing or Timing()
         self.queues: dict[str, Queue] = {}
         self.partitions: dict[int, Partition] = {}
         self.leases: dict[str, set[tuple[Group, Partition]]] = {}
@@ -216,9 +224,9 @@ class State:
         self.trace_events: dict[int, TraceEvent] = {}
         self.stream_queries: dict[str, StoredQuery] = {}
         self.waitlist = Waitlist()
+        self.queue_groups_max = GROUPS_MAX
         self.lanes: dict[int, set[int]] = {}
         """By partition id: the serials of the bundles of operations that wait for it."""
-        self.timing = Timing()
         self._queue_ids = count(1)
         self._partition_ids = count(1)
         self._dead_letter_ids = count(1)
@@ -287,6 +295,8 @@ class State:
         mode = self.group_mode(queue, name, mode)
         if name in queue.groups:
             return queue.groups[name]
+        if name != QUEUE_MODE and len(queue.groups.keys() - {QUEUE_MODE}) >= self.queue_groups_max:
+            raise refusals.no_room_for_group(name, self.queue_groups_max)
         if name == QUEUE_MODE:
             subscription = Subscription()
         elif name in queue.subscriptions:
@@ -299,7 +309,7 @@ class State:
         return group
 
     def group_mode(self, queue: Queue, name: str, asked: GroupMode | None) -> GroupMode:
-        """The mode that a group has or will have. Raises GroupModeMismatch if another one was asked for."""
+        """The mode that a group has or will have. Raises GroupModeMismatch if another one was requested."""
         if name not in queue.groups:
             return asked or queue.options.group_mode
         mode = queue.groups[name].mode
@@ -324,7 +334,7 @@ class State:
         group.agenda.note(partition.id)
 
     def put_ranges(self, group: Group, partition: Partition, ranges: Iterable[Range]) -> None:
-        """Set what is in flight."""
+        """Set the messages in flight."""
         before = {one.lease_id for one in group.ranges.pop(partition.id, ()) if one.lease_id is not None}
         kept = sorted(ranges, key=lambda one: one.first)
         if kept:
@@ -341,7 +351,7 @@ class State:
             del self.leases[lease_id]
 
     def put_released(self, group: Group, partition: Partition, cursor: Cursor, *, not_before: datetime) -> None:
-        """Set a cursor without a lease, due when what is ahead of it is visible."""
+        """Set a cursor without a lease, due when the messages ahead of it become visible."""
         ahead = partition.log.ahead(cursor.acked)
         due_at = due_after_release(ahead, group.queue.options, not_before=not_before)
         self.put(group, partition, replace(cursor, due_at=due_at))
@@ -352,7 +362,7 @@ class State:
         return ((groups[name], groups[name].cursors[partition.id]) for name in sorted(groups))
 
     def leaseholders(self, lease_id: str) -> list[tuple[Group, Partition]]:
-        """Whose lease it is, live or expired, by partition id."""
+        """The holders of a lease, live or expired, by partition id."""
         return sorted(self.leases.get(lease_id, ()), key=lambda holder: holder[1].id)
 
     # Messages

@@ -24,26 +24,57 @@ from lockstep.core.streams import (
     window_end,
 )
 from lockstep.storage.memory.ack import transaction
+from lockstep.storage.memory.dead_queue import DeadQueues
 from lockstep.storage.memory.state import Partition, State, StoredQuery
 
 
-def register_stream_query(state: State, query: NewStreamQuery) -> StreamQuery:
-    known = state.stream_queries.get(query.name)
-    if known is None:
-        known = state.stream_queries[query.name] = StoredQuery(next(state.stream_query_ids), query)
-        return registered(query, known.id, fresh=True)
-    asked = known.asked
-    if not query.reset and (asked.config_hash, asked.source_queue) != (query.config_hash, query.source_queue):
-        raise mismatch(query, config_hash=asked.config_hash, source_queue=asked.source_queue)
-    known.asked = query
-    if query.reset:
-        known.rows.clear()
-    return registered(query, known.id, fresh=False)
+class MemoryStreams:
+    """Stream queries."""
 
+    def __init__(self, state: State, dead_queues: DeadQueues) -> None:
+        self._state = state
+        self._dead_queues = dead_queues
 
-def stream_state(state: State, where: StateFilter, *, limit: int) -> list[StateRow]:
-    rows = _query(state, where.query_id).rows.get(where.partition_id, {})
-    return list(islice((rows[key] for key in sorted(rows) if _matches(rows[key], where)), limit))
+    async def register_stream_query(self, query: NewStreamQuery) -> StreamQuery:
+        state = self._state
+        known = state.stream_queries.get(query.name)
+        if known is None:
+            known = state.stream_queries[query.name] = StoredQuery(next(state.stream_query_ids), query)
+            return registered(query, known.id, fresh=True)
+        asked = known.asked
+        if not query.reset and (asked.config_hash, asked.source_queue) != (query.config_hash, query.source_queue):
+            raise mismatch(query, config_hash=asked.config_hash, source_queue=asked.source_queue)
+        known.asked = query
+        if query.reset:
+            known.rows.clear()
+        return registered(query, known.id, fresh=False)
+
+    async def stream_state(self, where: StateFilter, *, limit: int = 1000) -> list[StateRow]:
+        state = self._state
+        rows = _query(state, where.query_id).rows.get(where.partition_id, {})
+        return list(islice((rows[key] for key in sorted(rows) if _matches(rows[key], where)), limit))
+
+    async def stream_cycle(self, cycle: StreamCycle, batches: Sequence[Batch]) -> StreamCycleResult:
+        """The parts that can fail come first, and undo their changes."""
+        state = self._state
+        with self._dead_queues.forwarding() as now:
+            query = _query(state, cycle.query_id)
+            partition = state.partitions.get(cycle.partition_id)
+            if partition is None:
+                raise refusals.no_partition_id(cycle.partition_id)
+            group = partition.queue.groups.get(cycle.group)
+            held = None if group is None else group.cursors[partition.id]
+            result = transaction(state, cycle.acks(), batches, now, once=True)
+            outcome = result.acks[0] if result.acks else None
+            if outcome is not None and held is not None:
+                outcome = _settle_lease(state, partition, cycle, held, outcome, now)
+            rows = query.rows.setdefault(partition.id, {})
+            for key, value in cycle.changes().items():
+                if value is None:
+                    rows.pop(key, None)
+                else:
+                    rows[key] = StateRow(key=key, value=value, updated_at=now)
+            return StreamCycleResult(partition.queue.name, partition.name, len(cycle.state_ops), result.pushed, outcome)
 
 
 def _matches(row: StateRow, where: StateFilter) -> bool:
@@ -55,27 +86,6 @@ def _matches(row: StateRow, where: StateFilter) -> bool:
         return True
     end = window_end(row.value)
     return end is not None and end <= float(where.ripe_at_or_before_ms)
-
-
-def stream_cycle(state: State, cycle: StreamCycle, batches: Sequence[Batch], now: datetime) -> StreamCycleResult:
-    """What can fail comes first, and takes back what it did."""
-    query = _query(state, cycle.query_id)
-    partition = state.partitions.get(cycle.partition_id)
-    if partition is None:
-        raise refusals.no_partition_id(cycle.partition_id)
-    group = partition.queue.groups.get(cycle.group)
-    held = None if group is None else group.cursors[partition.id]
-    result = transaction(state, cycle.acks(), batches, now, once=True)
-    outcome = result.acks[0] if result.acks else None
-    if outcome is not None and held is not None:
-        outcome = _settle_lease(state, partition, cycle, held, outcome, now)
-    rows = query.rows.setdefault(partition.id, {})
-    for key, value in cycle.changes().items():
-        if value is None:
-            rows.pop(key, None)
-        else:
-            rows[key] = StateRow(key=key, value=value, updated_at=now)
-    return StreamCycleResult(partition.queue.name, partition.name, len(cycle.state_ops), result.pushed, outcome)
 
 
 def _settle_lease(

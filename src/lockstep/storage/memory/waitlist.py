@@ -22,7 +22,7 @@ class Waitlist:
         self.crons: dict[str, Cron] = {}
         self._known: dict[tuple[str, ...], int] = {}
         self._heap: list[tuple[datetime, int]] = []
-        """By due time; entries of what is gone or was moved are dropped when met."""
+        """By due time; outdated entries are dropped when they come up."""
         self._ids = count(1)
 
     def add(self, item: NewWaiting, now: datetime) -> Appointment:
@@ -76,7 +76,7 @@ class Waitlist:
 
     def due(self, now: datetime) -> tuple[list[Scheduled], datetime | None]:
         """All that is due, in due order, and when the next one is. Whoever takes one removes it."""
-        found: dict[int, Scheduled] = {}  # what was moved to where it was has two entries
+        found: dict[int, Scheduled] = {}  # a message that was moved to its old place has two entries
         while (first := self._first()) is not None and first.due_at <= now:
             heappop(self._heap)
             found[first.id] = first
@@ -85,7 +85,7 @@ class Waitlist:
         return list(found.values()), None if first is None else first.due_at
 
     def _first(self) -> Scheduled | None:
-        """What is due first."""
+        """The messages that are due first."""
         while self._heap:
             due, schedule_id = self._heap[0]
             waiting = self.by_id.get(schedule_id)

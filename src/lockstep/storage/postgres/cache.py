@@ -2,15 +2,39 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import accumulate
 from uuid import UUID
 
 from lockstep.core.messages import Columns
+from lockstep.errors import SealBroken
 
 _VALUE_OVERHEAD_BYTES = 64
-"""What a value costs in Python beside its bytes: the object's header and its place in the list."""
+"""Memory of a value in Python besides its bytes: the object's header and its slot in the list."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentOwners:
+    """The partitions of the messages of an encrypted segment, according to its binding."""
+
+    queue_id: int
+    partition_ids: list[int]
+    ends: list[int]
+    """By entry of partition_ids: the ordinal after its last message."""
+
+    @classmethod
+    def of(cls, queue_id: int, partition_ids: list[int], counts: list[int]) -> SegmentOwners:
+        return cls(queue_id, partition_ids, list(accumulate(counts)))
+
+    def require(self, partition_id: int, ordinal: int, count: int) -> None:
+        """Raise SealBroken unless these messages are the partition's."""
+        entry = bisect_right(self.ends, ordinal)
+        is_theirs = entry < len(self.ends) and self.partition_ids[entry] == partition_id
+        if not is_theirs or ordinal + count > self.ends[entry]:
+            raise SealBroken("a stored message was encrypted for another partition")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +46,11 @@ class Segment:
     columns: Columns
     content_bytes: int
     """All its values together."""
+    owners: SegmentOwners | None = None
+    """Of an encrypted segment that was read: the partitions of its messages."""
 
     def memory_bytes(self) -> int:
-        columns = sum(column is not None for column in self.columns.all())
+        columns = sum([column is not None for column in self.columns.all()])
         return self.content_bytes + columns * len(self.columns) * _VALUE_OVERHEAD_BYTES
 
 
@@ -67,7 +93,7 @@ class SegmentCache:
 
 @dataclass(slots=True)
 class QueueNames:
-    """A queue's id, how it is stored, and the ids of its partitions and groups that were seen."""
+    """A queue's id, how it is stored, and the ids of its known partitions and groups."""
 
     id: int
     compression: str
@@ -75,17 +101,17 @@ class QueueNames:
     limited: bool
     """It has a max_size."""
     expiring: bool = False
-    """It is known that messages in it may have a time of their own at which they expire."""
+    """Whether messages in it may have expiry times of their own, as far as is known."""
     balanced: int | None = None
-    """How many numbered partitions it has; None while nobody asked."""
+    """How many numbered partitions it has; None until it is looked up."""
     partitions: dict[str, int] = field(default_factory=dict)
     last_runs: dict[int, int] = field(default_factory=dict)
-    """By partition id: the first seq of its last run, as far as was seen here. It saves reading what is older."""
+    """By partition id: the first seq of its last run seen here. It saves reading older ones."""
     groups: dict[str, int] = field(default_factory=dict)
     shared: set[str] = field(default_factory=set)
-    """Those of the groups that are shared. A group keeps its mode as long as its id."""
+    """The shared groups among them. A group keeps its mode as long as its id."""
     unplaced: set[str] = field(default_factory=set)
-    """Those of the groups that may lack cursors. A group that has them all does not lose any as long as its id."""
+    """The groups that may lack cursors. A group that has them all keeps them as long as its id."""
 
     def put_group(self, group: str, group_id: int, mode: str, placed: bool) -> int:
         self.groups[group] = group_id
@@ -101,7 +127,7 @@ class QueueNames:
 
 
 class NameCache:
-    """Ids by name. They may be out of date: whoever uses one finds out, forgets the queue and looks again."""
+    """Ids by name. They may be out of date: a call that uses one notices, forgets the queue and looks it up again."""
 
     def __init__(self, partitions_max: int) -> None:
         self.partitions_max = partitions_max
@@ -112,7 +138,7 @@ class NameCache:
         return self._queues.get(queue)
 
     def put(self, queue: str, names: QueueNames) -> QueueNames:
-        """Remember a queue; what is known of its partitions and groups is kept if it is still the same queue."""
+        """Remember a queue; its known partitions and groups are kept if it is still the same queue."""
         known = self._queues.get(queue)
         if known is not None and known.id == names.id:
             known.compression, known.encryption, known.limited = (
@@ -151,17 +177,17 @@ class NameCache:
 
 @dataclass(slots=True)
 class Memory:
-    """What was learned on one timeline of the database. On another the same ids are those of something else, so a call
-    that began before it goes on with this one, and the next has another."""
+    """Ids and segments from one timeline of the database. On another timeline the same ids mean other things, so a call
+    that began before the change keeps this one, and the next call gets another."""
 
     epoch: int
     names: NameCache
     segments: SegmentCache
     noted: dict[tuple[str, str, str, str], float] = field(default_factory=dict)
-    """Until when a poll for a queue that does not exist need not be noted again."""
+    """Until when a poll for a queue that does not exist need not be recorded again."""
 
     def renewed(self, epoch: int) -> Memory:
-        """An empty one; how often segments were found is counted on."""
+        """An empty copy, which keeps the counts of cache hits."""
         segments = SegmentCache(self.segments.bytes_max)
         segments.hits, segments.misses = self.segments.hits, self.segments.misses
         return Memory(epoch, NameCache(self.names.partitions_max), segments)

@@ -1,7 +1,7 @@
 """The database as the store uses it: pools that are opened on first use, shared per DSN, and closed by their last user.
 
-`Database` is one user. It runs single calls and transactions with time-outs, retries what PostgreSQL says may be
-retried, translates errors, and tells a hook about every query.
+`Database` is one user. It runs single calls and transactions with time-outs, retries conflicts, translates errors, and
+calls a hook for every query.
 """
 
 from __future__ import annotations
@@ -9,14 +9,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import asyncpg
 
 from lockstep.core.statistics import QueryHook
 from lockstep.errors import InvalidRequest, Unavailable
+from lockstep.storage.postgres.calls import Call
 from lockstep.storage.postgres.failures import (
     StaleName,
     caused_by,
@@ -29,11 +30,13 @@ from lockstep.storage.postgres.failures import (
 )
 from lockstep.storage.postgres.holders import Holder
 from lockstep.storage.postgres.pool import Pool, PoolCounts, PoolSettings, Prepare, Watcher, backoff_seconds
-from lockstep.storage.postgres.timelines import current_span
+from lockstep.storage.postgres.timelines import check_span
 
 logger = logging.getLogger("lockstep.storage.pool")
 
 T = TypeVar("T")
+R = TypeVar("R")
+P = ParamSpec("P")
 
 ISOLATION_LEVELS = ("read_committed", "repeatable_read", "serializable")
 
@@ -71,7 +74,7 @@ class Database:
             await pool.close()
 
     def watch(self, watcher: Watcher) -> None:
-        """Tell it from now on when PostgreSQL is taken for away, and when it is back; and at once if it is away."""
+        """Call `watcher` whenever PostgreSQL becomes unavailable or is back; also at once, if it is unavailable now."""
         self._watcher = watcher
         pool = self._join()
         pool.watchers.add(watcher)
@@ -79,7 +82,7 @@ class Database:
             watcher(False)
 
     def take_for_away(self, error: Exception, *, prepare: Prepare) -> None:
-        """Let calls fail at once from now on, until PostgreSQL is there and `prepare` is done on a connection to it."""
+        """Let calls fail at once until PostgreSQL is reachable and `prepare` has run on a connection to it."""
         self._join().take_for_away(error, prepare=prepare)
 
     @asynccontextmanager
@@ -90,7 +93,7 @@ class Database:
         try:
             yield connection
         except asyncio.CancelledError:
-            pool.discard(connection)  # the server may still be at work on what was cancelled
+            pool.discard(connection)  # the server may still be working on the cancelled call
             raise
         except BaseException:
             pool.release(connection)
@@ -100,25 +103,21 @@ class Database:
 
     @property
     def counts(self) -> PoolCounts:
-        """The connections of the pool, which others may use, too."""
+        """The connections of the pool, which may have other users."""
         return PoolCounts(0, 0, self._settings.connections_max, 0) if self._pool is None else self._pool.counts()
 
     @property
     def epoch(self) -> int:
-        """Changes when the database is on another timeline: what was learned before means nothing then."""
-        return self._join().epoch
+        """Changes when the database moves to another timeline, which invalidates the caches."""
+        return (self._pool or self._join()).epoch
 
     async def connect_apart(self, application_name: str) -> asyncpg.Connection[Any]:
-        """A connection that is not one of those that are lent: the caller closes it."""
+        """A connection outside of the pool: the caller closes it."""
         return await self._join().connect(application_name=application_name)
 
-    async def fetch(self, name: str, query: str, *args: Any) -> list[Any]:
+    def fetch(self, name: str, query: str, *args: Any) -> Coroutine[Any, Any, list[Any]]:
         """The rows of one query, which is a transaction of its own; retried if PostgreSQL says it may be."""
-
-        async def work(connection: asyncpg.Connection[Any]) -> list[Any]:
-            return await self.on(connection, name, query, *args)
-
-        return await self._attempts(work)
+        return self._attempts(self.on, name, query, *args)
 
     async def on(self, connection: asyncpg.Connection[Any], name: str, query: str, *args: Any) -> list[Any]:
         """The rows of one query on this connection."""
@@ -134,6 +133,18 @@ class Database:
         finally:
             self._on_query(name, time.perf_counter() - began, failure)
 
+    async def call(self, call: Call[R], connection: asyncpg.Connection[Any] | None = None) -> list[R]:
+        """The records of a call, as a transaction of its own, or on a connection."""
+        if connection is None:
+            given = await self._attempts(self.on, call.name, call.sql, *call.args)
+        else:
+            given = await self.on(connection, call.name, call.sql, *call.args)
+        return given if call.record is None else call.rows(given)
+
+    async def value(self, call: Call[R], connection: asyncpg.Connection[Any] | None = None) -> R:
+        """The only record of a call."""
+        return (await self.call(call, connection))[0]
+
     async def transaction(
         self,
         work: Callable[[asyncpg.Connection[Any]], Awaitable[T]],
@@ -142,7 +153,8 @@ class Database:
         statement_timeout_seconds: float | None = None,
         lock_timeout_seconds: float | None = None,
     ) -> T:
-        """Run `work` in one transaction. It is run again if it conflicted with others, so it must be repeatable."""
+        """Run `work` in one transaction. It runs again after a conflict with other transactions, so it must be
+        repeatable."""
         if isolation not in ISOLATION_LEVELS:
             raise InvalidRequest(f"isolation must be one of {', '.join(ISOLATION_LEVELS)}, not {isolation!r}")
 
@@ -153,16 +165,16 @@ class Database:
 
         return await self._attempts(attempt)
 
-    async def _attempts(self, work: Callable[[asyncpg.Connection[Any]], Awaitable[T]]) -> T:
-        # The body of connection() once more, without a context manager: this is the way of every call.
+    async def _attempts(
+        self, work: Callable[Concatenate[asyncpg.Connection[Any], P], Awaitable[T]], *args: P.args, **named: P.kwargs
+    ) -> T:
+        # The body of connection() again, without a context manager, because every call passes here.
         for attempt in range(1, self._settings.transaction_attempts_max + 1):
-            pool = self._join()
+            pool = self._pool or self._join()
             connection = await pool.acquire()
             try:
-                span = current_span()
-                if span is not None:
-                    span.check(connection.epoch)
-                result = await work(connection)
+                check_span(connection.epoch)
+                result = await work(connection, *args, **named)
             except asyncio.CancelledError:
                 pool.discard(connection)
                 raise
@@ -172,8 +184,10 @@ class Database:
                     if was_not_sent(error) and attempt < self._settings.transaction_attempts_max:
                         continue  # on another connection: the server has ended this one before the call
                     raise caused_by(unreachable(error, maybe_applied=not was_not_sent(error)), error)  # noqa: B904
-                holder = pool.holders.of(connection.pid)
-                pool.release(connection)
+                try:
+                    holder = await pool.holders.of(connection.pid) if has_waited(error) else None
+                finally:
+                    pool.release(connection)
                 self._raise_unless_retryable(error, attempt, holder)
             else:
                 pool.release(connection)
@@ -187,7 +201,7 @@ class Database:
             raise error
         if not is_retryable(error) or attempt == self._settings.transaction_attempts_max:
             translated = translate(error)
-            if holder is not None and has_waited(error):
+            if holder is not None:
                 holder.explain(translated)
             raise caused_by(translated, error)
 

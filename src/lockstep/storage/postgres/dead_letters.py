@@ -1,8 +1,8 @@
-"""Dead letters: list, get, redrive, purge."""
+"""Dead letters: finding, redriving and purging them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,26 +10,38 @@ import asyncpg
 import msgspec
 
 from lockstep.core import refusals
+from lockstep.core.dead_queue import Origin, origin_of, sent_back
 from lockstep.core.messages import Message, Run, redriven
 from lockstep.core.records import DeadLetter, DeadLetterFilter, DeadLetterPage
-from lockstep.storage.postgres import pushing, sql
-from lockstep.storage.postgres.delivery import Delivery
+from lockstep.storage.postgres import sql
+from lockstep.storage.postgres.context import Context
+from lockstep.storage.postgres.failures import StaleName
+from lockstep.storage.postgres.lookups import Lookups
+from lockstep.storage.postgres.push.conversation import Pushed
+from lockstep.storage.postgres.push.pushes import Pushes
+from lockstep.storage.postgres.segments import SegmentReader
 
-_TAKE_COPIES = "select lockstep.take_copies($1::bigint[], $2::bigint[], $3::uuid[], $4::bigint[], $5, $6::timestamptz)"
+_TAKE_COPIES: sql.Procedure[list[bool]] = sql.procedure("take_copies")
 _LOOKED_AT = 5_000
-"""So many dead letters are looked at by one statement that looks for those that may go."""
+"""Maximum number of dead letters that one statement examines for removal."""
 _DELETE = "delete from lockstep.dead_letter where id = any ($1::bigint[])"
+_TAKE_DEAD: sql.Procedure[list[bool]] = sql.procedure("take_dead")
 
 
-class DeadLetters(Delivery):
-    slice_messages_max: int
+class PostgresDeadLetters:
+    """Dead letters, and the way back from a dead queue."""
+
+    def __init__(self, context: Context, lookups: Lookups, reader: SegmentReader, pushes: Pushes) -> None:
+        self._context = context
+        self._lookups = lookups
+        self._reader = reader
+        self._pushes = pushes
 
     async def dead_letters(self, where: DeadLetterFilter, *, limit: int = 100, offset: int = 0) -> DeadLetterPage:
         filters = _filters(where)
-        rows = await self._query("dead_letter_list", *filters, limit, offset)
-        total = (await self._query("dead_letter_count", *filters))[0][0]
-        runs = await self._load_single([row[5:] for row in rows])
-        return DeadLetterPage(items=_letters(rows, runs), total=total)
+        rows = await self._context.query("dead_letter_list", *filters, limit, offset)
+        [[total]] = await self._context.query("dead_letter_count", *filters)
+        return DeadLetterPage(items=_letters(rows, await self._reader.load_single(rows)), total=total)
 
     async def dead_letter(self, dead_letter_id: int) -> DeadLetter:
         page = await self.dead_letters(DeadLetterFilter(ids=(dead_letter_id,)), limit=1)
@@ -41,9 +53,9 @@ class DeadLetters(Delivery):
         with_done = where.ids is not None if done is None else done
         place: int | None = 0
         while place is not None:
-            # Many may be passed over: each statement looks at some, and only what will go is locked.
-            looking = (place, max(limit, _LOOKED_AT), limit, with_done, self.now())
-            [[ids, place]] = await self._query("dead_letter_redrivable", *_filters(where), *looking)
+            # Many may be skipped: each statement examines some, and locks only those that it removes.
+            looking = (place, max(limit, _LOOKED_AT), limit, with_done, self._context.now())
+            [[ids, place]] = await self._context.query("dead_letter_redrivable", *_filters(where), *looking)
             if ids and (count := await self._redrive(msgspec.structs.replace(where, ids=tuple(ids)), limit, with_done)):
                 return count
         return 0
@@ -51,22 +63,22 @@ class DeadLetters(Delivery):
     async def _redrive(self, where: DeadLetterFilter, limit: int, with_done: bool) -> int:
         queues: set[str] = set()
 
-        async def work(connection: asyncpg.Connection[Any]) -> tuple[int, pushing.Pushed | None]:
+        async def work(connection: asyncpg.Connection[Any]) -> tuple[int, Pushed | None]:
             query = sql.query("dead_letter_take")
-            given = (*_filters(where), limit, self.now(), with_done)
-            rows = await self.database.on(connection, "dead_letter_take", query, *given)
-            letters = _letters(rows, await self._load_single([row[5:11] for row in rows], connection))
+            given = (*_filters(where), limit, self._context.now(), with_done)
+            rows = await self._context.database.on(connection, "dead_letter_take", query, *given)
+            letters = _letters(rows, await self._reader.load_single(rows, connection))
             queues.update(letter.message.queue for letter in letters)
-            going = await self._without_copies(connection, letters, {row[0]: row[11:] for row in rows}, with_done)
+            going = await self._without_copies(connection, letters, {row["id"]: row for row in rows}, with_done)
             if not going:
                 return 0, None
             batches = [redriven(letter.message) for letter in going]
-            pushed = await self._converse(self._push_conversation(batches, overtake=True), connection)
-            await self._delete_dead_letters(connection, [letter.id for letter in going])
+            pushed = await self._pushes.on(connection, batches, overtake=True)
+            await self.delete(connection, [letter.id for letter in going])
             return len(going), replace(pushed, untold=True)
 
-        count, pushed = await self._create_names(queues, work)
-        self._remember(pushed)
+        count, pushed = await self._pushes.creating(queues, work)
+        self._pushes.remember(pushed)
         return count
 
     async def _without_copies(
@@ -77,18 +89,19 @@ class DeadLetters(Delivery):
         with_done: bool,
     ) -> list[DeadLetter]:
         """Take the copies of dead letters out of their dead queues, with all locks that are needed to push the messages
-        again; returns those with whose copies nobody is at work, or has been."""
+        again. Returns the dead letters whose copies are neither leased nor completed."""
         if not letters:
             return []
         batches = [redriven(letter.message) for letter in letters]
-        await self._converse(pushing.resolve(batches, self.names, at=self.now()), connection)
-        partition_ids, seqs = zip(*(copies[letter.id] for letter in letters), strict=True)
-        await self._lock_for(connection, [], batches, also=[one for one in partition_ids if one is not None])
+        await self._pushes.resolve(connection, batches)
+        partition_ids = [copies[letter.id]["copy_partition_id"] for letter in letters]
+        seqs = [copies[letter.id]["copy_seq"] for letter in letters]
+        await self._pushes.lock(connection, [], batches, also=[one for one in partition_ids if one is not None])
         origins = [letter.message for letter in letters]
-        free = await self._take_copies(connection, partition_ids, seqs, origins, with_done=with_done)
+        free = await self.take_copies(connection, partition_ids, seqs, origins, with_done=with_done)
         return [letter for letter, is_free in zip(letters, free, strict=True) if is_free]
 
-    async def _take_copies(
+    async def take_copies(
         self,
         connection: asyncpg.Connection[Any],
         partition_ids: Sequence[int | None],
@@ -97,22 +110,75 @@ class DeadLetters(Delivery):
         *,
         with_done: bool,
     ) -> list[bool]:
-        """Remove the copies of messages, where they have one, from partitions that are locked. False for one that is
-        under a live lease, or is done, unless `with_done`. A copy has the trace id of its message."""
-        trace_ids = [origin.trace_id for origin in origins]
-        given = (list(partition_ids), list(seqs), trace_ids, [origin.partition_id for origin in origins])
-        rows = await self.database.on(connection, "take_copies", _TAKE_COPIES, *given, with_done, self.now())
-        free: list[bool] = rows[0][0]
-        return free
+        """Remove the copies of messages, if any, from locked partitions. False for a copy that is under a live lease,
+        or completed, unless `with_done`. A copy has the trace id of its message."""
+        call = _TAKE_COPIES(
+            partition_ids=list(partition_ids),
+            seqs=list(seqs),
+            trace_ids=[origin.trace_id for origin in origins],
+            origin_ids=[origin.partition_id for origin in origins],
+            with_done=with_done,
+            at=self._context.now(),
+        )
+        return await self._context.database.value(call, connection)
 
-    async def _delete_dead_letters(self, connection: asyncpg.Connection[Any], ids: Sequence[int]) -> None:
-        await self.database.on(connection, "dead_letter_delete", _DELETE, list(ids))
+    async def delete(self, connection: asyncpg.Connection[Any], ids: Sequence[int]) -> None:
+        await self._context.database.on(connection, "dead_letter_delete", _DELETE, list(ids))
+
+    async def redrive_queue(self, queue: str, *, limit: int = 1000) -> int:
+        queue_id = await self._lookups.queue_id(queue)
+        chosen = [one async for one in self._copies(queue_id, limit)]
+        if not chosen:
+            return 0
+        queues = {origin.queue for _, origin in chosen}
+
+        async def work(connection: asyncpg.Connection[Any]) -> tuple[int, Pushed]:
+            batches = [sent_back(message, origin) for message, origin in chosen]
+            await self._pushes.resolve(connection, batches)
+            origins = [self._known_partition(origin) for _, origin in chosen]
+            await self._pushes.lock(connection, [], batches, also=[message.partition_id for message, _ in chosen])
+            taken = await self._context.database.value(
+                _TAKE_DEAD(**_places(chosen, origins), at=self._context.now()), connection
+            )
+            going = [batch for batch, is_taken in zip(batches, taken, strict=True) if is_taken]
+            pushed = await self._pushes.on(connection, going, overtake=True)
+            return len(going), replace(pushed, untold=True)
+
+        count, pushed = await self._pushes.creating(queues, work)
+        self._pushes.remember(pushed)
+        return count
+
+    async def _copies(self, queue_id: int, limit: int) -> AsyncIterator[tuple[Message, Origin]]:
+        """Messages of the dead queue that may go back to a queue that exists, with where they came from."""
+        place = (0, 0)
+        found = 0
+        while found < limit:
+            rows = await self._context.query("dead_copies", queue_id, *place, limit, self._context.now())
+            for run in await self._reader.load_single(rows):
+                message = run.message(0)
+                origin = origin_of(message)
+                if origin is None or found == limit or await self._lookups.queue(origin.queue) is None:
+                    continue
+                found += 1
+                yield message, origin
+            if len(rows) < limit:
+                return
+            place = (rows[-1]["partition_id"], rows[-1]["seq"])
+
+    def _known_partition(self, origin: Origin) -> int:
+        names = self._context.names.get(origin.queue)
+        found = None if names is None else names.partitions.get(origin.partition)
+        if found is None:
+            raise StaleName("a name was forgotten in the meantime")
+        return found
 
     async def purge(self, where: DeadLetterFilter) -> int:
         purged = 0
         place: int | None = 0
         while place is not None:
-            [[gone, place]] = await self._query("dead_letter_purge", *_filters(where), place, self.slice_messages_max)
+            [[gone, place]] = await self._context.query(
+                "dead_letter_purge", *_filters(where), place, self._context.limits.slice_messages_max
+            )
             purged += gone
         return purged
 
@@ -124,15 +190,20 @@ def _filters(where: DeadLetterFilter) -> Sequence[Any]:
 
 def _letters(rows: Sequence[Any], runs: Sequence[Run]) -> list[DeadLetter]:
     messages = {(run.partition_id, run.first_seq): run.message(0) for run in runs}
+    fields = ("id", "group", "attempts", "error", "failed_at")
     return [
-        DeadLetter(
-            id=row[0],
-            message=messages[row[7], row[8]],
-            group=row[1],
-            attempts=row[2],
-            error=row[3],
-            failed_at=row[4],
-        )
+        DeadLetter(message=message, **{name: row[name] for name in fields})
         for row in rows
-        if (row[7], row[8]) in messages
+        if (message := messages.get((row["partition_id"], row["seq"]))) is not None
     ]
+
+
+def _places(chosen: Sequence[tuple[Message, Origin]], origins: Sequence[int]) -> dict[str, list[Any]]:
+    return {
+        "partition_ids": [message.partition_id for message, _ in chosen],
+        "seqs": [message.seq for message, _ in chosen],
+        "trace_ids": [message.trace_id for message, _ in chosen],
+        "origin_ids": list(origins),
+        "origin_seqs": [origin.seq for _, origin in chosen],
+        "origin_groups": [origin.group for _, origin in chosen],
+    }

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from lockstep.errors import (
     Conflict,
+    Forbidden,
     InvalidOption,
     InvalidRequest,
     LockstepError,
@@ -34,7 +35,7 @@ _CONNECTION_ENDED = ("57P01", "57P02", "57P03", "57P05", *_IDLE_IN_TRANSACTION)
 
 
 class Dying(Exception):
-    """A message dies whose queue has a dead queue: repeat the call in a transaction that pushes it there. Never leaves
+    """A message dies in a queue with a dead queue: repeat the call in a transaction that pushes it there. Never leaves
     the store."""
 
 
@@ -43,11 +44,11 @@ class StaleName(Exception):
 
 
 class NotPrimary(ConnectionError):
-    """The server that answered is a standby, or a primary that another has replaced."""
+    """The server that answered is a standby, or a primary that has been replaced."""
 
 
 def timed_out(error: BaseException) -> bool:
-    """Whether an error that was translated stands for a statement that took longer than it may."""
+    """Whether a translated error means that a statement exceeded its time limit."""
     return getattr(error.__cause__, "sqlstate", None) == _CANCELED
 
 
@@ -57,7 +58,7 @@ def has_waited(error: BaseException) -> bool:
 
 
 def translate(error: BaseException) -> BaseException:
-    """The error to raise instead; the same one if it is none of the database's."""
+    """The error to raise instead; the same error if it is not from the database."""
     state = getattr(error, "sqlstate", None)
     if state == "LS001":
         return StaleName(_text(error))
@@ -71,6 +72,8 @@ def translate(error: BaseException) -> BaseException:
         return Conflict(_text(error))
     if state == "LS008":
         return OperationPending(_text(error))
+    if state == "LS009":
+        return Forbidden(_text(error))
     if state in ("LS002", "LS004"):
         return InvalidRequest(_text(error))
     if state == _SEQUENCE_AT_ITS_END:
@@ -78,7 +81,7 @@ def translate(error: BaseException) -> BaseException:
     if state == _CANCELED:
         return Unavailable("the database did not answer in time (statement_timeout_seconds)")
     if state == _LOCK_NOT_AVAILABLE:
-        return LockTimeout("a lock could not be had in time (lock_timeout_seconds)")
+        return LockTimeout("a lock could not be acquired in time (lock_timeout_seconds)")
     if state in RETRYABLE:
         return Unavailable(f"the transaction kept conflicting with others: {error}")
     if state == _READ_ONLY:
@@ -98,7 +101,7 @@ def translate(error: BaseException) -> BaseException:
 
 @cache
 def _connection_lost() -> tuple[type[BaseException], ...]:
-    # On first use: Spark's many short-lived processes use the other driver.
+    # Imported on first use, because Spark's many short-lived processes use the other driver.
     import asyncpg
 
     return (
@@ -111,7 +114,7 @@ def _connection_lost() -> tuple[type[BaseException], ...]:
 
 
 def caused_by(found: BaseException, error: BaseException) -> BaseException:
-    """What to raise because of an error; it may be the same one, which is not its own cause."""
+    """Raise a translated error. It may be the same error, which must not become its own cause."""
     if found is not error:
         found.__cause__ = error
     return found
@@ -119,7 +122,7 @@ def caused_by(found: BaseException, error: BaseException) -> BaseException:
 
 @cache
 def _driver_lost_track() -> type[BaseException]:
-    """What asyncpg says to a call that comes between the server's last word and the end of the connection."""
+    """asyncpg's error for a call between the server's last message and the end of the connection."""
     import asyncpg
 
     found: type[BaseException] = asyncpg.InternalClientError
@@ -132,8 +135,8 @@ def _text(error: BaseException) -> str:
 
 
 def unreachable(error: BaseException, *, maybe_applied: bool = False) -> BaseException:
-    """The error to raise when there is no connection, or no more; with `maybe_applied` the server may have done what
-    was asked before it was lost."""
+    """The error to raise if there is no connection, or it was lost. With `maybe_applied`, the server may have applied
+    the request before that."""
     translated = translate(error)
     if isinstance(translated, Unavailable):
         translated.details["unreachable"] = True
@@ -143,7 +146,8 @@ def unreachable(error: BaseException, *, maybe_applied: bool = False) -> BaseExc
 
 
 def lost(error: BaseException, connection: asyncpg.Connection[Any]) -> bool:
-    """Whether a call failed because its connection is of no use any more: it ended, or its server is no primary now."""
+    """Whether a call failed because its connection is no longer usable: it ended, or its server is no longer the
+    primary."""
     state = getattr(error, "sqlstate", None)
     if state is not None and not isinstance(error, LockstepError):
         return state == _READ_ONLY or state in _CONNECTION_ENDED or state[:2] == "08"
@@ -153,13 +157,13 @@ def lost(error: BaseException, connection: asyncpg.Connection[Any]) -> bool:
 
 
 def was_not_sent(error: BaseException) -> bool:
-    """Whether the driver has refused to send a statement, because the server has already said its last word. What the
-    transaction did before is rolled back."""
+    """Whether the driver has refused to send a statement, because the server has already ended the session. The
+    transaction so far is rolled back."""
     return isinstance(error, _driver_lost_track()) and str(error).startswith("cannot switch to state")
 
 
 def is_full(error: BaseException) -> bool:
-    """Whether the server is there and has no connection left."""
+    """Whether the server is reachable and has no connection left."""
     return getattr(error, "sqlstate", None) == _TOO_MANY_CONNECTIONS
 
 

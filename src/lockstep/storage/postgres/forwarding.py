@@ -1,38 +1,110 @@
 """Messages that die in a queue with a dead queue: pushed there in the transaction that records their death.
 
 A call in which such a message dies is refused by the database (`sql/procedures/dead_queue.sql`) and changes nothing;
-it is then repeated here, in a transaction that pushes what died in it before it commits. Deaths are rare, so that the
-others need no transaction of several statements.
+it is then repeated here, in a transaction that pushes what died in it before it commits. Deaths are rare, and other
+calls need no transaction of several statements.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import asyncpg
 
 from lockstep.core.dead_queue import dead_copy
 from lockstep.core.messages import Batch, PushResult, Run
-from lockstep.core.records import arrivals_of
-from lockstep.storage.postgres import pushing, sql
+from lockstep.storage.postgres import sql
 from lockstep.storage.postgres.cache import NameCache, Segment, SegmentCache
-from lockstep.storage.postgres.calls import Call, Conversation
+from lockstep.storage.postgres.calls import Conversation
+from lockstep.storage.postgres.context import Context
+from lockstep.storage.postgres.encryption import Encryption
 from lockstep.storage.postgres.failures import StaleName
-from lockstep.storage.postgres.pushing import Encryption
-from lockstep.storage.postgres.shared import Shared, decode_segment
+from lockstep.storage.postgres.lookups import Lookups
+from lockstep.storage.postgres.push.conversation import Pushed, push_now
+from lockstep.storage.postgres.push.pushes import LOCK, Pushes
+from lockstep.storage.postgres.segments import LOAD_SEGMENTS, decode_segment
 
 T = TypeVar("T")
 
-_LOCK = "select lockstep.lock_for_transaction('{}'::int[], $1::bigint[], $2::uuid[])"
-_TAKE = "select * from lockstep.take_forwards()"
-_NOTE = "select lockstep.note_copies($1::bigint[], $2::bigint[], $3::bigint[])"
-_HURRY = "set local lock_timeout = '100ms'"
 
+class _Dead(NamedTuple):
+    """A message that died in this transaction, and the dead queue for it."""
+
+    dead_queue: str
+    partition_name: str
+    group_name: str
+    attempts: int
+    error: str | None
+    queue_name: str
+    partition_id: int
+    seq: int
+    segment_id: int
+    ordinal: int
+    id: int
+
+
+_TAKE = sql.procedure("take_forwards", _Dead)
+_NOTE: sql.Procedure[None] = sql.procedure("note_copies")
+_HURRY = "set local lock_timeout = '100ms'"
 _COPIED_AT_ONCE = 10_000
 _COPIED_BYTES = 32 * 1024 * 1024
-"""So many messages, and no more bytes than this and one message, are pushed to a dead queue by one call of push."""
+"""Maximum number of messages, and approximate maximum of bytes, that one call pushes to a dead queue."""
+
+
+class Forwarding:
+    """Pushes what dies to the dead queues, in the transaction that records the deaths."""
+
+    def __init__(self, context: Context, lookups: Lookups, pushes: Pushes) -> None:
+        self._context = context
+        self._lookups = lookups
+        self._pushes = pushes
+
+    async def run(
+        self,
+        work: Callable[[asyncpg.Connection[Any]], Awaitable[T]],
+        *,
+        partition_ids: Sequence[int] = (),
+        lease_ids: Sequence[str | None] = (),
+        hurry: bool = False,
+    ) -> T:
+        """Run `work` in a transaction, and push what dies in it; the partitions that this may concern are locked first.
+
+        With `hurry` they are not known, so `work` holds cursors when the targets are locked. That violates the order of
+        locks, so the wait is brief and the transaction is retried.
+        """
+        queues: set[str] = set()
+
+        async def forwarded(connection: asyncpg.Connection[Any]) -> tuple[T, Pushed | None]:
+            lock = LOCK(queue_ids=[], partition_ids=list(partition_ids), lease_ids=list(lease_ids))
+            await self._context.database.call(lock, connection)
+            result = await work(connection)
+            if hurry:
+                await connection.execute(_HURRY)
+            try:
+                return result, await self.forward(connection, queues)
+            except asyncpg.LockNotAvailableError as error:
+                raise asyncpg.SerializationError("the partition for dead letters is held") from error
+            except StaleName as error:
+                self._lookups.forget(queues)
+                raise asyncpg.SerializationError("the dead queue changed in the meantime") from error
+
+        try:
+            result, pushed = await self._context.database.transaction(forwarded)
+        except BaseException:
+            self._lookups.forget(queues)  # ids learned in it may belong to rows that were rolled back
+            raise
+        self._pushes.remember(pushed)
+        return result
+
+    async def forward(self, connection: asyncpg.Connection[Any], queues: set[str]) -> Pushed | None:
+        """Push what died in this transaction; the names of the target queues are added to `queues`."""
+        at, cache = self._context.now(), self._context.segments
+        conversation = forward(
+            self._context.names, encryption=self._context.encryption, at=at, cache=cache, queues=queues
+        )
+        return await self._context.converse(conversation, connection)
 
 
 def forward(
@@ -42,27 +114,30 @@ def forward(
     at: datetime | None,
     cache: SegmentCache | None = None,
     queues: set[str] | None = None,
-) -> Conversation[pushing.Pushed | None]:
-    """Push copies of what died in this transaction, and write down where they are; `queues` is told the names of those
-    to which, before anything is pushed. None: nothing died whose queue has a dead queue."""
-    rows = yield Call("take_forwards", _TAKE, [])
+) -> Conversation[Pushed | None]:
+    """Push copies of what died in this transaction, and record their places. The names of the target queues are added
+    to `queues` before anything is pushed. None if nothing died in a queue with a dead queue."""
+    rows: list[_Dead] = yield _TAKE()
     if not rows:
         return None
     if queues is not None:
-        queues.update(row[0] for row in rows)
-    parts: list[pushing.Pushed] = []
+        queues.update(row.dead_queue for row in rows)
+    parts: list[Pushed] = []
     segments: dict[int, Segment] = {}
     for start in range(0, len(rows), _COPIED_AT_ONCE):
         part = rows[start : start + _COPIED_AT_ONCE]
-        segments = yield from _load({row[8] for row in part}, segments, encryption, cache)
+        segments = yield from _load({row.segment_id for row in part}, segments, encryption, cache)
         copies = [_copy(row, segments) for row in part]
         for batches in _within_bytes(copies):
-            pushed = yield from pushing.push(batches, names, encryption=encryption, at=at, overtake=True)
+            pushed = yield from push_now(batches, names, encryption=encryption, at=at, overtake=True)
             parts.append(pushed)
     whole = _joined(parts)
     places = whole.result.placements
-    noted = [[row[10] for row in rows], [one.partition_id for one in places], [one.first_seq for one in places]]
-    yield Call("note_copies", _NOTE, noted)
+    yield _NOTE(
+        ids=[row.id for row in rows],
+        partition_ids=[one.partition_id for one in places],
+        seqs=[one.first_seq for one in places],
+    )
     return whole
 
 
@@ -79,12 +154,12 @@ def _within_bytes(copies: Sequence[Batch]) -> Iterator[list[Batch]]:
     yield part
 
 
-def _joined(parts: Sequence[pushing.Pushed]) -> pushing.Pushed:
-    """What was pushed one after the other, as one. Where it is much, it is not worth a place in a cache."""
+def _joined(parts: Sequence[Pushed]) -> Pushed:
+    """Several pushes as one result. If it is large, it is not worth a place in a cache."""
     batches = [batch for part in parts for batch in part.result.batches]
     placements = [placement for part in parts for placement in part.result.placements]
     segments = parts[0].segments if len(parts) == 1 else []
-    return pushing.Pushed(PushResult(batches, placements), segments, untold=True)
+    return Pushed(PushResult(batches, placements), segments, untold=True)
 
 
 def _load(
@@ -95,71 +170,18 @@ def _load(
         found.update({one: segment for one in ids - found.keys() if (segment := cache.get(one)) is not None})
     missing = list(ids - found.keys())
     if missing:
-        rows = yield Call("segment_load", sql.query("segment_load"), [missing])
-        found.update((row[0], decode_segment(row, encryption.key)) for row in rows)
+        rows = yield LOAD_SEGMENTS(ids=missing)
+        found.update((segment_id, decode_segment((segment_id, *row), encryption)) for segment_id, *row in rows)
     return found
 
 
-def _copy(row: Any, segments: dict[int, Segment]) -> Batch:
-    dead_queue, partition, group, attempts, error, queue, partition_id, seq, segment_id, ordinal, _ = row
-    segment = segments.get(segment_id)
+def _copy(row: _Dead, segments: dict[int, Segment]) -> Batch:
+    segment = segments.get(row.segment_id)
     if segment is None:
         raise StaleName("the segment of a message that dies is gone")
-    columns = segment.columns.slice(ordinal, ordinal + 1)
-    run = Run(queue, partition, partition_id, seq, segment.uuid, ordinal, segment.created_at, columns)
-    return dead_copy(run.message(0), dead_queue, group=group, attempts=attempts, error=error)
-
-
-class Forwarding(Shared):
-    async def _forwarding(
-        self,
-        work: Callable[[asyncpg.Connection[Any]], Awaitable[T]],
-        *,
-        partition_ids: Sequence[int] = (),
-        lease_ids: Sequence[str | None] = (),
-        hurry: bool = False,
-    ) -> T:
-        """Run `work` in a transaction, and push what dies in it; the partitions where that may be are locked first.
-
-        `hurry`: they are not known, so that `work` holds cursors when the targets are locked. That is against the order
-        of locks; nobody waits long for it, and the transaction is tried again.
-        """
-        queues: set[str] = set()
-
-        async def forwarded(connection: asyncpg.Connection[Any]) -> tuple[T, pushing.Pushed | None]:
-            locks = (list(partition_ids), list(lease_ids))
-            await self.database.on(connection, "lock_for_transaction", _LOCK, *locks)
-            result = await work(connection)
-            if hurry:
-                await connection.execute(_HURRY)
-            try:
-                return result, await self._forward(connection, queues)
-            except asyncpg.LockNotAvailableError as error:
-                raise asyncpg.SerializationError("the partition for dead letters is held") from error
-            except StaleName as error:
-                self._forget(queues)
-                raise asyncpg.SerializationError("the dead queue changed in this moment") from error
-
-        try:
-            result, pushed = await self.database.transaction(forwarded)
-        except BaseException:
-            self._forget(queues)  # ids that were learned in it may be of what was not created after all
-            raise
-        self._remember(pushed)
-        return result
-
-    async def _forward(self, connection: asyncpg.Connection[Any], queues: set[str]) -> pushing.Pushed | None:
-        """Push what died in this transaction; `queues` is told the names of those to which."""
-        at, cache = self.now(), self.segments
-        conversation = forward(self.names, encryption=self.encryption, at=at, cache=cache, queues=queues)
-        return await self._converse(conversation, connection)
-
-    def _remember(self, pushed: pushing.Pushed | None) -> None:
-        """Consumers near the tail are served what was pushed here without reading it back; and those who wait for what
-        no producer tells of are told."""
-        if pushed is None:
-            return
-        for segment_id, segment in pushed.segments:
-            self.segments.put(segment_id, segment)
-        if pushed.untold:
-            self._tell(arrivals_of(pushed.result.batches))
+    if segment.owners is not None:
+        segment.owners.require(row.partition_id, row.ordinal, 1)
+    place = (row.queue_name, row.partition_name, row.partition_id, row.seq)
+    columns = segment.columns.slice(row.ordinal, row.ordinal + 1)
+    message = Run(*place, segment.uuid, row.ordinal, segment.created_at, columns).message(0)
+    return dead_copy(message, row.dead_queue, group=row.group_name, attempts=row.attempts, error=row.error)

@@ -1,15 +1,16 @@
 """Who holds the lock that a call waits for.
 
-PostgreSQL says only that a lock could not be had in time. While a call waits, another connection can see for whom: so a
-pool looks at its calls that take long (`lock_watch_seconds`) and remembers what it has found until they end.
+PostgreSQL says only that a lock could not be acquired in time. While a call waits, another connection can see which
+session holds the lock. So a pool checks its long calls (`lock_watch_seconds`) and keeps what it finds until they end.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import asyncpg
 
@@ -19,6 +20,8 @@ from lockstep.storage.postgres import sql
 logger = logging.getLogger("lockstep.storage.pool")
 
 _STATEMENT_LENGTH_MAX = 200
+_ANSWER_SECONDS_MAX = 0.2
+"""How much later than its lock_timeout_seconds a call fails, to say who holds the lock."""
 _HIDDEN = "<insufficient privilege>"
 _FAILURES = (OSError, Unavailable, asyncpg.PostgresError, asyncpg.InterfaceError)
 
@@ -74,28 +77,53 @@ class Holder:
         return {name: value for name, value in found.items() if value is not None}
 
 
+class _Found(NamedTuple):
+    """A row of `lock_holders`."""
+
+    waiter: int
+    pid: int
+    user: str | None
+    application: str | None
+    state: str | None
+    seconds: float | None
+    statement: str | None
+    kind: str | None
+    table: str | None
+    place: str | None
+
+
 class Holders:
-    """What is known of those for whom calls wait, by the process id of the session that waits."""
+    """The known lock holders, by the process id of the waiting session."""
 
     def __init__(self, ask: Callable[..., Awaitable[list[Any]]]) -> None:
         self._ask = ask
         self._found: dict[int, Holder] = {}
         self._told: set[int] = set()
+        self._asked: set[int] = set()
+        """The sessions of the current query whose calls have not ended."""
+        self._look: asyncio.Task[None] | None = None
 
-    async def look(self, waiters: Sequence[int]) -> None:
-        """Find out for whom these sessions wait. What cannot be found out now stays as it was."""
+    def look(self, waiters: Iterable[int]) -> asyncio.Task[None]:
+        """Find out which sessions these sessions wait for. Anything that cannot be found out now stays as it was."""
+        self._asked = set(waiters)
+        self._look = asyncio.create_task(self._find(list(self._asked)), name="lockstep-locks")
+        return self._look
+
+    async def _find(self, waiters: Sequence[int]) -> None:
         try:
-            rows = await self._ask(sql.query("lock_holders"), waiters)
+            rows = [_Found(*row) for row in await self._ask(sql.query("lock_holders"), waiters)]
         except _FAILURES:
             return
-        names = await self._names([row for row in rows if row[7] == "tuple"])
+        names = await self._names([row for row in rows if row.kind == "tuple"])
+        # A session whose call has ended may wait for another one by now.
+        rows = [row for row in rows if row.waiter in self._asked]
         for row in rows:
-            self._found[row[0]] = _holder(row, names.get((row[8], row[9])))
-        self._tell(rows)
+            self._found[row.waiter] = _holder(row, names.get((row.table, row.place)))
+        self._tell({row.pid: self._found[row.waiter] for row in rows})
 
-    async def _names(self, rows: Sequence[Any]) -> dict[tuple[str, str], tuple[str | None, ...]]:
+    async def _names(self, rows: Sequence[_Found]) -> dict[tuple[str | None, str | None], tuple[str | None, ...]]:
         """The queue, partition and group of locked rows. Our tables may be locked themselves: then without names."""
-        places = list(dict.fromkeys((row[8], row[9]) for row in rows))
+        places = list(dict.fromkeys((row.table, row.place) for row in rows))
         if not places:
             return {}
         tables, tuples = [table for table, _ in places], [place for _, place in places]
@@ -103,21 +131,24 @@ class Holders:
             found = await self._ask(sql.query("lock_names"), tables, tuples)
         except _FAILURES:
             return {}
-        return {places[row[0] - 1]: tuple(row[1:]) for row in found}
+        return {places[number - 1]: tuple(names) for number, *names in found}
 
-    def _tell(self, rows: Iterable[Any]) -> None:
-        """Log each holder once, for as long as somebody waits for it."""
-        holding = {row[1]: self._found[row[0]] for row in rows}
+    def _tell(self, holding: Mapping[int, Holder]) -> None:
+        """Log each holder once, for as long as a session waits for it."""
         for pid in holding.keys() - self._told:
             logger.warning("lock_held", extra={"action": "lock_held", **holding[pid].details()})
         self._told |= holding.keys()
 
     def forget(self, waiter: int) -> None:
+        self._asked.discard(waiter)
         self._found.pop(waiter, None)
         if not self._found:
             self._told.clear()
 
-    def of(self, waiter: int) -> Holder | None:
+    async def of(self, waiter: int) -> Holder | None:
+        """The holder that a call waited for which has just given up. The query for it may still run."""
+        if waiter not in self._found and waiter in self._asked and self._look is not None:
+            await asyncio.wait((self._look,), timeout=_ANSWER_SECONDS_MAX)
         return self._found.get(waiter)
 
     def any(self) -> Holder | None:
@@ -125,18 +156,16 @@ class Holders:
         return next(iter(self._found.values()), None)
 
 
-def _holder(row: Any, names: tuple[str | None, ...] | None) -> Holder:
-    _, pid, user, application, state, seconds, statement, kind, table, _ = row
-    if statement == _HIDDEN:
-        statement = None
+def _holder(row: _Found, names: tuple[str | None, ...] | None) -> Holder:
+    statement = None if row.statement == _HIDDEN else row.statement
     return Holder(
-        pid=pid,
-        user=user,
-        application=application or None,
-        state=state,
-        seconds=None if seconds is None else round(seconds, 1),
+        pid=row.pid,
+        user=row.user,
+        application=row.application or None,
+        state=row.state,
+        seconds=None if row.seconds is None else round(row.seconds, 1),
         statement=" ".join(statement.split())[:_STATEMENT_LENGTH_MAX] if statement else None,
-        held=_held(kind, table) if names is None else _named(*names),
+        held=_held(row.kind, row.table) if names is None else _named(*names),
     )
 
 

@@ -1,7 +1,7 @@
-"""An address with several hosts, of which one is the primary: each is tried by itself, and all at once.
+"""An address with several hosts, one of which is the primary: all are tried at once.
 
-One after the other, a machine that is gone without a word would cost the whole time-out before the next is tried, at
-every connection.
+In turn, a machine that does not answer at all would cost every connection the whole time-out before the next host is
+tried.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Host = tuple[str, int | None]
 
 
 def hosts_of(dsn: str) -> list[Host]:
-    """The hosts of a URL and their ports, where it has several; else none. Raises ValueError."""
+    """The hosts of a URL and their ports, if it has several; otherwise none. Raises ValueError."""
     parts = urlsplit(dsn)
     query = parse_qs(parts.query)
     given = parts.netloc.rpartition("@")[2] or query.get("host", [""])[-1]
@@ -30,6 +30,12 @@ def hosts_of(dsn: str) -> list[Host]:
         raise ValueError(f"{len(hosts)} hosts and {len(ports)} ports")
     ports = ports * len(hosts) if len(ports) == 1 else ports
     return [(host, port or (ports[i] if ports else None)) for i, (host, port) in enumerate(hosts)]
+
+
+def database_of(dsn: str) -> str | None:
+    """The database that a URL names as a parameter. As in libpq it wins over the path; asyncpg ignores it behind a bare
+    slash, and connects to the database of the user's name."""
+    return parse_qs(urlsplit(dsn).query).get("dbname", [None])[-1]
 
 
 def _host(text: str) -> Host:
@@ -48,8 +54,8 @@ def _host(text: str) -> Host:
 async def first_primary(
     hosts: Sequence[Host], connect: Callable[[Host], Awaitable[T]], *, abandon: Callable[[T], Any]
 ) -> T:
-    """The first of the connections that is to a primary; those that come too late are abandoned. If there is none it
-    raises what a standby says, else what the last host says."""
+    """The first connection to a primary; later ones are abandoned. If there is no primary, raises the error of a
+    standby, or else that of the last host."""
     pending: set[asyncio.Future[T]] = {asyncio.ensure_future(connect(host)) for host in hosts}
     failures: list[BaseException] = []
     try:

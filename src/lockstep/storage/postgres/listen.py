@@ -1,12 +1,12 @@
-"""What the processes on one database tell each other, by LISTEN and NOTIFY.
+"""Messages between the processes on one database, by LISTEN and NOTIFY.
 
 Pushes are announced by the process that made them, after the commit and not in it: a NOTIFY inside the transaction
 would make all commits of the database wait for each other. Only a push in the caller's own transaction, from SQL or by
-`push_within`, notifies with its commit, unless the caller switches that off: nobody else knows when it commits.
-Announcements gather while one is on its way, so a busy process sends a few per second. Nothing is sent while nobody
-else listens, which is known from the shared advisory lock that every listener holds; one that begins to listen says so.
-Ends of leases are announced only while polls wait elsewhere, which is known from a second lock and told when it is
-taken. Changes of queues are announced by a trigger.
+`push_within`, notifies with its commit, unless the caller switches that off: no other process knows when it commits.
+Announcements gather while one is in flight, so a busy process sends a few per second. Nothing is sent while no other
+process listens: every listener holds a shared advisory lock, and announces itself when it begins. Ends of leases are
+announced only while polls wait elsewhere: a second lock shows that, and its holder announces itself, too. A trigger
+announces changes of queues.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _SYSTEM = "lockstep_system"
 _LISTENER_LOCK = 7_307_655_182
 """Held, shared, by every connection that listens."""
 _WAITER_LOCK = _LISTENER_LOCK + 1
-"""Held, shared, by those of them in whose process polls wait."""
+"""Held, shared, by listeners with waiting polls in their process."""
 _LISTENERS = (
     "select count(*) filter (where objid::bigint = $1::bigint & 4294967295), "
     "count(*) filter (where objid::bigint = $2::bigint & 4294967295) "
@@ -52,9 +52,9 @@ _NOTIFY = f"select pg_notify('{_PUSHES}', t) from unnest($1::text[]) t"
 _GATHER_SECONDS = 0.005
 _LISTENERS_KNOWN_SECONDS = 1.0
 _WAITING_SECONDS = 0.2
-"""How often it is looked whether polls still wait here. That they begin to is told at once."""
+"""Interval between checks whether polls still wait here. That they begin to wait is announced at once."""
 _WAITED_SECONDS = 5.0
-"""For how long they are said to wait once they did: locking and unlocking all the time would cost more."""
+"""Polls are announced as waiting for at least this long, because frequent locking and unlocking would cost more."""
 _ALIVE_SECONDS = 30.0
 _PAYLOAD_BYTES_MAX = 7_900
 """PostgreSQL takes less than 8,000."""
@@ -66,21 +66,21 @@ class Signals:
     """This process among those on its database."""
 
     def __init__(self, database: Database, memory: Callable[[], Memory]) -> None:
-        """`memory` is asked each time: another timeline of the database has another."""
+        """`memory` is called each time, because each timeline of the database has its own."""
         self._database = database
         self._memory = memory
         self.changed: Callable[[], None] | None = None
-        """Is told when another process may have changed what all servers know together."""
+        """Called when another process may have changed the shared state of all servers."""
         self._own = str(uuid4())
         self._hear: Hear | None = None
         self._waiting: Callable[[], bool] = _never
         self._holding = False
         """Whether one of the listeners is this process."""
         self._holding_waiter = False
-        """Whether it is said that polls wait here."""
+        """Whether other processes know that polls wait here."""
         self._waited_at = -_WAITED_SECONDS
         self._begun = asyncio.Event()
-        """Set when polls begin to wait here and others are not told yet, or when the connection is lost."""
+        """Set when polls begin to wait here and other processes do not know yet, or when the connection is lost."""
         self._listening: asyncio.Task[None] | None = None
         self._telling: asyncio.Task[None] | None = None
         self._untold: dict[str, Arrival] = {}
@@ -122,7 +122,7 @@ class Signals:
             self._telling = asyncio.create_task(self._tell(), context=outside())
 
     def tell(self, arrivals: Mapping[str, Arrival]) -> None:
-        """Announce what nobody in this process knows of either."""
+        """Announce arrivals that this process does not know of, either."""
         for queue, arrival in arrivals.items():
             self._tell_hearer(queue, arrival)
         self.announce(arrivals)
@@ -138,11 +138,11 @@ class Signals:
                     await self._database.fetch("notify", _NOTIFY, list(_payloads(self._own, told)))
                 await asyncio.sleep(_GATHER_SECONDS)
         except LockstepError as error:
-            # Those who wait look from time to time, too.
+            # Waiting polls also check from time to time.
             logger.info("announcement_failed", extra={"action": "announcement_failed", "error": str(error)})
 
     def _is_outdated(self) -> bool:
-        """Whether who else is there must be known for what is untold, and was not asked for a while."""
+        """Whether the other listeners must be known for what is not announced yet, and were not queried recently."""
         pushed = bool(_pushes(self._untold))
         known_at = self._others_known_at if pushed else self._counted_at
         return time.monotonic() - known_at >= _LISTENERS_KNOWN_SECONDS
@@ -183,7 +183,7 @@ class Signals:
             await connection.fetch("select pg_advisory_lock_shared($1)", _LISTENER_LOCK)
             self._holding = True
             await connection.fetch(_NOTIFY, [_payload(self._own, {})])
-            # What was announced while nobody listened here is not known.
+            # Announcements made while no connection listened are lost.
             self._memory().names.clear()
             self._tell_changed()
             self._tell_hearer(None, Arrival())
@@ -199,7 +199,7 @@ class Signals:
         self._begun.set()
 
     async def _hold_until(self, lost: asyncio.Event, connection: asyncpg.Connection[Any]) -> None:
-        """Say whether polls wait here, and look now and then whether the connection is alive."""
+        """Announce whether polls wait here, and check at intervals whether the connection is alive."""
         alive_at = time.monotonic()
         while not lost.is_set():
             with suppress(TimeoutError):
@@ -215,7 +215,7 @@ class Signals:
                 await connection.fetch(f"select {verb}($1)", _WAITER_LOCK, timeout=_ALIVE_SECONDS)
                 self._holding_waiter, alive_at = waiting, now
                 if waiting:
-                    # They would find out within a second; until then they would tell of no lease that ends.
+                    # They would find out within a second; until then they would announce no lease that ends.
                     await connection.fetch(_NOTIFY, [_payload(self._own, {})], timeout=_ALIVE_SECONDS)
             elif now - alive_at >= _ALIVE_SECONDS:
                 await connection.fetch("select 1", timeout=_ALIVE_SECONDS)
@@ -225,7 +225,7 @@ class Signals:
         try:
             sender, arrivals = _decode(str(payload))
         except msgspec.DecodeError:
-            self._tell_hearer(None, Arrival())  # from SQL, which says just that there is something
+            self._tell_hearer(None, Arrival())  # from SQL, which reports only that something arrived
             return
         if sender != self._own:
             self._set_others(True)
@@ -255,7 +255,7 @@ def _never() -> bool:
 
 
 def _pushes(arrivals: Mapping[str, Arrival]) -> dict[str, Arrival]:
-    """Without queues in which just leases have ended."""
+    """Without queues in which only leases have ended."""
     return {queue: arrival for queue, arrival in arrivals.items() if arrival.partitions}
 
 

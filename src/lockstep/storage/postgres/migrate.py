@@ -6,6 +6,7 @@ others find it done. All of it is one transaction, so a failure leaves the datab
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import asyncpg
@@ -14,8 +15,19 @@ from lockstep.errors import SchemaTooNew, Unavailable
 from lockstep.storage.postgres import sql
 from lockstep.storage.postgres.failures import caused_by, translate
 
+logger = logging.getLogger("lockstep.storage")
+
 ADVISORY_LOCK = 0x6C6F636B73746570
 """The ASCII of `lockstep`."""
+
+ROLES = ("lockstep_producer", "lockstep_consumer", "lockstep_reader", "lockstep_admin", "lockstep_server")
+"""Roles of which applications can be members; sql/grants.sql has their rights."""
+_SCHEMA_STATE: sql.Procedure[Any] = sql.procedure("schema_state")
+_IS_WITHOUT_TABLES = """
+select to_regprocedure('lockstep.schema_state()') is not null
+   and not has_table_privilege(to_regclass('lockstep.migration')::oid, 'select')
+"""
+_MISSING_ROLES = "select n from unnest($1::text[]) n where not exists (select 1 from pg_roles r where r.rolname = n)"
 
 SERVER_VERSION_MIN = 15
 ENCODINGS = ("UTF8", "SQL_ASCII")
@@ -63,7 +75,7 @@ _RECORD_PROCEDURES = (
 
 
 async def migrate(connection: asyncpg.Connection[Any]) -> list[str]:
-    """Apply what is missing; returns the names of what was applied. Raises SchemaTooNew, Unavailable."""
+    """Apply missing migrations; returns their names. Raises SchemaTooNew, Unavailable."""
     _check_server(connection)
     try:
         return await _migrate(connection)
@@ -109,6 +121,7 @@ def script(version: int = 0) -> str:
         *[f"{migration.sql.strip()}\n{_record(migration)};" for migration in sql.migrations()[version:]],
         sql.procedures().strip(),
         _DROP_LEFT_OVER.strip(),
+        sql.grants().strip(),
         f"{_RECORD_PROCEDURES.format(ours, _quoted(sql.procedures_checksum()))};",
         "commit;",
     ]
@@ -121,6 +134,12 @@ def _record(migration: sql.Migration) -> str:
 
 def _quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
+
+
+async def missing_roles(connection: asyncpg.Connection[Any]) -> list[str]:
+    """Our roles that the database server lacks, because the migration's role may not create roles."""
+    rows = await connection.fetch(_MISSING_ROLES, ROLES)
+    return [row[0] for row in rows]
 
 
 async def schema_version(connection: asyncpg.Connection[Any]) -> int:
@@ -142,7 +161,14 @@ async def check_schema(connection: asyncpg.Connection[Any]) -> None:
 
 
 async def _is_current(connection: asyncpg.Connection[Any]) -> bool:
-    """The common case, found out without taking the lock."""
+    """The common case, found out without taking the lock. Raises SchemaTooNew; Unavailable for a role that cannot
+    migrate, if the schema is of another version."""
+    if await connection.fetchval(_IS_WITHOUT_TABLES):
+        version, checksum = await connection.fetchrow(_SCHEMA_STATE().sql)
+        _refuse_newer(version)
+        if version == len(sql.migrations()) and checksum == sql.procedures_checksum():
+            return True
+        raise Unavailable("the database has another version's schema, and this role cannot run lockstep migrate")
     version = await schema_version(connection)
     _refuse_newer(version)
     return version == len(sql.migrations()) and not await _procedures_differ(connection)
@@ -177,5 +203,9 @@ async def _apply_procedures(connection: asyncpg.Connection[Any]) -> None:
     await connection.execute(_NO_BODY_CHECK)
     await connection.execute(sql.procedures())
     await connection.execute(_DROP_LEFT_OVER)
+    await connection.execute(sql.grants())
+    missing = await missing_roles(connection)
+    if missing:
+        logger.warning("roles_missing", extra={"action": "roles_missing", "roles": missing})
     statement = _RECORD_PROCEDURES.format("$1", "$2")
     await connection.execute(statement, len(sql.migrations()), sql.procedures_checksum())

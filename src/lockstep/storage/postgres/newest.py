@@ -1,4 +1,4 @@
-"""Stored messages, the newest first: how a list walks backwards, and where it goes on.
+"""Stored messages, newest first: how a list walks backwards, and where it continues.
 
 In a queue "newest" means stored last: segments are walked backwards, and the messages of one segment backwards by their
 place in it. In one partition that is the order of the seqs, so a list of one partition walks its runs instead.
@@ -18,7 +18,7 @@ _LAST = 2**62
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PageStart:
     """Everything before it is still to be listed: before an ordinal of a segment, or before a seq of a partition."""
 
     major: int
@@ -26,7 +26,7 @@ class Place:
     minor: int
 
     @classmethod
-    def of(cls, cursor: str | None, partition_id: int | None) -> Place:
+    def of(cls, cursor: str | None, partition_id: int | None) -> PageStart:
         """Where a page begins. Raises InvalidRequest."""
         if cursor is not None:
             return cls(*parse_newest_cursor(cursor))
@@ -37,7 +37,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class RunSlice:
     """Messages of one run, of which the last is listed first."""
 
     row: Any
@@ -50,36 +50,36 @@ class Span:
     @property
     def ordinal(self) -> int:
         """Of the first message, in its segment."""
-        return int(self.row[5] + self.first_seq - self.row[2])
+        return int(self.row["ordinal"] + self.first_seq - self.row["first_seq"])
 
     @property
     def segment_id(self) -> int:
-        return int(self.row[4])
+        return int(self.row["segment_id"])
 
 
-def spans_before(rows: Sequence[Any], place: Place, limit: int, *, of_partition: bool) -> Iterator[Span]:
-    """What the rows of a query hold before the place, newest first, until it is `limit` messages."""
+def spans_before(rows: Sequence[Any], place: PageStart, limit: int, *, of_partition: bool) -> Iterator[RunSlice]:
+    """The messages in the rows of a query before the place, newest first, up to `limit`."""
     for row in rows:
         if limit <= 0:
             return
-        if row[0] is None:
+        if row["id"] is None:
             continue
-        first_seq, last_seq = row[2], row[3]
+        first_seq, last_seq = row["first_seq"], row["last_seq"]
         if of_partition:
             last_seq = min(last_seq, place.minor - 1)
-        elif row[4] == place.major:
-            last_seq = min(last_seq, first_seq + place.minor - row[5] - 1)
-        span = Span(row, max(first_seq, last_seq - limit + 1), last_seq)
+        elif row["segment_id"] == place.major:
+            last_seq = min(last_seq, first_seq + place.minor - row["ordinal"] - 1)
+        span = RunSlice(row, max(first_seq, last_seq - limit + 1), last_seq)
         if len(span) > 0:
             limit -= len(span)
             yield span
 
 
-def place_after(rows: Sequence[Any], spans: Sequence[Span], limit: int, *, of_partition: bool) -> Place:
-    """Where a list goes on that has read the spans of these rows."""
+def place_after(rows: Sequence[Any], spans: Sequence[RunSlice], limit: int, *, of_partition: bool) -> PageStart:
+    """Where a list continues after the spans of these rows."""
     if sum(map(len, spans)) >= limit:
         last = spans[-1]
-        return Place(last.row[0], last.first_seq) if of_partition else Place(last.segment_id, last.ordinal)
+        return PageStart(last.row["id"], last.first_seq) if of_partition else PageStart(last.segment_id, last.ordinal)
     if of_partition:
-        return Place(0, rows[-1][2])
-    return Place(rows[-1][4] - 1, SEGMENT_MESSAGES_MAX)
+        return PageStart(0, rows[-1]["first_seq"])
+    return PageStart(rows[-1]["segment_id"] - 1, SEGMENT_MESSAGES_MAX)

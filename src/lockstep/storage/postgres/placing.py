@@ -5,65 +5,87 @@ from __future__ import annotations
 
 import logging
 import time
+from typing import Any
 
+from lockstep.core import refusals
 from lockstep.core.maintenance import START, Place, Pruned
+from lockstep.core.names import QUEUE_MODE
 from lockstep.errors import LockstepError
+from lockstep.storage.postgres import sql
 from lockstep.storage.postgres.cache import QueueNames
-from lockstep.storage.postgres.shared import Shared
+from lockstep.storage.postgres.context import Context
 
 logger = logging.getLogger("lockstep.storage")
 
-SUBSCRIBE = "select * from lockstep.subscribe($1, $2, $3, $4::timestamptz, $5::text, $6::timestamptz)"
-_PLACE = "select * from lockstep.place_slice($1, $2::bigint, $3, $4::timestamptz)"
-_PLACE_FOR_POP = "select * from lockstep.place_for_pop($1, $2::bigint, $3, $4::timestamptz)"
-_NEXT_UNFINISHED = "select * from lockstep.next_unfinished_group($1)"
-_REMOVE_CURSORS = "select * from lockstep.remove_deleted_cursors($1, $2)"
+SUBSCRIBE: sql.Procedure[Any] = sql.procedure("subscribe")
+_PLACE: sql.Procedure[Any] = sql.procedure("place_slice")
+_PLACE_FOR_POP: sql.Procedure[Any] = sql.procedure("place_for_pop")
+_NEXT_UNFINISHED: sql.Procedure[Any] = sql.procedure("next_unfinished_group")
+_REMOVE_CURSORS: sql.Procedure[Any] = sql.procedure("remove_deleted_cursors")
+
+_GROUP_ROOM: sql.Procedure[bool] = sql.procedure("group_room")
 
 
-class Placing(Shared):
-    slice_partitions_max: int
-    slices_seconds_max: float
+class Placing:
+    """Makes the cursors that groups lack, and removes those that lack their group, slice by slice."""
 
-    async def _place_for_pop(self, names: QueueNames, group: str, partition_id: int | None) -> None:
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    async def check_room(self, queue_id: int, group: str) -> None:
+        """Raises TooManyGroups if a group is new and its queue has the maximum number. Two that come at once may both
+        be accepted."""
+        limit = self._context.limits.queue_groups_max
+        if group == QUEUE_MODE:
+            return
+        if await self._context.database.value(_GROUP_ROOM(queue_id=queue_id, most=limit, group=group)):
+            raise refusals.no_room_for_group(group, limit)
+
+    async def for_pop(self, names: QueueNames, group: str, partition_id: int | None) -> None:
         """Make some of the cursors that a group lacks, of a partition first, if nothing is due for the group."""
-        given = (names.groups[group], partition_id, self.slice_partitions_max, self.now())
-        _, _, _, placed = (await self.database.fetch("place_for_pop", _PLACE_FOR_POP, *given))[0]
-        if placed:
+        call = _PLACE_FOR_POP(
+            group_id=names.groups[group],
+            partition_id=partition_id,
+            partitions=self._context.limits.slice_partitions_max,
+            at=self._context.now(),
+        )
+        if (await self._context.database.value(call))["_placed"]:
             names.unplaced.discard(group)
 
-    async def _place_group(self, group_id: int) -> bool:
+    async def group(self, group_id: int) -> bool:
         """Make cursors that a group lacks, for a while; says whether it has them all."""
-        until = time.monotonic() + self.slices_seconds_max
+        until = time.monotonic() + self._context.limits.slices_seconds_max
         while True:
-            given = (group_id, None, self.slice_partitions_max, self.now())
-            _, _, more, placed = (await self.database.fetch("place_slice", _PLACE, *given))[0]
+            _, _, more, placed = await self._place_slice(group_id)
             if placed or not more or time.monotonic() >= until:
                 return bool(placed)
 
-    async def _settle(self, *group_ids: int) -> None:
-        """Go on with groups that are unfinished, for a while; what is left is for maintenance, and so are failures."""
-        until = time.monotonic() + self.slices_seconds_max
-        for group_id in sorted(group_ids, reverse=True):  # a group that was moved is made from what it was before
+    async def settle(self, *group_ids: int) -> None:
+        """Continue with unfinished groups for a while; maintenance does the rest, and retries failures."""
+        until = time.monotonic() + self._context.limits.slices_seconds_max
+        for group_id in sorted(group_ids, reverse=True):  # the cursors of a moved group are made from its earlier ones
             place: Place | None = Place(after=group_id - 1)
             try:
                 while place == Place(after=group_id - 1) and time.monotonic() < until:
-                    place = (await self.prune_groups(after=place)).next
+                    place = (await self.prune(after=place)).next
             except LockstepError as error:
                 fields = {"action": "group_postponed", "group_id": group_id, "error": str(error)}
                 logger.warning("group_postponed", extra=fields)
 
-    async def prune_groups(self, *, after: Place | None = None) -> Pruned:
+    async def prune(self, *, after: Place | None = None) -> Pruned:
         place = after or START
-        found = await self.database.fetch("next_unfinished_group", _NEXT_UNFINISHED, place.after)
+        found = await self._context.database.call(_NEXT_UNFINISHED(after=place.after))
         group_id, deleted = found[0] if found else (None, False)
         if group_id is None:
             return Pruned()
         if deleted:
-            rows = await self.database.fetch(
-                "remove_deleted_cursors", _REMOVE_CURSORS, group_id, self.slice_partitions_max
-            )
-            done, more = rows[0]
+            removal = _REMOVE_CURSORS(group_id=group_id, partitions=self._context.limits.slice_partitions_max)
+            done, more = await self._context.database.value(removal)
         else:
-            given = (group_id, None, self.slice_partitions_max, self.now())
-            done, _, more, _ = (await self.database.fetch("place_slice", _PLACE, *given))[0]
+            done, _, more, _ = await self._place_slice(group_id)
         return Pruned(partitions=done, next=Place(after=group_id - 1 if more else group_id))
+
+    async def _place_slice(self, group_id: int) -> Any:
+        partitions = self._context.limits.slice_partitions_max
+        call = _PLACE(group_id=group_id, partition_id=None, partitions=partitions, at=self._context.now())
+        return await self._context.database.value(call)

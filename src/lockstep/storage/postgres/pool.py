@@ -1,12 +1,13 @@
 """A pool of connections to PostgreSQL; `Database` (database.py) is how it is used.
 
-A server's pool has a breaker: when connection attempts fail one after the other it takes PostgreSQL for away, and from
-then on calls fail at once instead of waiting for attempts of their own. One probe goes on trying, and ends it.
+A server's pool has a breaker: after several failed connection attempts in a row it considers PostgreSQL unavailable,
+and from then on calls fail at once instead of making attempts of their own. One probe keeps trying, and closes the
+breaker.
 
-A PostgreSQL that hangs fails no attempt by itself. So when a call waits, and nothing was heard of PostgreSQL for half
-of `breaker_silent_seconds`, it is asked something. If it does not answer in the other half it is taken for away, and
-the calls that waited for so long fail, those that wait for a connection too. A pool without a breaker only lets them
-fail.
+A PostgreSQL that hangs does not make attempts fail. So when a call waits, and PostgreSQL has sent nothing for half of
+`breaker_silent_seconds`, the pool sends a probe. If there is no answer within the other half, PostgreSQL counts as
+unavailable, and the calls that have waited for that long fail, including those that wait for a connection. A pool
+without a breaker only lets them fail.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import time
 from asyncio import FIRST_COMPLETED
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextvars import Context
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -29,16 +31,16 @@ import asyncpg
 from lockstep.errors import InvalidRequest, Unavailable
 from lockstep.storage.postgres.failures import NotPrimary, caused_by, is_full, may_retry_connect, unreachable
 from lockstep.storage.postgres.holders import Holders
-from lockstep.storage.postgres.hosts import first_primary, hosts_of
+from lockstep.storage.postgres.hosts import database_of, first_primary, hosts_of
 from lockstep.storage.postgres.session import ISOLATION, PLANNER, limits
-from lockstep.storage.postgres.timelines import Link, Timeline, find_timeline
+from lockstep.storage.postgres.timelines import Link, Timeline, find_timeline, provide_ids
 
 logger = logging.getLogger("lockstep.storage.pool")
 
 Watcher = Callable[[bool], None]
-"""Is told False when PostgreSQL is taken for away, and True when it is back."""
+"""Called with False when PostgreSQL is considered unavailable, and with True when it is back."""
 Prepare = Callable[["asyncpg.Connection[Any]"], Awaitable[Any]]
-"""What is done with the first connection to a server that was away."""
+"""Called with the first connection after an outage."""
 
 _ADDRESS = "the address of the database is not like postgresql://user:password@host:port/database?option=value"
 _BACKOFF_SECONDS_MIN = 0.01
@@ -46,12 +48,12 @@ _BACKOFF_SECONDS_MAX = 2.0
 _CLOSE_TIMEOUT_SECONDS = 10.0
 _TURNS = 20
 _EPOCHS = itertools.count(1)
-"""A pool that is made anew is no older one's continuation."""
+"""A new pool does not continue an older one."""
 _LOOKS = 8
-"""In how many parts the time of silence is looked at."""
+"""Number of intervals into which the silent time is divided."""
 
 
-class Waiting(asyncio.Future["Link | None"]):
+class PoolWait(asyncio.Future["Link | None"]):
     """A call that waits for a connection, or for the right to make one, and since when."""
 
     def __init__(self, since: float) -> None:
@@ -79,7 +81,7 @@ class PoolSettings:
     keepalive_seconds: float = 15
     transaction_attempts_max: int = 10
     passes_max: int = 2_000
-    """How many expired messages one transaction may pass (sql/procedures/expiry.sql)."""
+    """Maximum number of expired messages that one transaction skips (sql/procedures/expiry.sql)."""
     breaker_failures_max: int = 0
     """0: without a breaker."""
     breaker_open_seconds: float = 1
@@ -88,7 +90,7 @@ class PoolSettings:
 
 @dataclass(frozen=True, slots=True)
 class PoolCounts:
-    """How a pool stands."""
+    """The state of a pool."""
 
     open: int
     idle: int
@@ -107,23 +109,25 @@ class Pool:
         self._dsn = dsn
         self._settings = settings
         self.epoch = next(_EPOCHS)
-        """Of the connections that are lent; another one when the database is on another timeline."""
+        """Of the connections in use; another one once the database is on another timeline."""
         self._timeline: Timeline | None = None
+        self._provided: Timeline | None = None
+        """The timeline that is known not to give out any id twice."""
         self._idle: list[Link] = []
         self._used: dict[Link, float] = {}
         """Connections in use, and since when."""
         self._attempts: dict[asyncio.Future[Link], float] = {}
         """Attempts at connections for calls, and since when."""
         self._heard_at = 0.0
-        """When PostgreSQL last answered something."""
+        """When PostgreSQL last answered anything."""
         self._open = 0
-        self._waiting: deque[Waiting] = deque()
+        self._waiting: deque[PoolWait] = deque()
         """Calls that wait for a connection; the first has waited longest."""
         self.watchers: set[Watcher] = set()
         self._failures = 0
         """Connection attempts that failed since something worked."""
         self._outage: Exception | None = None
-        """Why PostgreSQL is taken for away."""
+        """Why PostgreSQL is considered unavailable."""
         self._probe: asyncio.Task[None] | None = None
         self._preparations: list[Prepare] = []
         self._time = asyncio.get_running_loop().time
@@ -152,29 +156,31 @@ class Pool:
                 return self._lend(waited)
 
     def release(self, connection: Link) -> None:
-        """Take a connection back. One that is in the middle of something, or to a server that another has replaced, is
-        not fit for use by anybody."""
+        """Take a connection back. A connection in the middle of a statement, or to a server that has been replaced, is
+        closed."""
         if connection.is_closed() or connection.is_in_transaction() or connection.epoch != self.epoch:
             self.discard(connection)
             return
-        self._forget(connection)
-        self._hear()
+        now = self._time()
+        self._forget(connection, now)
+        self._failures, self._heard_at = 0, now
         if not self._hand_over(connection):
             self._idle.append(connection)
 
     def discard(self, connection: Link) -> None:
-        """Close a connection that nobody can use any more, at once."""
+        """Close an unusable connection, at once."""
         connection.terminate()
-        self._forget(connection)
+        self._forget(connection, self._time())
         self._open -= 1
         self._hand_over(None)
 
     async def connect(self, *, application_name: str = "lockstep") -> Link:
-        """One attempt at a connection to the primary, on the timeline of the others; where it is on a later one they
-        are given up, and what was learned by them is out of date. Raises NotPrimary, among others."""
+        """One attempt at a connection to the primary, on the timeline of the other connections. If it is on a later
+        one, the others are closed, and what the caches learned from them is out of date. May raise NotPrimary."""
         connection = await connect(self._dsn, self._settings, application_name=application_name)
         try:
             self._follow(connection.timeline)
+            await self._provide(connection)
         except BaseException:
             connection.terminate()
             raise
@@ -193,6 +199,14 @@ class Pool:
             connection.terminate()
         extra = {"action": "database_replaced", "database": found.database, "timeline": found.number}
         logger.warning("database_replaced", extra={**extra, "timeline_before": known.number, "started": found.started})
+
+    async def _provide(self, connection: Link) -> None:
+        """The first connections on a timeline make sure, before they are used, that ids are not given out again."""
+        if self._provided == connection.timeline:
+            return
+        async with asyncio.timeout(self._settings.connect_timeout_seconds):
+            if await provide_ids(connection):
+                self._provided = connection.timeline
 
     def counts(self) -> PoolCounts:
         return PoolCounts(self._open, len(self._idle), self._settings.connections_max, len(self._waiting))
@@ -215,7 +229,7 @@ class Pool:
         self._idle.clear()
 
     def _hand_over(self, connection: Link | None) -> bool:
-        """Give a connection, or the right to make one, to whoever has waited longest."""
+        """Give a connection, or the right to make one, to the call that has waited longest."""
         while self._waiting:
             waiting = self._waiting.popleft()
             if not waiting.done():
@@ -224,7 +238,7 @@ class Pool:
         return False
 
     async def _wait(self) -> Link | None:
-        waiting = Waiting(self._time())
+        waiting = PoolWait(self._time())
         self._waiting.append(waiting)
         try:
             async with asyncio.timeout(self._settings.connect_timeout_seconds):
@@ -247,8 +261,8 @@ class Pool:
             error = Unavailable(f"{error.message}: calls wait because {holder.text()}", **holder.details())
         return error
 
-    def _give_back(self, waiting: Waiting) -> None:
-        """What was given to somebody who stopped waiting in the same moment goes to the next."""
+    def _give_back(self, waiting: PoolWait) -> None:
+        """A connection that was handed to a caller who has just stopped waiting goes to the next one."""
         if not waiting.done() or waiting.cancelled() or waiting.exception() is not None:
             return
         given = waiting.result()
@@ -258,7 +272,7 @@ class Pool:
             self.release(given)
 
     async def _connect(self) -> Link:
-        """A new connection; tried again while the server is starting, full or not there yet."""
+        """A new connection; retried while the server is starting, full or not there yet."""
         settings = self._settings
         self._open += 1
         try:
@@ -298,7 +312,7 @@ class Pool:
             self._attempts.pop(attempt, None)
 
     def _count_failure(self, error: Exception) -> None:
-        """A server that has no connection left for us is there: it does not count."""
+        """A server without a free connection is reachable, so this does not count as a failure."""
         failures_max = self._settings.breaker_failures_max
         if failures_max == 0 or is_full(error):
             return
@@ -317,13 +331,13 @@ class Pool:
         if self._outage is not None:
             return
         self._know_why(error)
-        self._probe = asyncio.create_task(self._probe_until_back(), name="lockstep-probe")
+        self._probe = asyncio.create_task(self._probe_until_back(), name="lockstep-probe", context=Context())
         self._tell_watchers(False)
         while self._hand_over(None):
-            pass  # those who wait find out that there is nothing to wait for
+            pass  # the waiting callers find out by themselves
 
     def _know_why(self, error: Exception) -> None:
-        """Said once, and again when it is something else."""
+        """Logged once, and again when the reason changes."""
         before, self._outage = self._outage, error
         if before is None or str(before) != str(error):
             logger.error("database_away", extra={"action": "database_away", "error": str(unreachable(error))})
@@ -362,9 +376,10 @@ class Pool:
     # Silence
 
     def _lend(self, connection: Link) -> Link:
-        """Note since when a connection is in use: one timer looks after all of them, so that a call costs none."""
+        """Note when a connection came into use. One timer watches all of them, so a call costs none."""
         self._used[connection] = self._time()
-        self._look_later()
+        if self._silence is None:
+            self._look_later()
         if self._watching is None:
             self._watch_later()
         return connection
@@ -381,7 +396,7 @@ class Pool:
         self._silence = asyncio.get_running_loop().call_later(seconds, self._look)
 
     def _look(self) -> None:
-        """Ask PostgreSQL something when a call waits and nothing was heard for half of the time."""
+        """Probe PostgreSQL when a call waits and nothing was received for half of the time."""
         self._silence = None
         if not self._used and not self._attempts:
             return
@@ -392,7 +407,7 @@ class Pool:
         self._look_in(max(left, self._settings.breaker_silent_seconds / _LOOKS))
 
     async def _is_found_away(self) -> bool:
-        """Whether PostgreSQL is away, once that is known, if somebody is about to find out."""
+        """Whether PostgreSQL is unavailable; waits for the result if a check is under way."""
         if self._asking is not None:
             await asyncio.wait((self._asking,))
         return self.is_away
@@ -404,7 +419,7 @@ class Pool:
             self._asking = asyncio.create_task(self._ask(), name="lockstep-silence")
 
     async def _ask(self) -> None:
-        """A call is not answered. It may be a long one, or wait for a lock: does PostgreSQL answer anything at all?"""
+        """A call has no answer yet. It may be long, or wait for a lock, so check whether PostgreSQL answers at all."""
         while not self.is_away:
             try:
                 await self._answer()
@@ -422,9 +437,9 @@ class Pool:
         self._drop_silent()
 
     async def _answer(self) -> None:
-        """Return when PostgreSQL answers anything: a call, a new connection, or one that is idle, where it need not
-        start a process. Raises Silent if it does not in time, and what an attempt at a connection raises. The time is
-        counted in turns of the event loop: a process that is late itself must not take PostgreSQL for silent."""
+        """Return once PostgreSQL answers anything: a call, a new connection, or an idle one, for which it need not
+        start a process. Raises Silent if it does not answer in time, and the errors of connecting. Time is counted in
+        turns of the event loop, because a process that is late itself must not take PostgreSQL for silent."""
         asked_at = self._heard_at
         patient = max(self._settings.connect_timeout_seconds, self._settings.breaker_silent_seconds)
         attempt = asyncio.ensure_future(connect(self._dsn, replace(self._settings, connect_timeout_seconds=patient)))
@@ -457,7 +472,7 @@ class Pool:
             self.release(connection)
 
     def _drop_silent(self) -> None:
-        """Connections to a server that hangs answer nobody, and those who wait for them are to know."""
+        """Connections to a server that hangs never answer, and their callers must learn of it."""
         for connection in self._idle:
             connection.terminate()
         for attempt in self._attempts:
@@ -471,28 +486,29 @@ class Pool:
 
     # Locks
 
-    def _forget(self, connection: Link) -> None:
+    def _forget(self, connection: Link, now: float) -> None:
         since = self._used.pop(connection, None)
-        if since is not None and self._time() - since >= self._watch_seconds:
+        if since is not None and now - since >= self._watch_seconds:
             self.holders.forget(connection.pid)
 
     def _watch_later(self) -> None:
         self._watching = asyncio.get_running_loop().call_later(self._watch_seconds, self._watch_locks)
 
     def _watch_locks(self) -> None:
-        """See for whom the calls wait that take long. Without any, nothing is asked."""
+        """Find out which sessions the long calls wait for. Without long calls, no query runs."""
         self._watching = None
         before = self._time() - self._watch_seconds
         waiters = [one.pid for one, since in self._used.items() if since <= before]
         if waiters and not self.is_away and (self._watch is None or self._watch.done()):
-            self._watch = asyncio.create_task(self.holders.look(waiters), name="lockstep-locks")
+            self._watch = self.holders.look(waiters)
         if self._used:
             self._watch_later()
         elif self._watch is None or self._watch.done():
             self._close_apart()
 
     async def _ask_apart(self, query: str, *args: Any) -> list[Any]:
-        """Ask on a connection that no call has, because they may all wait. It waits for nobody itself."""
+        """Query on a connection that no call uses, because all calls may wait for locks. The query itself takes no
+        locks."""
         if self._apart is None or self._apart.is_closed():
             self._apart = await self.connect(application_name="lockstep-locks")
             await self._apart.execute("set lock_timeout = '50ms'")
@@ -523,7 +539,7 @@ async def connect(dsn: str, settings: PoolSettings, *, application_name: str = "
         attempt = partial(_connect_to, dsn, settings, application_name)
         return await first_primary(hosts, lambda host: attempt(*host), abandon=Link.terminate)
     except ValueError as error:
-        # Without its text, which has parts of the address, and so perhaps of a password.
+        # Without its text, which contains parts of the address, and so perhaps of a password.
         raise InvalidRequest(_ADDRESS) from error
 
 
@@ -535,6 +551,7 @@ async def _connect_to(
             dsn,
             host=host,
             port=port,
+            database=database_of(dsn),
             timeout=settings.connect_timeout_seconds,
             connection_class=Link,
             # No command_timeout: the server ends a slow statement itself, and says so.
@@ -566,7 +583,7 @@ async def _connect_to(
 
 
 def _end_when_silent(connection: asyncpg.Connection[Any], seconds: float) -> None:
-    """A machine that is gone does not say so: without this, a call in flight would wait for it for many minutes."""
+    """A machine that fails sends nothing: without this, a call in flight would wait for it for many minutes."""
     transport = getattr(connection, "_transport", None)
     found = None if transport is None else transport.get_extra_info("socket")
     if found is None or found.family not in (socket.AF_INET, socket.AF_INET6):
@@ -583,5 +600,5 @@ def _end_when_silent(connection: asyncpg.Connection[Any], seconds: float) -> Non
 
 
 def backoff_seconds(attempt: int) -> float:
-    """Exponential, with full jitter, so that those who collided do not collide again."""
+    """Exponential, with full jitter, so that callers that collided do not collide again."""
     return random.uniform(0, min(_BACKOFF_SECONDS_MIN * 2**attempt, _BACKOFF_SECONDS_MAX))

@@ -1,4 +1,4 @@
-"""What becomes of queries: their counts by name, a log line for a slow one, and the hook of the user."""
+"""Reports queries: counts by name, a log line for a slow query, and the user's hook."""
 
 from __future__ import annotations
 

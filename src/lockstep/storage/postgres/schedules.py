@@ -1,16 +1,16 @@
-"""Messages that wait, and recurring ones: promotion, and what an operator does with them."""
+"""Scheduled and recurring messages: promotion, and the verbs of operators."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import asyncpg
 
 from lockstep.core import crons
 from lockstep.core.crons import Cron, NewCron
-from lockstep.core.messages import Batch, Columns, NewSchedule
+from lockstep.core.messages import Batch, Columns, NewSchedule, join_columns
 from lockstep.core.schedules import (
     Promoted,
     Scheduled,
@@ -21,61 +21,77 @@ from lockstep.core.schedules import (
     parse_schedule_cursor,
     schedule_cursor,
 )
+from lockstep.core.sealing import cron_binding, waiting_binding
 from lockstep.errors import CronNotFound, LockstepError, QueueFull, ScheduleNotFound, Unavailable
-from lockstep.storage.postgres import pushing, scheduling, sql
-from lockstep.storage.postgres.delivery import Delivery
-from lockstep.storage.postgres.push_lanes import join_columns
+from lockstep.storage.postgres import sql
+from lockstep.storage.postgres.context import Context
+from lockstep.storage.postgres.lookups import Lookups
+from lockstep.storage.postgres.push.conversation import Pushed
+from lockstep.storage.postgres.push.pushes import Pushes
+from lockstep.storage.postgres.push.scheduled import pack, unpack
 
-_NEXT_DUE = "select * from lockstep.next_due($1::timestamptz, $2::timestamptz)"
+
+class _NextDue(NamedTuple):
+    due_at: datetime | None
+    now: datetime
+
+
+_NEXT_DUE = sql.procedure("next_due", _NextDue)
 _CRONS_DUE = "select name from lockstep.cron where next_at <= $1 order by next_at, name limit $2"
-_QUEUES_DUE = "select * from lockstep.queues_due($1::timestamptz)"
-_TAKE_DUE = "select * from lockstep.take_due($1, $2, $3, $4::timestamptz)"
+_QUEUES_DUE: sql.Procedure[Any] = sql.procedure("queues_due")
+_TAKE_DUE: sql.Procedure[Any] = sql.procedure("take_due")
 _DELETE = "delete from lockstep.scheduled where id = any ($1::bigint[])"
 _ADVANCE_CRON = (
     "update lockstep.cron set next_at = $2::timestamptz, last_at = coalesce($3::timestamptz, last_at) where name = $1"
 )
-_SET_CRON = (
-    "select lockstep.set_cron($1, $2, $3, $4, $5, $6, $7, $8::smallint, $9::bytea, $10::timestamptz, $11::timestamptz)"
-)
+_SET_CRON: sql.Procedure[None] = sql.procedure("set_cron")
 _ENABLE_CRON = "update lockstep.cron set enabled = $2, next_at = $3::timestamptz where name = $1"
 _REMOVE_CRON = "delete from lockstep.cron where name = $1 returning name"
+_CRON_COLUMNS = ("name", "queue", "partition", "expression", "timezone", "catch_up", "enabled")
+"""Those that are stored as they are given."""
 _NOW = "select coalesce($1::timestamptz, clock_timestamp())"
-
 _PROMOTED_BYTES_MAX = 16 * 1024**2
-"""Of one transaction, about; a larger message goes alone."""
+"""Approximate size of one transaction; a larger message goes alone."""
 
 
-class Schedules(Delivery):
+class PostgresSchedules:
+    """Messages that wait for their time, and recurring messages."""
+
+    def __init__(self, context: Context, lookups: Lookups, pushes: Pushes) -> None:
+        self._context = context
+        self._lookups = lookups
+        self._pushes = pushes
+
     async def schedules(self, where: ScheduleFilter, *, cursor: str | None = None, limit: int = 100) -> SchedulePage:
         given = (*_begin(where, cursor), where.to_at, where.key_prefix, limit + 1)
         if where.queue is None:
-            rows = await self._query("schedule_list", *given)
+            rows = await self._context.query("schedule_list", *given)
         else:
-            queue_id = await self._queue_id(where.queue)
-            rows = await self._query("schedule_list_of_queue", *given, queue_id, where.partition)
+            queue_id = await self._lookups.queue_id(where.queue)
+            rows = await self._context.query("schedule_list_of_queue", *given, queue_id, where.partition)
         items = [self._scheduled(row) for row in rows[:limit]]
         ends = len(rows) <= limit
         return SchedulePage(items=items, next_cursor=None if ends else schedule_cursor(items[-1].due_at, items[-1].id))
 
     async def schedule(self, which: ScheduleName) -> Scheduled:
-        rows = await self._query("schedule_find", which.id, which.queue, which.key)
+        rows = await self._context.query("schedule_find", which.id, which.queue, which.key)
         if not rows:
             raise _no_schedule(which)
         return self._scheduled(rows[0])
 
     async def cancel_schedule(self, which: ScheduleName) -> bool:
-        return bool(await self._query("schedule_cancel", which.id, which.queue, which.key))
+        return bool(await self._context.query("schedule_cancel", which.id, which.queue, which.key))
 
     async def reschedule(self, which: ScheduleName, schedule: NewSchedule) -> Scheduled:
-        moved = (schedule.deliver_at, float(schedule.delay_seconds or 0), self.now())
-        rows = await self._query("schedule_move", which.id, which.queue, which.key, *moved)
+        moved = (schedule.deliver_at, float(schedule.delay_seconds or 0), self._context.now())
+        rows = await self._context.query("schedule_move", which.id, which.queue, which.key, *moved)
         if not rows:
             raise _no_schedule(which)
         return self._scheduled(rows[0])
 
     def _scheduled(self, row: Any) -> Scheduled:
-        schedule_id, queue, partition, due_at, created_at, key, codec, body = row
-        columns = scheduling.unpack(codec, body, self.encryption.key)
+        schedule_id, queue, partition, due_at, created_at, key, *stored = row
+        columns = self._waiting_columns(schedule_id, partition, key, *stored)
         return Scheduled(
             id=schedule_id,
             queue=queue,
@@ -86,17 +102,30 @@ class Schedules(Delivery):
             **fields_of(columns),
         )
 
-    # Promotion
+    def _waiting_columns(
+        self,
+        schedule_id: int,
+        partition: str,
+        key: str | None,
+        codec: int,
+        body: bytes,
+        queue_id: int,
+        must_be_sealed: bool,
+    ) -> Columns:
+        encryption = self._context.encryption
+        if must_be_sealed:
+            encryption.require_sealed(codec, f"the message that waits as schedule {schedule_id}")
+        return unpack(codec, body, encryption, waiting_binding(queue_id, partition, key))
 
     async def promote(self, *, limit: int) -> Promoted:
-        due_at, now = (await self.database.fetch("next_due", _NEXT_DUE, None, self.now()))[0]
+        due_at, now = await self._context.database.value(_NEXT_DUE(after=None, at=self._context.now()))
         promoted = Promoted()
         if due_at is not None and due_at <= now:
-            for (name,) in await self.database.fetch("crons_due", _CRONS_DUE, now, limit):
+            for (name,) in await self._context.database.fetch("crons_due", _CRONS_DUE, now, limit):
                 await self._run_cron(name, now, limit, promoted)
-            for queue_id, queue in await self.database.fetch("queues_due", _QUEUES_DUE, now):
+            for queue_id, queue in await self._context.database.call(_QUEUES_DUE(at=now)):
                 await self._promote_queue(queue_id, queue, now, limit, promoted)
-            due_at = (await self.database.fetch("next_due", _NEXT_DUE, now, self.now()))[0][0]
+            due_at = (await self._context.database.value(_NEXT_DUE(after=now, at=self._context.now()))).due_at
         promoted.next_at = due_at
         promoted.wait_seconds = None if due_at is None else max((due_at - now).total_seconds(), 0.0)
         return promoted
@@ -104,74 +133,73 @@ class Schedules(Delivery):
     async def _promote_queue(self, queue_id: int, queue: str, now: datetime, limit: int, promoted: Promoted) -> None:
         """The due messages of one queue, as far as they fit: pushed and no longer waiting, in one transaction."""
 
-        async def work(connection: asyncpg.Connection[Any]) -> tuple[list[Any], int, pushing.Pushed | None]:
-            given = (queue_id, limit, _PROMOTED_BYTES_MAX, now)
-            rows = await self.database.on(connection, "take_due", _TAKE_DUE, *given)
+        async def work(connection: asyncpg.Connection[Any]) -> tuple[list[Any], int, Pushed | None]:
+            take = _TAKE_DUE(queue_id=queue_id, limit=limit, bytes=_PROMOTED_BYTES_MAX, at=now)
+            rows = await self._context.database.call(take, connection)
             if not rows:
                 return [], 0, None
-            fitting, pushed = await self._push_fitting(connection, queue, rows)
-            await self.database.on(connection, "schedule_delete", _DELETE, [row[0] for row in fitting])
+            fitting, pushed = await self._push_fitting(connection, (queue_id, queue), rows)
+            await self._context.database.on(connection, "schedule_delete", _DELETE, [row["id"] for row in fitting])
             return fitting, len(rows), pushed
 
         try:
-            fitting, found, pushed = await self._create_names({queue}, work)
+            fitting, found, pushed = await self._pushes.creating({queue}, work)
         except Unavailable:
             raise
-        except LockstepError as error:  # one queue that cannot take its messages does not hold up the others
+        except LockstepError as error:  # a queue that cannot take its messages must not hold up the others
             promoted.postponed[queue] = f"{type(error).__name__}: {error}"
             return
         if pushed is not None:
-            self._remember(pushed)
+            self._pushes.remember(pushed)
             promoted.more |= found == len(fitting)
-            for _, partition, _, _ in fitting:
+            for _, partition, *_ in fitting:
                 promoted.add(queue, partition, 1)
 
     async def _push_fitting(
-        self, connection: asyncpg.Connection[Any], queue: str, rows: list[Any]
-    ) -> tuple[list[Any], pushing.Pushed]:
-        """Push what was taken; of a queue that has not room for all of it, the first ones. Raises QueueFull if there is
-        no room at all."""
+        self, connection: asyncpg.Connection[Any], queue: tuple[int, str], rows: list[Any]
+    ) -> tuple[list[Any], Pushed]:
+        """Push the messages that were taken; of a queue without room for all of them, the first ones. Raises QueueFull
+        if there is no room at all."""
         try:
-            return rows, await self._push_due(connection, self._batches(queue, rows))
+            return rows, await self._push_due(connection, self._batches(*queue, rows))
         except QueueFull as error:
             room = int(error.details["max_size"]) - int(error.details["depth"])
             if room <= 0:
                 raise
             # The queue's row is locked since they were taken, so that nobody else uses the room.
             fitting = rows[:room]
-            return fitting, await self._push_due(connection, self._batches(queue, fitting))
+            return fitting, await self._push_due(connection, self._batches(*queue, fitting))
 
-    async def _push_due(self, connection: asyncpg.Connection[Any], batches: Sequence[Batch]) -> pushing.Pushed:
-        return await self._converse(self._push_conversation(batches, overtake=True), connection)
+    async def _push_due(self, connection: asyncpg.Connection[Any], batches: Sequence[Batch]) -> Pushed:
+        return await self._pushes.on(connection, batches, overtake=True)
 
-    def _batches(self, queue: str, rows: Sequence[Any]) -> list[Batch]:
+    def _batches(self, queue_id: int, queue: str, rows: Sequence[Any]) -> list[Batch]:
         """A batch for each partition, in due order."""
         columns: dict[str, list[Columns]] = {}
-        for _, partition, codec, body in rows:
-            columns.setdefault(partition, []).append(scheduling.unpack(codec, body, self.encryption.key))
+        for schedule_id, partition, codec, body, key, must_be_sealed in rows:
+            message = self._waiting_columns(schedule_id, partition, key, codec, body, queue_id, must_be_sealed)
+            columns.setdefault(partition, []).append(message)
         return [Batch(queue, partition, join_columns(parts)) for partition, parts in columns.items()]
-
-    # Recurring messages
 
     async def _run_cron(self, name: str, now: datetime, limit: int, promoted: Promoted) -> None:
         """Push a recurring message, and set its next time, in one transaction that holds its row."""
 
-        async def work(connection: asyncpg.Connection[Any]) -> tuple[Cron, crons.Due, pushing.Pushed | None] | None:
-            rows = await self.database.on(connection, "cron_take", sql.query("cron_take"), name, now)
+        async def work(connection: asyncpg.Connection[Any]) -> tuple[Cron, crons.Due, Pushed | None] | None:
+            rows = await self._context.database.on(connection, "cron_take", sql.query("cron_take"), name, now)
             if not rows:
                 return None
             cron = self._cron(rows[0])
-            late = self.timing.cron_late_seconds_max
+            late = self._context.timing.cron_late_seconds_max
             due = crons.due(cron, cron.next_at or now, now, late_seconds_max=late, limit=limit)
             pushed = None
             if due.times:
                 pushed = await self._push_due(connection, [crons.batch_of(cron, due.times)])
             last_at = due.times[-1] if due.times else None
-            await self.database.on(connection, "cron_advance", _ADVANCE_CRON, name, due.next_at, last_at)
+            await self._context.database.on(connection, "cron_advance", _ADVANCE_CRON, name, due.next_at, last_at)
             return cron, due, pushed
 
         try:
-            done = await self._create_names(set(), work)
+            done = await self._pushes.creating(set(), work)
         except Unavailable:
             raise
         except LockstepError as error:
@@ -182,69 +210,57 @@ class Schedules(Delivery):
         cron, due, pushed = done
         promoted.more |= due.next_at is not None and due.next_at <= now
         if pushed is not None:
-            self._remember(pushed)
+            self._pushes.remember(pushed)
             promoted.add(cron.queue, cron.partition, len(due.times) - pushed.result.duplicates)
 
     async def set_cron(self, cron: NewCron) -> Cron:
-        names = await self._find_queue(cron.queue)
-        key = self.encryption.key_for(cron.queue) if names is not None and names.encryption else None
-        now = (await self.database.fetch("now", _NOW, self.now()))[0][0]
-        codec, body = scheduling.pack(crons.batch_of(cron, [now]).columns, key)
-        when = (cron.expression, cron.timezone, cron.catch_up, cron.enabled)
-        await self.database.fetch(
-            "set_cron",
-            _SET_CRON,
-            cron.name,
-            cron.queue,
-            cron.partition,
-            *when,
-            codec,
-            body,
-            crons.next_time(cron, now),
-            now,
+        names = await self._lookups.queue(cron.queue)
+        keys = self._context.encryption.keys_for(cron.queue) if names is not None and names.encryption else None
+        now = (await self._context.database.fetch("now", _NOW, self._context.now()))[0][0]
+        binding = cron_binding(cron.name, cron.queue, cron.partition)
+        codec, body = pack(crons.batch_of(cron, [now]).columns, keys, binding)
+        call = _SET_CRON(
+            **{name: getattr(cron, name) for name in _CRON_COLUMNS},
+            codec=codec,
+            body=body,
+            next_at=crons.next_time(cron, now),
+            at=now,
         )
+        await self._context.database.call(call)
         return await self.cron(cron.name)
 
     async def crons(self, *, after: str | None = None, limit: int = 100) -> list[Cron]:
-        return [self._cron(row) for row in await self._query("cron_list", None, after, limit)]
+        return [self._cron(row) for row in await self._context.query("cron_list", None, after, limit)]
 
     async def cron(self, name: str) -> Cron:
-        rows = await self._query("cron_list", name, None, 1)
+        rows = await self._context.query("cron_list", name, None, 1)
         if not rows:
             raise _no_cron(name)
         return self._cron(rows[0])
 
     async def enable_cron(self, name: str, enabled: bool) -> Cron:
         async def work(connection: asyncpg.Connection[Any]) -> None:
-            rows = await self.database.on(connection, "cron_hold", sql.query("cron_hold"), name)
+            rows = await self._context.database.on(connection, "cron_hold", sql.query("cron_hold"), name)
             known = self._cron(rows[0]) if rows else None
             if known is None:
                 raise _no_cron(name)
             if known.enabled != enabled:
-                now = (await self.database.on(connection, "now", _NOW, self.now()))[0][0]
+                now = (await self._context.database.on(connection, "now", _NOW, self._context.now()))[0][0]
                 next_at = crons.next_time(known, now) if enabled else None
-                await self.database.on(connection, "cron_enable", _ENABLE_CRON, name, enabled, next_at)
+                await self._context.database.on(connection, "cron_enable", _ENABLE_CRON, name, enabled, next_at)
 
-        await self.database.transaction(work)
+        await self._context.database.transaction(work)
         return await self.cron(name)
 
     async def remove_cron(self, name: str) -> bool:
-        return bool(await self.database.fetch("remove_cron", _REMOVE_CRON, name))
+        return bool(await self._context.database.fetch("remove_cron", _REMOVE_CRON, name))
 
     def _cron(self, row: Any) -> Cron:
-        message = fields_of(scheduling.unpack(row[7], row[8], self.encryption.key))
+        known = dict(row)
+        binding = cron_binding(known["name"], known["queue"], known["partition"])
+        message = fields_of(unpack(known.pop("codec"), known.pop("body"), self._context.encryption, binding))
         return Cron(
-            name=row[0],
-            queue=row[1],
-            partition=row[2],
-            expression=row[3],
-            timezone=row[4],
-            catch_up=row[5],
-            enabled=row[6],
-            created_at=row[9],
-            next_at=row[10],
-            last_at=row[11],
-            **{name: message[name] for name in ("payload", "headers", "kind", "reference", "encoding")},
+            **known, **{name: message[name] for name in ("payload", "headers", "kind", "reference", "encoding")}
         )
 
 

@@ -1,12 +1,12 @@
-"""What every session of ours sets, whichever driver opens it and whatever the database or the role has as a default."""
+"""Settings of every Lockstep session, whichever driver opens it and whatever the defaults of database and role are."""
 
 from __future__ import annotations
 
 # To lock and then look takes a fresh snapshot for the look.
 ISOLATION = {"default_transaction_isolation": "read committed"}
 
-# Our statements have one right plan, through indexes, whatever the values are and however little the statistics know
-# of a new table. Planning a pop takes three times as long as running it. See docs/decisions/0006.
+# Our statements have one right plan, through indexes, whatever the values are and however poor the statistics of a new
+# table are. Planning a pop takes three times as long as running it. See docs/decisions/0006.
 PLANNER = {
     "jit": "off",
     "plan_cache_mode": "force_generic_plan",
@@ -25,7 +25,7 @@ def limits(
     keepalive_seconds: float,
 ) -> dict[str, str]:
     """How long a session may take, and when the server ends it because its process hangs or its machine is gone: a
-    session that is left alone in a transaction keeps what it has locked. See docs/concepts/waiting.md."""
+    session that is left alone in a transaction keeps its locks. See docs/concepts/waiting.md."""
     return {
         "statement_timeout": _milliseconds(statement_timeout_seconds),
         "lock_timeout": _milliseconds(lock_timeout_seconds),
@@ -40,7 +40,7 @@ def _milliseconds(seconds: float) -> str:
 
 
 def _keepalives(seconds: float) -> dict[str, str]:
-    """A silent client is asked three times in the second half of the time. The user timeout ends a session that waits
+    """A silent client is probed three times in the second half of the time. The user timeout ends a session that waits
     to write to a client that does not read. Over a Unix socket none of this has an effect."""
     if not seconds:
         return {}

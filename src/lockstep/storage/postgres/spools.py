@@ -1,4 +1,4 @@
-"""What servers that buffer pushes ask: the mode they are in, and to take what is in their spool, once."""
+"""What servers that buffer pushes ask of the store."""
 
 from __future__ import annotations
 
@@ -10,37 +10,47 @@ import asyncpg
 
 from lockstep.core.messages import Batch
 from lockstep.core.outage import Drained, System
-from lockstep.storage.postgres import pushing
-from lockstep.storage.postgres.delivery import Delivery
+from lockstep.storage.postgres import sql
+from lockstep.storage.postgres.context import Context
+from lockstep.storage.postgres.push.conversation import Pushed
+from lockstep.storage.postgres.push.pushes import Pushes
 
 _SYSTEM = "select s.id, s.push_maintenance, s.pop_maintenance from lockstep.system($1::timestamptz) s"
 _SET_MAINTENANCE = (
     "select s.id, s.push_maintenance, s.pop_maintenance "
     "from lockstep.set_maintenance($1::boolean, $2::boolean, $3::timestamptz) s"
 )
-_DRAIN = "select * from lockstep.drain_spool($1::uuid, $2::bigint, $3::bigint, $4::boolean, $5::timestamptz)"
+_DRAIN: sql.Procedure[Any] = sql.procedure("drain_spool")
 
 
-class Spools(Delivery):
+class PostgresSpools:
+    """The mode that servers are in, and how far their spools are drained."""
+
+    def __init__(self, context: Context, pushes: Pushes) -> None:
+        self._context = context
+        self._pushes = pushes
+
     async def system(self) -> System:
-        return _system(await self.database.fetch("system", _SYSTEM, self.now()))
+        return _system(await self._context.database.fetch("system", _SYSTEM, self._context.now()))
 
     async def set_maintenance_mode(self, *, push: bool | None = None, pop: bool | None = None) -> System:
-        return _system(await self.database.fetch("set_maintenance", _SET_MAINTENANCE, push, pop, self.now()))
+        return _system(
+            await self._context.database.fetch("set_maintenance", _SET_MAINTENANCE, push, pop, self._context.now())
+        )
 
     async def drain(
         self, spool: UUID, batches: Sequence[Batch], *, start: int, end: int, set_aside: bool = False
     ) -> Drained:
-        async def work(connection: asyncpg.Connection[Any]) -> tuple[int, int | None, pushing.Pushed | None]:
-            call = (_DRAIN, spool, start, end, set_aside, self.now())
-            before, set_aside_from = (await self.database.on(connection, "drain_spool", *call))[0]
+        async def work(connection: asyncpg.Connection[Any]) -> tuple[int, int | None, Pushed | None]:
+            call = _DRAIN(id=spool, start=start, end=end, aside=set_aside, at=self._context.now())
+            before, set_aside_from = await self._context.database.value(call, connection)
             if before != start:
                 return before, set_aside_from, None
-            pushed = await self._converse(self._push_conversation(batches), connection) if batches else None
+            pushed = await self._pushes.on(connection, batches) if batches else None
             return end, set_aside_from, pushed
 
-        place, set_aside_from, pushed = await self._create_names({batch.queue for batch in batches}, work)
-        self._remember(pushed)
+        place, set_aside_from, pushed = await self._pushes.creating({batch.queue for batch in batches}, work)
+        self._pushes.remember(pushed)
         return Drained(place, None if pushed is None else pushed.result, set_aside_from)
 
 

@@ -1,61 +1,58 @@
-"""The PostgreSQL store: a short method per SQL procedure."""
+"""The PostgreSQL store: its rooms over one database, and its life."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from inspect import iscoroutinefunction
+from typing import Any, ParamSpec, TypeVar, cast
 
 from lockstep.config import Config, load
-from lockstep.core.records import Arrival, FirstPollLimits
-from lockstep.core.schedules import Timing
+from lockstep.core.records import Arrival
 from lockstep.core.statistics import QueryHook
 from lockstep.errors import Unavailable
-from lockstep.storage.postgres.cache import Memory, NameCache, SegmentCache
-from lockstep.storage.postgres.clearing import Clearing
+from lockstep.storage.composition import ComposedStore, Rooms
+from lockstep.storage.postgres.access import PostgresAccess
+from lockstep.storage.postgres.consistency import PostgresConsistency
+from lockstep.storage.postgres.context import Context
 from lockstep.storage.postgres.database import Database
-from lockstep.storage.postgres.dead_letters import DeadLetters
+from lockstep.storage.postgres.dead_letters import PostgresDeadLetters
+from lockstep.storage.postgres.delivery import PostgresDelivery
 from lockstep.storage.postgres.failures import caused_by, may_retry_connect, translate
-from lockstep.storage.postgres.inspection import Inspection
-from lockstep.storage.postgres.listen import Hear, Signals
-from lockstep.storage.postgres.maintenance import Maintenance
-from lockstep.storage.postgres.message_admin import MessageAdmin
+from lockstep.storage.postgres.first_polls import PostgresFirstPolls
+from lockstep.storage.postgres.forwarding import Forwarding
+from lockstep.storage.postgres.groups import PostgresGroups
+from lockstep.storage.postgres.inspection import PostgresInspection
+from lockstep.storage.postgres.listen import Hear
+from lockstep.storage.postgres.lookups import Lookups
+from lockstep.storage.postgres.maintenance import PostgresMaintenance
+from lockstep.storage.postgres.messages import PostgresMessages
 from lockstep.storage.postgres.migrate import check_schema, migrate
-from lockstep.storage.postgres.operation_queue import OperationQueue
-from lockstep.storage.postgres.overview import Overviews
+from lockstep.storage.postgres.operations import PostgresOperations
+from lockstep.storage.postgres.placing import Placing
 from lockstep.storage.postgres.pool import PoolSettings
-from lockstep.storage.postgres.pushing import Encryption
+from lockstep.storage.postgres.pop import Pops
+from lockstep.storage.postgres.push.pushes import Pushes
 from lockstep.storage.postgres.query_log import QueryLog
-from lockstep.storage.postgres.schedules import Schedules
-from lockstep.storage.postgres.spans import in_spans
-from lockstep.storage.postgres.spools import Spools
-from lockstep.storage.postgres.statistics import Statistics
-from lockstep.storage.postgres.streams import Streams
-from lockstep.storage.postgres.timelines import current_span
-from lockstep.storage.postgres.traces import Traces
-from lockstep.storage.postgres.verifying import Verifying
-from lockstep.storage.postgres.work_queues import WorkQueues
+from lockstep.storage.postgres.queues import PostgresQueues
+from lockstep.storage.postgres.removal import QueueRemoval
+from lockstep.storage.postgres.schedules import PostgresSchedules
+from lockstep.storage.postgres.seals import PostgresSeals
+from lockstep.storage.postgres.segments import SegmentReader
+from lockstep.storage.postgres.spans import in_span
+from lockstep.storage.postgres.spools import PostgresSpools
+from lockstep.storage.postgres.streams import PostgresStreams
+from lockstep.storage.postgres.timelines import provide_ids
+from lockstep.storage.postgres.traces import PostgresTraces
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
-@in_spans
-class PostgresStore(
-    OperationQueue,
-    Streams,
-    MessageAdmin,
-    Schedules,
-    WorkQueues,
-    Clearing,
-    Inspection,
-    Overviews,
-    DeadLetters,
-    Traces,
-    Maintenance,
-    Verifying,
-    Statistics,
-    Spools,
-):
+class PostgresStore(ComposedStore):
     """Queues in PostgreSQL 15 or newer. `clock` sets the time for tests; without it the database's clock rules. With a
-    breaker calls fail at once while the database is away, and who watches is told; it may be away from the beginning,
-    and is migrated when it comes."""
+    breaker, calls fail at once while the database is away, and watchers are notified; it may be away from the
+    beginning, and is migrated when it comes."""
 
     def __init__(
         self,
@@ -67,55 +64,58 @@ class PostgresStore(
         breaker: bool = False,
     ) -> None:
         config = config or load(environ={})
-        self.queries = QueryLog(config.slow_query_seconds, on_query)
-        self.database = Database(dsn, _pool_settings(config, breaker=breaker), on_query=self.queries.note)
-        names, segments = NameCache(config.partition_cache_entries_max), SegmentCache(config.segment_cache_bytes_max)
-        self._memory = Memory(0, names, segments)
-        self.encryption = Encryption.of(config)
-        self.timing = Timing(config.schedule_min_seconds, config.cron_late_seconds_max)
-        self.first_polls = FirstPollLimits(config.first_polls_max, config.first_poll_seconds_max)
-        self.slice_messages_max = config.slice_messages_max
-        self.slice_partitions_max = config.slice_partitions_max
-        self.figures_units_max = config.figures_exact_max
-        self.samples_partitions_max = config.samples_partitions_max
-        self.expire_seconds_max = config.expire_seconds_max
-        self.slices_seconds_max = config.slices_seconds_max
-        self._clock = clock
+        queries = QueryLog(config.slow_query_seconds, on_query)
+        database = Database(dsn, _pool_settings(config, breaker=breaker), on_query=queries.note)
+        self.context = context = Context(database, config, clock=clock, queries=queries)
         self._breaker = breaker
-        self._signals = Signals(self.database, self._memory_now)
+        lookups, reader, placing = Lookups(context), SegmentReader(context), Placing(context)
+        removal = QueueRemoval(context, reader)
+        pushes = Pushes(context, lookups)
+        forwarding = Forwarding(context, lookups, pushes)
+        pops = Pops(context, lookups, reader, forwarding, placing, PostgresFirstPolls(context))
+        dead_letters = PostgresDeadLetters(context, lookups, reader, pushes)
+        super().__init__(
+            Rooms(
+                delivery=PostgresDelivery(context, lookups, pushes, pops, forwarding),
+                queues=PostgresQueues(context, lookups, removal),
+                groups=PostgresGroups(context, lookups, placing),
+                messages=PostgresMessages(context, lookups, reader, pushes, forwarding, dead_letters),
+                dead_letters=dead_letters,
+                schedules=PostgresSchedules(context, lookups, pushes),
+                operations=PostgresOperations(context, lookups, pushes, forwarding),
+                traces=PostgresTraces(context, reader),
+                streams=PostgresStreams(context, pushes, forwarding),
+                spools=PostgresSpools(context, pushes),
+                inspection=PostgresInspection(context, lookups),
+                maintenance=PostgresMaintenance(context, reader, forwarding, removal, placing),
+                consistency=PostgresConsistency(context, lookups),
+                access=PostgresAccess(context),
+                seals=PostgresSeals(context),
+            )
+        )
 
-    def now(self) -> datetime | None:
-        return None if self._clock is None else self._clock()
+    def entered(self, method: Callable[P, R]) -> Callable[P, R]:
+        """Each call of a verb is a span (spans.py)."""
+        return cast("Any", in_span)(self.context, method) if iscoroutinefunction(method) else method
 
     @property
-    def memory(self) -> Memory:
-        span = current_span()
-        return self._memory if span is None or span.owner is not self else span.memory
-
-    def remembered(self) -> Memory:
-        """What is remembered of the timeline that the database is on now. Raises Unavailable if it is closed."""
-        epoch = self.database.epoch
-        if self._memory.epoch != epoch:
-            self._memory = self._memory.renewed(epoch)
-        return self._memory
-
-    def _memory_now(self) -> Memory:
-        return self._memory
+    def database(self) -> Database:
+        return self.context.database
 
     async def open(self) -> None:
         self.database.reopen()
         try:
             async with self.database.connection() as connection:
-                await migrate(connection)
+                await _prepare(connection)
         except Exception as error:
             cause = error.__cause__ if isinstance(error, Unavailable) else error
             # What a server says to us is for people to see to; one that is not there may come.
             if not self._breaker or not isinstance(cause, Exception) or not may_retry_connect(cause):
                 raise caused_by(translate(error), error)  # noqa: B904
-            self.database.take_for_away(cause, prepare=migrate)
+            self.database.take_for_away(cause, prepare=_prepare)
 
     async def close(self) -> None:
-        await self._signals.close()
+        await self.context.signals.close()
         await self.database.close()
 
     async def ping(self) -> None:
@@ -126,20 +126,23 @@ class PostgresStore(
             await check_schema(connection)
 
     async def listen(self, hear: Hear, *, waiting: Callable[[], bool]) -> None:
-        await self._signals.listen(hear, waiting)
+        await self.context.signals.listen(hear, waiting)
 
     def expect_signals(self) -> None:
-        self._signals.expect()
+        self.context.signals.expect()
 
     def announce(self, arrivals: Mapping[str, Arrival]) -> None:
-        self._signals.announce(arrivals)
-
-    def _tell(self, arrivals: Mapping[str, Arrival]) -> None:
-        self._signals.tell(arrivals)
+        self.context.signals.announce(arrivals)
 
     def watch(self, *, there: Callable[[bool], None], changed: Callable[[], None]) -> None:
-        self._signals.changed = changed
+        self.context.signals.changed = changed
         self.database.watch(there)
+
+
+async def _prepare(connection: Any) -> None:
+    """Migrate. The pool could not provide ids before there was a schema."""
+    if await migrate(connection):
+        await provide_ids(connection)
 
 
 def _pool_settings(config: Config, *, breaker: bool) -> PoolSettings:

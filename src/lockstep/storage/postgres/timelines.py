@@ -10,25 +10,39 @@ A *span* is one call of a store: what it remembers and every connection that it 
 
 from __future__ import annotations
 
-import asyncio
+import logging
 from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass
 from typing import Any
 
 import asyncpg
+import msgspec
 
 from lockstep.errors import Unavailable
+from lockstep.logs import REQUEST_ID
+from lockstep.storage.postgres import sql
 from lockstep.storage.postgres.cache import Memory
 from lockstep.storage.postgres.failures import NotPrimary
+
+logger = logging.getLogger("lockstep.storage.pool")
 
 # All of it is allowed to every role. The statistics of the archiver begin anew after a crash, which may have lost what
 # was committed with synchronous_commit = off, and leaves the postmaster as it is.
 _FIND = """
 select c.system_identifier::text || '/' || (select d.oid from pg_database d where d.datname = current_database()),
        case when not pg_is_in_recovery() then left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) end,
-       pg_postmaster_start_time()::text, (select a.stats_reset::text from pg_stat_archiver a)
+       to_char(pg_postmaster_start_time() at time zone 'utc', 'YYYY-MM-DD HH24:MI:SS.US'),
+       (select to_char(a.stats_reset at time zone 'utc', 'YYYY-MM-DD HH24:MI:SS.US') from pg_stat_archiver a)
 from pg_control_system() c
 """
+_PROVIDE_IDS: sql.Procedure[bool] = sql.procedure("provide_ids")
+_CANNOT_PROVIDE = (
+    asyncpg.InvalidSchemaNameError,
+    asyncpg.UndefinedFunctionError,
+    asyncpg.InsufficientPrivilegeError,
+    asyncpg.ReadOnlySQLTransactionError,
+)
+"""The database has no schema of ours yet, or one of an older version; or this role only reads."""
 _STANDBY = (
     "the server is a standby, which takes no changes; an address with several hosts finds the primary among them: "
     "postgresql://user@host1,host2/database"
@@ -50,6 +64,9 @@ class Timeline:
         """Whether this is a primary that the other has replaced."""
         return self.database == other.database and self.number < other.number
 
+    def __str__(self) -> str:
+        return f"{self.database} {self.number} {self.started}"
+
 
 class Link(asyncpg.Connection):  # type: ignore[misc]
     """A connection to a primary, and its timeline."""
@@ -64,10 +81,24 @@ class Link(asyncpg.Connection):  # type: ignore[misc]
 
 async def find_timeline(connection: asyncpg.Connection[Any]) -> Timeline:
     """Raises NotPrimary."""
-    [row] = await connection.fetch(_FIND)
-    if row[1] is None:
+    [(database, number, started, archived)] = await connection.fetch(_FIND)
+    if number is None:
         raise NotPrimary(_STANDBY)
-    return Timeline(row[0], int(row[1], 16), f"{row[2]} {row[3]}")
+    return Timeline(database, int(number, 16), f"{started} {archived}")
+
+
+async def provide_ids(connection: Link) -> bool:
+    """Make sure that this timeline gives out no id that an earlier one may have given out
+    (sql/procedures/timeline.sql). False if that cannot be done here, or not yet."""
+    try:
+        call = _PROVIDE_IDS(timeline=str(connection.timeline))
+        moved = await connection.fetchval(call.sql, *call.args)
+    except _CANNOT_PROVIDE as error:
+        logger.debug("ids_not_provided", extra={"action": "ids_not_provided", "error": str(error)})
+        return False
+    if moved:
+        logger.info("ids_provided", extra={"action": "ids_provided", "timeline": str(connection.timeline)})
+    return True
 
 
 class TimelineChanged(Exception):
@@ -75,40 +106,42 @@ class TimelineChanged(Exception):
     store."""
 
 
-@dataclass(slots=True)
-class Span:
+class Span(msgspec.Struct, eq=False):
     """One call of a store."""
 
-    owner: object
-    task: asyncio.Task[Any] | None
+    owner: Any
+    task: Any
+    """The asyncio task that it runs in."""
     memory: Memory
     is_open: bool = True
     has_asked: bool = False
-
-    def check(self, epoch: int) -> None:
-        """Use a connection. Raises TimelineChanged; or Unavailable, if it is too late to begin again."""
-        if epoch == self.memory.epoch:
-            self.has_asked = True
-        elif self.has_asked:
-            raise Unavailable(
-                "another server took over during the call, which may have been applied or not", maybe_applied=True
-            )
-        else:
-            raise TimelineChanged
 
 
 _span: ContextVar[Span | None] = ContextVar("lockstep_span", default=None)
 begin_span = _span.set
 end_span = _span.reset
+current_span = _span.get
+"""The span that was begun last, which may have ended since: a task that it began may outlive it."""
 
 
-def current_span() -> Span | None:
-    span = _span.get()
-    return span if span is not None and span.is_open else None
+def check_span(epoch: int) -> None:
+    """Use a connection in the span. Raises TimelineChanged; or Unavailable, if it is too late to begin again."""
+    span = current_span()
+    if span is None or not span.is_open:
+        return
+    if epoch == span.memory.epoch:
+        span.has_asked = True
+    elif span.has_asked:
+        raise Unavailable(
+            "another server took over during the call, which may have been applied or not", maybe_applied=True
+        )
+    else:
+        raise TimelineChanged
 
 
 def outside() -> Context:
-    """The context for a task that is none of the call's in which it is begun."""
+    """The context for a task that does not belong to the call that begins it."""
     context = copy_context()
     context.run(_span.set, None)
+    context.run(REQUEST_ID.set, None)
     return context

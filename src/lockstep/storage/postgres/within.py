@@ -31,7 +31,7 @@ def converse(connection: psycopg.Connection[Any], conversation: Conversation[T])
                     step = conversation.send(step.run())
                     continue
                 cursor.execute(step.sql, list(step.args))
-                step = conversation.send(cursor.fetchall())
+                step = conversation.send(step.rows(cursor.fetchall()))
         except StopIteration as stop:
             result: T = stop.value
             return result
@@ -53,7 +53,7 @@ async def converse_async(connection: psycopg.AsyncConnection[Any], conversation:
                     step = conversation.send(await asyncio.to_thread(step.run))
                     continue
                 await cursor.execute(step.sql, list(step.args))
-                step = conversation.send(await cursor.fetchall())
+                step = conversation.send(step.rows(await cursor.fetchall()))
         except StopIteration as stop:
             result: T = stop.value
             return result

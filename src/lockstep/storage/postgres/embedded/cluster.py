@@ -1,25 +1,25 @@
-"""PostgreSQL's own directory: made whole or not at all, and refused if it is of another major version."""
+"""PostgreSQL's own directory, made whole or not at all and refused if it is of another major version; and the settings
+of the server on it: durable, modest in memory, reachable only through its socket."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
-from lockstep.errors import DataDirectoryVersion
-from lockstep.storage.postgres.embedded.accounts import Account
-from lockstep.storage.postgres.embedded.children import run_program
-from lockstep.storage.postgres.embedded.directory import DATABASE, ROLE
-from lockstep.storage.postgres.embedded.failures import program_failure, unusable
-from lockstep.storage.postgres.embedded.installs import Install
+from lockstep.errors import DataDirectoryVersion, InvalidOption
+from lockstep.storage.postgres.embedded.directory import PORT
+from lockstep.storage.postgres.embedded.logins import CREATE_ALL, SUPERUSER, run_single, write_logins
 from lockstep.storage.postgres.embedded.processes import kill_processes, postgres_processes
+from lockstep.storage.postgres.embedded.programs import Account, Install, program_failure, run_program, unusable
 
 UNFINISHED_PREFIX = "pgdata.new-"
 
 
 def is_initialised(cluster: Path) -> bool:
-    """Say whether there is a cluster; a missing or an empty directory is none yet."""
+    """Say whether there is a cluster; a missing or an empty directory does not count."""
     if (cluster / "PG_VERSION").is_file():
         return True
     if cluster.exists() and any(cluster.iterdir()):
@@ -47,7 +47,8 @@ def initialise(cluster: Path, install: Install, account: Account, *, timeout: fl
     account.take_over(scratch)
     try:
         _run_initdb(scratch, install, account, timeout=timeout)
-        _create_database(scratch, install, account, timeout=timeout)
+        run_single(CREATE_ALL, scratch, install, account, timeout=timeout)
+        write_logins(scratch, account, timeout=timeout)
         os.rename(scratch, cluster)
     except BaseException:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -67,14 +68,13 @@ def _run_initdb(scratch: Path, install: Install, account: Account, *, timeout: f
     program: list[str | Path] = [
         install.program("initdb"),
         f"--pgdata={scratch}",
-        f"--username={ROLE}",
+        f"--username={SUPERUSER}",
         "--encoding=UTF8",
         "--locale=C",
         "--locale-provider=builtin",
         "--builtin-locale=C.UTF-8",
         "--data-checksums",
-        # Peer would shut out root, who is not the server's user. The socket's directory lets in no others.
-        "--auth-local=trust",
+        "--auth-local=peer",
         "--auth-host=reject",
         "--no-instructions",
     ]
@@ -83,18 +83,98 @@ def _run_initdb(scratch: Path, install: Install, account: Account, *, timeout: f
         raise program_failure("initdb", scratch.parent, output)
 
 
-def _create_database(scratch: Path, install: Install, account: Account, *, timeout: float) -> None:
-    # A single-user backend needs no socket, and ends with a checkpoint: all is on disk when it returns.
-    program: list[str | Path] = [install.program("postgres"), "--single", "-j", "-D", scratch, "template1"]
-    status, output = run_program(program, account, timeout=timeout, stdin=f"CREATE DATABASE {DATABASE};\n\n")
-    # It goes on after an error and ends with 0.
-    if status != 0 or "ERROR:" in output:
-        raise program_failure("CREATE DATABASE", scratch.parent, output)
-
-
 def _sync_directory(directory: Path) -> None:
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+MEBIBYTE = 1 << 20
+SHARED_BUFFERS_MAX_MB = 256
+SHARED_BUFFERS_MIN_MB = 16
+SHARED_BUFFERS_PART_OF_MEMORY = 8
+CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
+DEFAULTS = {
+    "fsync": "on",
+    "synchronous_commit": "on",
+    "max_connections": "200",
+    "huge_pages": "try",
+    "jit": "off",
+    "wal_compression": "off",
+    "max_wal_size": "4GB",
+    "checkpoint_timeout": "15min",
+    "timezone": "UTC",
+    "log_timezone": "UTC",
+    # We look for reasons in the log, in English.
+    "lc_messages": "C",
+    # A statement that fails may carry a payload, and payloads do not belong into logs.
+    "log_min_error_statement": "panic",
+}
+
+# The supervisor depends on these.
+RESERVED = frozenset(
+    {
+        "config_file",
+        "data_directory",
+        "external_pid_file",
+        "hba_file",
+        "ident_file",
+        "lc_messages",
+        "listen_addresses",
+        "log_destination",
+        "logging_collector",
+        "port",
+        "unix_socket_directories",
+        "unix_socket_permissions",
+    }
+)
+
+
+def check_settings(settings: Mapping[str, str]) -> dict[str, str]:
+    """Return the caller's settings; raise if one of them is not the caller's to set."""
+    reserved = sorted(name for name in settings if name.lower() in RESERVED)
+    if reserved:
+        raise InvalidOption(f"The embedded PostgreSQL sets these itself: {', '.join(reserved)}.")
+    return dict(settings)
+
+
+def server_program(install: Install, cluster: Path, socket_dir: Path, settings: Mapping[str, str]) -> list[str | Path]:
+    """Return the command line of the server."""
+    program: list[str | Path] = [install.program("postgres"), "-D", cluster]
+    for name, value in _all_settings(socket_dir, settings).items():
+        program += ["-c", f"{name}={value}"]
+    return program
+
+
+def _all_settings(socket_dir: Path, settings: Mapping[str, str]) -> dict[str, str]:
+    return {
+        **DEFAULTS,
+        "shared_buffers": f"{shared_buffers_mb(memory_bytes())}MB",
+        **settings,
+        "listen_addresses": "",
+        "port": str(PORT),
+        "unix_socket_directories": str(socket_dir),
+        "unix_socket_permissions": "0700",
+        "log_destination": "stderr",
+        "logging_collector": "off",
+    }
+
+
+def shared_buffers_mb(memory: int) -> int:
+    """Return the size of PostgreSQL's own cache for a machine with that many bytes of memory."""
+    part = memory // MEBIBYTE // SHARED_BUFFERS_PART_OF_MEMORY
+    return max(SHARED_BUFFERS_MIN_MB, min(part, SHARED_BUFFERS_MAX_MB))
+
+
+def memory_bytes() -> int:
+    """Return the memory that we may use: the machine's, or the container's if that is less."""
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min([machine, *_cgroup_limits()])
+
+
+def _cgroup_limits() -> list[int]:
+    texts = [Path(path).read_text().strip() for path in CGROUP_LIMITS if os.access(path, os.R_OK)]
+    return [int(text) for text in texts if text.isdecimal()]

@@ -10,29 +10,42 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 
 import msgspec
 
 from lockstep.errors import EmbeddedError
-from lockstep.storage.postgres.embedded.accounts import Account, require_reachable, server_account
 from lockstep.storage.postgres.embedded.cluster import (
+    check_settings,
     initialise,
     is_initialised,
     remove_unfinished,
     require_version,
+    server_program,
 )
-from lockstep.storage.postgres.embedded.directory import DataDirectory, Record, default_data_dir
-from lockstep.storage.postgres.embedded.failures import directory_errors
-from lockstep.storage.postgres.embedded.installs import Install, bundled_install, reachable_install
-from lockstep.storage.postgres.embedded.keeper import RESTART_ATTEMPTS_MAX, Keeper
-from lockstep.storage.postgres.embedded.leftovers import clear_leftovers
-from lockstep.storage.postgres.embedded.postmaster import Postmaster
+from lockstep.storage.postgres.embedded.directory import (
+    ROLE,
+    DataDirectory,
+    Record,
+    clear_leftovers,
+    default_data_dir,
+    make_socket_dir,
+    remove_short_dir,
+)
+from lockstep.storage.postgres.embedded.logins import SUPERUSER, has_old_logins, upgrade, write_logins
 from lockstep.storage.postgres.embedded.processes import ProcessIdentity, identify_self
-from lockstep.storage.postgres.embedded.settings import check_settings, server_program
-from lockstep.storage.postgres.embedded.sockets import make_socket_dir, remove_short_dir
+from lockstep.storage.postgres.embedded.programs import (
+    Account,
+    Install,
+    bundled_install,
+    directory_errors,
+    reachable_install,
+    require_reachable,
+    server_account,
+)
+from lockstep.storage.postgres.embedded.server import RESTART_ATTEMPTS_MAX, Keeper, Postmaster
+from lockstep.storage.postgres.key_files import KEY_FILE, make_key
 
 logger = logging.getLogger("lockstep.embedded")
 
@@ -74,6 +87,7 @@ class EmbeddedPostgres:
         self._directory = DataDirectory(self.data_dir)
         self._record = Record()
         self._keeper: Keeper | None = None
+        self._plan: _Plan | None = None
         self._owner_pid = os.getpid()
         # Held while the server is started or stopped, so that both happen one after the other.
         self._changing = threading.RLock()
@@ -85,6 +99,11 @@ class EmbeddedPostgres:
             raise EmbeddedError("The embedded PostgreSQL is not started.")
         return self._record.dsn
 
+    @property
+    def superuser_dsn(self) -> str:
+        """Return the same address for the superuser: to look after the cluster, and not for applications."""
+        return self.dsn.replace(f"//{ROLE}@", f"//{SUPERUSER}@", 1)
+
     def start(self) -> str:
         """Start the server, unless it runs, and return its address once it accepts connections."""
         with self._changing:
@@ -93,8 +112,8 @@ class EmbeddedPostgres:
                 return self.dsn
             try:
                 with directory_errors(self.data_dir):
-                    plan = self._open()
-                self._keep(plan)
+                    self._plan = self._open()
+                self._keep()
             except BaseException:
                 self._close()
                 raise
@@ -111,6 +130,21 @@ class EmbeddedPostgres:
         with self._changing:
             self._close()
 
+    @property
+    def account(self) -> Account:
+        """Return the user who runs the server."""
+        if self._plan is None:
+            raise EmbeddedError("The embedded PostgreSQL is not started.")
+        return self._plan.account
+
+    def drop_root(self) -> None:
+        """Let this process, which is root, go on as the user who runs the server; from the thread that started it."""
+        with self._changing, directory_errors(self.data_dir):
+            account = self.account
+            self._directory.hand_over(account)
+            assert self._plan is not None
+            self._plan = msgspec.structs.replace(self._plan, account=account.become())
+
     def is_running(self) -> bool:
         """Say whether the server runs now."""
         keeper = self._keeper
@@ -121,7 +155,8 @@ class EmbeddedPostgres:
         try:
             return await asyncio.to_thread(self.start)
         except asyncio.CancelledError:
-            # The thread goes on when its caller is cancelled, and nobody else would stop what it started.
+            # The thread keeps running when its caller is cancelled, and nothing else would stop the server that it
+            # started.
             await asyncio.shield(asyncio.to_thread(self.stop))
             raise
 
@@ -163,6 +198,7 @@ class EmbeddedPostgres:
         self._prepare_cluster(install, account)
         previous = Path(self._record.socket_dir)
         socket_dir = make_socket_dir(self.data_dir, account, previous=previous)
+        self._prepare_key(socket_dir)
         self._write_record(socket_dir=str(socket_dir), postgres_version=install.version)
         return _Plan(install, account, socket_dir)
 
@@ -174,11 +210,23 @@ class EmbeddedPostgres:
             initialise(cluster, install, account, timeout=self._start_timeout)
         require_version(cluster, install)
 
-    def _keep(self, plan: _Plan) -> None:
+    def _prepare_key(self, socket_dir: Path) -> None:
+        """Encrypted queues work without a setting: a key lies beside the data, and the socket leads to it."""
+        made = make_key(self.data_dir)
+        if made is not None:
+            self._report(
+                f"made a key for encrypted queues: {made}. Back it up apart from the data: without it their messages "
+                "are lost"
+            )
+        if socket_dir.parent != self.data_dir:
+            link = socket_dir / KEY_FILE
+            link.unlink(missing_ok=True)
+            link.symlink_to(self.data_dir / KEY_FILE)
+
+    def _keep(self) -> None:
         """Start the server in the care of a new keeper."""
-        launch = partial(self._launch, plan)
         self._keeper = Keeper(
-            launch,
+            self._launch,
             restart=self._restart,
             restart_attempts_max=self._restart_attempts_max,
             stop_timeout=self._stop_timeout,
@@ -186,12 +234,15 @@ class EmbeddedPostgres:
         )
         self._keeper.start()
 
-    def _launch(self, plan: _Plan, stopping: threading.Event) -> Postmaster:
+    def _launch(self, stopping: threading.Event) -> Postmaster:
         """Bring up one server, in the keeper's thread, for the first time or again."""
+        plan = self._plan
+        assert plan is not None
         with directory_errors(self.data_dir):
             clear_leftovers(self._directory, self._record, timeout=self._start_timeout, progress=self._report)
             if stopping.is_set():
                 raise EmbeddedError("The server was stopped before it started.")
+            self._prepare_logins(plan)
             self._report("starting …")
             program = server_program(plan.install, self._directory.cluster, plan.socket_dir, self._settings)
             postmaster = Postmaster.spawn(program, plan.account, self._directory, record=self._record_server)
@@ -202,6 +253,13 @@ class EmbeddedPostgres:
                 raise
         self._report("ready")
         return postmaster
+
+    def _prepare_logins(self, plan: _Plan) -> None:
+        cluster = self._directory.cluster
+        if has_old_logins(cluster):
+            self._report("taking the rights of a superuser from the role lockstep …")
+            upgrade(cluster, plan.install, plan.account, timeout=self._start_timeout)
+        write_logins(cluster, plan.account, timeout=self._start_timeout)
 
     def _record_server(self, server: ProcessIdentity) -> None:
         self._write_record(server=server)
@@ -230,7 +288,8 @@ class EmbeddedPostgres:
             self._write_record(owner=None, since=None, server=server)
         except OSError as error:
             # A dead owner's record is not believed, so this one does no harm.
-            logger.warning("record not written", extra={"action": "embedded_record", "error": str(error)})
+            fields = {"action": "embedded_record_failed", "error": str(error)}
+            logger.warning("embedded_record_failed", extra=fields)
 
     def _forget_parents_server(self) -> None:
         # After a fork the keeper's thread exists only in the parent, which goes on keeping the server.
@@ -238,18 +297,15 @@ class EmbeddedPostgres:
             self._keeper = None
 
     def _report(self, text: str) -> None:
-        """Tell the user and the log what goes on; a failing callback must not harm the server."""
-        logger.info(
-            "embedded postgres: %s",
-            text,
-            extra={"action": "embedded_progress", "data_dir": str(self.data_dir)},
-        )
+        """Report progress to the user and the log; a failing callback must not harm the server."""
+        fields = {"action": "embedded_progress", "data_dir": str(self.data_dir), "text": text}
+        logger.info("embedded_progress", extra=fields)
         if self._on_progress is None:
             return
         try:
             self._on_progress(text)
         except Exception:
-            logger.exception("progress callback failed", extra={"action": "embedded_callback"})
+            logger.exception("embedded_callback_failed", extra={"action": "embedded_callback_failed"})
 
 
 def running_dsn(data_dir: Path | str | None = None) -> str | None:
@@ -263,7 +319,7 @@ def has_database(data_dir: Path | str) -> bool:
     try:
         return DataDirectory(_absolute(data_dir)).cluster.exists()
     except OSError:
-        return True  # whoever starts it is told what is wrong
+        return True  # whoever starts it gets the error
 
 
 def _absolute(data_dir: Path | str | None) -> Path:

@@ -3,9 +3,28 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from typing import TypeVar
+
+from lockstep.storage.postgres.sql.headers import Header, headers, types
+from lockstep.storage.postgres.sql.statements import Procedure, union
+
+__all__ = [
+    "Migration",
+    "Procedure",
+    "grants",
+    "migrations",
+    "procedure",
+    "procedures",
+    "procedures_checksum",
+    "query",
+    "union",
+]
+
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -35,11 +54,41 @@ def procedures() -> str:
     return "\n".join(_read("procedures").values())
 
 
+@cache
+def grants() -> str:
+    """What roles may do with them."""
+    return (files(__package__) / "grants.sql").read_text()
+
+
 def procedures_checksum() -> str:
-    return hashlib.sha256(procedures().encode()).hexdigest()
+    return hashlib.sha256((procedures() + grants()).encode()).hexdigest()
 
 
 @cache
 def query(name: str) -> str:
     """A query from `queries/`."""
     return (files(__package__) / "queries" / f"{name}.sql").read_text()
+
+
+def procedure(
+    name: str, row: type[R] | None = None, *, label: str | None = None, as_text: Sequence[str] = ()
+) -> Procedure[R]:
+    """A procedure of this name, as its header in `procedures/` declares it.
+
+    A call has a record of type `row` (a NamedTuple or a Struct) for each row; without one the rows of a procedure that
+    returns rows stay what the driver gives. `label` is the name in the statistics of queries. Arguments `as_text` are
+    given as PostgreSQL spells them.
+    """
+    return Procedure(_headers()[name], row=row, label=label or name, as_text=as_text)
+
+
+@cache
+def _headers() -> dict[str, Header]:
+    found: dict[str, Header] = {}
+    known_types = types("\n".join([migration.sql for migration in migrations()]))
+    for header in headers(procedures(), known_types):
+        known = found.setdefault(header.name, header)
+        # Of an overloaded function, the one with the most parameters; the others are for use within SQL.
+        if len(known.parameters) < len(header.parameters):
+            found[header.name] = header
+    return found

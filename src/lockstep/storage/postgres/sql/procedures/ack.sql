@@ -22,6 +22,7 @@ declare
     _partition_names text[];
     _queue_names text[];
 begin
+    if not lockstep.is_trusted() then perform lockstep.need_leases('{pop}', _lease_ids); end if;
     select array_agg(p.id) into _locked from (
         select p.id from lockstep.partition p
         where p.id in (
@@ -54,12 +55,24 @@ begin
             where r.partition_id = h.partition_id and r.segment_id is not null order by r.first_seq desc limit 1
         ) l on true
         where c.partition_id = h.partition_id and c.group_id = h.group_id and h.live
-        returning c.partition_id, c.group_id, c.acked as after, p.name as partition_name, q.name as queue_name
+        returning h.lease_id, c.partition_id, c.group_id, h.acked as before, c.acked as after, p.name as partition_name, q.name as queue_name
     )
-    select array_agg(h.lease_id), array_agg(h.partition_id), array_agg(h.group_id), array_agg(h.acked), array_agg(coalesce(a.after, h.acked)),
-           array_agg(a.partition_name), array_agg(a.queue_name), count(distinct h.lease_id)
-    into _leases, _partition_ids, _group_ids, _from, _to, _partition_names, _queue_names, _found
-    from held h left join acked a on a.partition_id = h.partition_id and a.group_id = h.group_id;
+    select array_agg(t.lease_id), array_agg(t.partition_id), array_agg(t.group_id), array_agg(t.before), array_agg(t.after),
+           array_agg(t.partition_name), array_agg(t.queue_name)
+    into _leases, _partition_ids, _group_ids, _from, _to, _partition_names, _queue_names
+    -- What expired is only held. A join of the two would compare each partition with every other.
+    from (
+        select t.lease_id, t.partition_id, t.group_id, t.before, coalesce(max(t.after), t.before) as after,
+               max(t.partition_name) as partition_name, max(t.queue_name) as queue_name
+        from (
+            select a.* from acked a
+            union all
+            select h.lease_id, h.partition_id, h.group_id, h.acked, null, null, null from held h
+        ) t
+        group by t.lease_id, t.partition_id, t.group_id, t.before
+        order by t.partition_id, t.group_id  -- an outcome names the first partition of its lease
+    ) t;
+    _found := (select count(distinct l.id) from unnest(_leases) l (id));
     if _found < cardinality(_lease_ids) then
         return query select c.* from lockstep.shared_complete(_lease_ids, _now, _group_ids, _partition_ids, _from, _to) c;
     elsif exists (  -- a later statement (depth.sql)
@@ -103,6 +116,7 @@ declare
     _shared bigint[];
     _unplaced bigint[];
 begin
+    if not lockstep.is_trusted() then perform lockstep.need_leases('{pop}', _lease_ids, _partition_ids); end if;
     select array_agg(i order by i.partition_id, i.group_id, i.item) into _items
     from lockstep.expand_acks(_lease_ids, _partition_ids, _seqs, _transaction_ids, _groups, _statuses, _errors, _retry_ats) i;
     -- Those that speak of no ordered group: of a shared one, or of none.
@@ -182,9 +196,7 @@ create or replace function lockstep.expand_acks(
         cross join lateral (select p.queue_id from lockstep.partition p where p.id = t.partition_id limit 1) p
         join lockstep.consumer_group g on g.queue_id = p.queue_id and g.name = t.group_name and g.mode = 'ordered'
         where t.transaction_id is not null
-    ), found as (
-        select * from by_lease union all select * from by_message
-    )
+    ), found as (select * from by_lease union all select * from by_message)
     select f.item::int, f.partition_id, f.group_id, f.seq, f.status, f.lease_id, f.error, f.by_lease, f.retry_at from found f
     union all
     select t.item::int, null, null, null, t.status, t.lease_id, t.error, t.transaction_id is null, t.retry_at
@@ -299,7 +311,7 @@ create or replace function lockstep.charged(_attempts int) returns int language 
     select least(_attempts, 2147483645) + 1
 $$;
 
--- Whether a message is not delivered again after its _attempts-th failure; a limit of -1 is none (policy.exhausted).
+-- Whether a message is not delivered again after its _attempts-th failure; -1 means no limit (policy.exhausted).
 create or replace function lockstep.exhausted(_attempts int, _queue lockstep.queue) returns boolean language sql immutable parallel safe as $$
     select _queue.retry_limit <> -1 and _attempts > _queue.retry_limit
 $$;
@@ -321,6 +333,7 @@ returns table (lease_id uuid, partitions bigint, expires_at timestamptz) languag
 declare
     _now timestamptz := coalesce(_at, clock_timestamp());
 begin
+    if not lockstep.is_trusted() then perform lockstep.need_leases('{pop}', _lease_ids); end if;
     -- First, because it locks partitions.
     if exists (select 1 from lockstep.delivery d where d.lease_id = any (_lease_ids)) then
         return query select r.* from lockstep.shared_renew(_lease_ids, _milliseconds, _now) r;

@@ -75,7 +75,73 @@ create or replace function lockstep.archive_files(_archive text, _queues text[],
 returns table (batch_id bigint, path text, queue text, messages bigint, bytes bigint) language sql stable as $$
     select f.batch_id, f.path, f.queue, f.messages, f.bytes
     from lockstep.archive_batch b join lockstep.archive_file f on f.batch_id = b.id
-    where b.archive = _archive and b.committed_at is not null and (_queues is null or f.queue = any (_queues))
+    where b.archive = _archive and b.committed_at is not null and f.removed_at is null
+      and (_queues is null or f.queue = any (_queues))
       and (_from is null or f.last_at >= _from) and (_to is null or f.first_at < _to)
     order by f.batch_id, f.path
+$$;
+
+-- What the runs of an archive keep; no row if it never said anything.
+create or replace function lockstep.archive_settings(_archive text)
+returns table (format text, payload_schema text, table_name text, catalog text) language sql stable as $$
+    select a.format, a.payload_schema, a.table_name, a.catalog from lockstep.archive a where a.location = _archive
+$$;
+
+create or replace function lockstep.archive_keep_settings(
+    _archive text, _format text, _payload_schema text, _table_name text, _catalog text
+) returns void language sql as $$
+    insert into lockstep.archive (location, format, payload_schema, table_name, catalog)
+    values (_archive, _format, _payload_schema, _table_name, _catalog)
+    on conflict (location) do update
+    set format = excluded.format, payload_schema = excluded.payload_schema, table_name = excluded.table_name, catalog = excluded.catalog
+$$;
+
+-- All files of an archive, as a table publishes them.
+create or replace function lockstep.archive_table_files(_archive text)
+returns table (path text, queue text, day date, messages bigint, bytes bigint, first_at timestamptz, last_at timestamptz) language sql stable as $$
+    select f.path, f.queue, f.day, f.messages, f.bytes, f.first_at, f.last_at
+    from lockstep.archive_batch b join lockstep.archive_file f on f.batch_id = b.id
+    where b.archive = _archive and b.committed_at is not null and f.removed_at is null
+    order by f.batch_id, f.path
+$$;
+
+-- The files of days before _day leave the archive; returns how many, and what was in them.
+create or replace function lockstep.archive_expire(
+    _archive text, _day date, out _files bigint, out _messages bigint, out _bytes bigint
+) language sql as $$
+    with expired as (
+        update lockstep.archive_file f set removed_at = clock_timestamp()
+        from lockstep.archive_batch b
+        where b.archive = _archive and b.committed_at is not null and f.batch_id = b.id and f.day < _day and f.removed_at is null
+        returning f.messages, f.bytes
+    )
+    select count(*), coalesce(sum(messages), 0)::bigint, coalesce(sum(bytes), 0)::bigint from expired
+$$;
+
+-- Makes a batch part of its archive in place of other files, which hold the same messages, in one moment. All of those
+-- files must still be in it.
+create or replace function lockstep.archive_merge(_batch_id bigint, _paths text[]) returns void language plpgsql as $$
+declare
+    _replaced bigint;
+begin
+    update lockstep.archive_file f set removed_at = clock_timestamp()
+    from lockstep.archive_batch b join lockstep.archive_batch o on o.archive = b.archive and o.committed_at is not null
+    where b.id = _batch_id and f.batch_id = o.id and f.path = any (_paths) and f.removed_at is null;
+    get diagnostics _replaced = row_count;
+    if _replaced <> cardinality(_paths) then
+        raise exception 'of % files to merge, % are in the archive', cardinality(_paths), _replaced using errcode = 'LS007';
+    end if;
+    perform lockstep.archive_commit(_batch_id, false);
+end $$;
+
+-- The files that left the archive at least so many seconds ago.
+create or replace function lockstep.archive_removed(_archive text, _seconds double precision) returns table (path text) language sql stable as $$
+    select f.path from lockstep.archive_batch b join lockstep.archive_file f on f.batch_id = b.id
+    where b.archive = _archive and f.removed_at <= clock_timestamp() - make_interval(secs => _seconds)
+$$;
+
+-- Those files are gone: forget them.
+create or replace function lockstep.archive_forget(_archive text, _paths text[]) returns void language sql as $$
+    delete from lockstep.archive_file f using lockstep.archive_batch b
+    where b.archive = _archive and f.batch_id = b.id and f.path = any (_paths) and f.removed_at is not null
 $$;

@@ -49,6 +49,9 @@ begin
     -- In two statements, because a join may begin with all dead letters.
     select array_agg(f.id order by f.id), array_agg(f.forward_to order by f.id) into _ids, _targets
     from lockstep.dead_letter f where f.forward_to is not null;
+    if not lockstep.is_trusted() then
+        perform lockstep.need_places('{pop}', array(select d.queue_id from lockstep.dead_letter d where d.id = any (_ids)));
+    end if;
     update lockstep.dead_letter d set forward_to = null where d.id = any (_ids);
     return query
     select t.name, p.name, d.group_name, d.attempts, d.error, q.name, d.partition_id, d.seq,
@@ -63,10 +66,15 @@ begin
 end $$;
 
 -- Writes down where the copies of dead letters are.
-create or replace function lockstep.note_copies(_ids bigint[], _partition_ids bigint[], _seqs bigint[]) returns void language sql as $$
+create or replace function lockstep.note_copies(_ids bigint[], _partition_ids bigint[], _seqs bigint[]) returns void language plpgsql as $$
+begin
+    if not lockstep.is_trusted() then
+        perform lockstep.need_places('{pop}', array(select d.queue_id from lockstep.dead_letter d where d.id = any (_ids))),
+                lockstep.need_places('{push}', '{}', _partition_ids);
+    end if;
     update lockstep.dead_letter d set copy_partition_id = t.partition_id, copy_seq = t.seq
-    from unnest(_ids, _partition_ids, _seqs) t (id, partition_id, seq) where d.id = t.id
-$$;
+    from unnest(_ids, _partition_ids, _seqs) t (id, partition_id, seq) where d.id = t.id;
+end $$;
 
 -- Whether a queue may have the dead queue that it asks for, or be one. Its row is locked, and that of the dead queue. Null, or
 -- what is wrong.
@@ -167,36 +175,34 @@ begin
     end loop;
 end $$;
 
--- Whether a message is stored, not done by queue mode, and under no live lease.
-create or replace function lockstep.is_takeable(_partition_id bigint, _seq bigint, _now timestamptz) returns boolean language sql stable as $$
-    select exists (select 1 from lockstep.runs_between(_partition_id, _seq - 1, _seq))
-       and not lockstep.is_under_lease(_partition_id, _seq, _now)
-       and not exists (
-           select 1 from lockstep.partition p
-           join lockstep.consumer_group g on g.queue_id = p.queue_id and g.name = '__QUEUE_MODE__'
-           cross join lateral lockstep.cursor_at(g, p.id) c
-           where p.id = _partition_id and _seq <= c.acked
-             -- Of a shared group that is what was handed out; what of it is not done is in flight.
-             and not exists (
-                 select 1 from lockstep.delivery d
-                 where d.partition_id = c.partition_id and d.group_id = c.group_id and _seq between d.from_seq and d.to_seq))
-$$;
-
--- Whether queue mode has completed a copy that is stored. One that died there is not done.
-create or replace function lockstep.is_copy_done(_partition_id bigint, _seq bigint) returns boolean language sql stable as $$
+-- Whether queue mode is past a message and does not have it in flight.
+create or replace function lockstep.is_done_in_queue_mode(_partition_id bigint, _seq bigint) returns boolean language sql stable as $$
     select exists (
         select 1 from lockstep.partition p
         join lockstep.consumer_group g on g.queue_id = p.queue_id and g.name = '__QUEUE_MODE__'
         cross join lateral lockstep.cursor_at(g, p.id) c
         where p.id = _partition_id and _seq <= c.acked
+          -- The cursor of a shared group is after what was handed out; what of that is not done is in flight.
           and not exists (
               select 1 from lockstep.delivery d
               where d.partition_id = c.partition_id and d.group_id = c.group_id and _seq between d.from_seq and d.to_seq)
     )
-    and exists (select 1 from lockstep.runs_between(_partition_id, _seq - 1, _seq))
-    and not exists (
-        select 1 from lockstep.dead_letter d
-        where d.partition_id = _partition_id and d.seq = _seq and d.group_name = '__QUEUE_MODE__')
+$$;
+
+-- Whether a message is stored, not done by queue mode, and under no live lease.
+create or replace function lockstep.is_takeable(_partition_id bigint, _seq bigint, _now timestamptz) returns boolean language sql stable as $$
+    select exists (select 1 from lockstep.runs_between(_partition_id, _seq - 1, _seq))
+       and not lockstep.is_under_lease(_partition_id, _seq, _now)
+       and not lockstep.is_done_in_queue_mode(_partition_id, _seq)
+$$;
+
+-- Whether queue mode has completed a copy that is stored. One that died there is not done.
+create or replace function lockstep.is_copy_done(_partition_id bigint, _seq bigint) returns boolean language sql stable as $$
+    select lockstep.is_done_in_queue_mode(_partition_id, _seq)
+       and exists (select 1 from lockstep.runs_between(_partition_id, _seq - 1, _seq))
+       and not exists (
+           select 1 from lockstep.dead_letter d
+           where d.partition_id = _partition_id and d.seq = _seq and d.group_name = '__QUEUE_MODE__')
 $$;
 
 -- Writes down which copies queue mode has completed, of messages that retention is about to remove.

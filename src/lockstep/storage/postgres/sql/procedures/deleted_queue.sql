@@ -6,13 +6,14 @@
 -- with it. A push that was on its way holds its partitions, and has committed before they are removed; nobody can begin one.
 -- Locks: delete_queue the queue row. The slices the row of the deleted queue, so that they come one after the other, then
 -- partition rows (by id), then what belongs to them.
--- Indexes: partition_queue, segment_queue; of all that belongs to a partition the one that begins with it.
+-- Indexes: partition_queue, segment_queue; for tables of a partition's rows, the index that begins with the partition.
 
 -- Deletes a queue; returns its id, for the slices that follow, or null if there is none.
 create or replace function lockstep.delete_queue(_queue text, _at timestamptz default null) returns int language plpgsql as $$
 declare
     _queue_id int;
 begin
+    if not lockstep.is_trusted() then perform lockstep.need_names('{configure}', array[_queue]); end if;
     select q.id into _queue_id from lockstep.queue q where q.name = _queue for update;
     if not found then
         return null;

@@ -75,3 +75,10 @@ create or replace function lockstep.counted(_queue_id int) returns table (group_
     where g.queue_id = _queue_id
     group by g.id
 $$;
+
+-- How full those of the queues are that have a max_size.
+create or replace function lockstep.occupancy(_queues text[]) returns table (queue text, depth bigint, max_size bigint) language plpgsql stable as $$
+begin
+    if not lockstep.is_trusted() then perform lockstep.need_names('{push}', _queues); end if;
+    return query select q.name, lockstep.pending(q.id), q.max_size from lockstep.queue q where q.name = any (_queues) and q.max_size > 0;
+end $$;

@@ -1,4 +1,4 @@
--- Duties: each is done by one server at a time, once per interval, by whoever claims it when it is due.
+-- Duties: one server at a time performs each, once per interval; the first server that claims a due duty gets it.
 
 -- Claims a duty for _by, for _hold_seconds at most: null if it is theirs now, else in how many seconds to ask again.
 -- The row lock decides between two who ask at once; the second one sees what the first has written.

@@ -7,7 +7,7 @@ create or replace function lockstep.expiry(_created_at timestamptz, _own timesta
     select coalesce(_own, case when _expire_seconds > 0 then _created_at + make_interval(secs => _expire_seconds) end)
 $$;
 
--- Whether a message is too old to be delivered. Who is about to lease one asks this first; see rules.is_expired.
+-- Whether a message is too old to be delivered. Asked before a message is leased; see rules.is_expired.
 create or replace function lockstep.is_expired(_created_at timestamptz, _own timestamptz, _queue lockstep.queue, _now timestamptz) returns boolean language sql stable as $$
     select coalesce(lockstep.expiry(_created_at, _own, _queue.expire_seconds) <= _now, false)
 $$;
@@ -23,7 +23,7 @@ create or replace function lockstep.passes_left() returns int language sql volat
     select coalesce(nullif(current_setting('lockstep.passes_left', true), ''), '2000')::int
 $$;
 
--- Takes so many from what is left, in this transaction.
+-- Takes a number from what this transaction may still do.
 create or replace function lockstep.note_passes(_passed bigint) returns void language plpgsql as $$
 begin
     perform set_config('lockstep.passes_left', greatest(lockstep.passes_left() - _passed, 0)::text, true);
@@ -179,7 +179,7 @@ declare
     _seen bigint := _range.from_seq - 1;
     _one lockstep.delivery;
 begin
-    -- Who completes a lease holds no cursor.
+    -- Completing a lease holds no cursor.
     perform 1 from lockstep.delivery d
     where d.partition_id = _range.partition_id and d.group_id = _range.group_id and d.from_seq = _range.from_seq for update;
     if not found then

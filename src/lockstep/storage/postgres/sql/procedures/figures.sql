@@ -41,10 +41,9 @@ create or replace function lockstep.look(_queue_id int, _after bigint, _upto big
             where g.queue_id = _queue_id and g.placed_upto is not null
               and not exists (select 1 from lockstep.cursor o where o.partition_id = l.id and o.group_id = g.id)
         ) t (c, group_id)
-        cross join lateral (
-            select g.* from lockstep.consumer_group g where g.id = t.group_id and g.queue_id = _queue_id limit 1
-        ) g
+        cross join lateral (select g.* from lockstep.consumer_group g where g.id = t.group_id limit 1) g
         cross join lateral (select not l.removed and g.mode = 'ordered' as plain offset 0) k
+        where g.queue_id = _queue_id
     ), dated as materialized (
         select p.*, extract(epoch from s.created_at)::double precision as created
         from place p
@@ -58,6 +57,24 @@ create or replace function lockstep.look(_queue_id int, _after bigint, _upto big
             ) r limit 1
         ) r on p.lag > 0
         left join lateral (select s.created_at from lockstep.segment s where s.id = r.segment_id limit 1) s on true
+    ), counted as materialized (
+        -- Each cursor is read once: a join would compare it with every group. Groups without a cursor have a row of nulls.
+        select d.group_id, count(d.lag) as partitions, coalesce(sum(d.passed), 0)::bigint as passed,
+               coalesce(sum(least(d.start_seq, d.passed)), 0)::bigint as passed_stored,
+               coalesce(sum(d.lag), 0)::bigint as lag, count(*) filter (where d.lag > 0) as with_lag,
+               coalesce(sum(d.in_flight), 0)::bigint as in_flight,
+               count(*) filter (where d.leased) as leased, count(*) filter (where d.leased and d.due_at > _now) as busy,
+               count(*) filter (where d.due_at <= _now) as ready,
+               count(*) filter (where not (d.leased and d.due_at > _now) and d.due_at > _now and d.due_at <> 'infinity') as waiting,
+               count(*) filter (where not (d.leased and d.due_at > _now) and d.due_at = 'infinity') as stopped,
+               to_timestamp(min(d.created)) as oldest_at, array_agg(d.created) filter (where d.lag > 0) as created_each,
+               array_agg(d.lag::double precision) filter (where d.lag > 0) as lag_each
+        from (
+            select d.group_id, d.start_seq, d.passed, d.lag, d.in_flight, d.leased, d.due_at, d.created from dated d
+            union all
+            select g.id, null, null, null, null, null, null, null from lockstep.consumer_group g where g.queue_id = _queue_id
+        ) d
+        group by d.group_id
     )
     select 0, count(*), coalesce(sum(l.stored), 0)::bigint, coalesce(sum(l.last_seq), 0)::bigint, 0::bigint, coalesce(sum(l.stored), 0)::bigint,
            count(*) filter (where l.stored > 0), 0::bigint, 0::bigint, 0::bigint, 0::bigint, 0::bigint, 0::bigint,
@@ -65,19 +82,15 @@ create or replace function lockstep.look(_queue_id int, _after bigint, _upto big
            (select s.created_at from lockstep.segment s where s.queue_id = _queue_id order by s.id limit 1), null, null
     from lane l
     union all
-    select g.id, count(d.lag), 0, coalesce(sum(d.passed), 0)::bigint,
+    select t.group_id, t.partitions, 0, t.passed,
            -- Where a group began is not kept. One that reads all began with the first message that was stored.
-           coalesce(sum(case when coalesce(u.mode, 'all') = 'all' then least(d.start_seq, d.passed) else d.passed end), 0)::bigint,
-           coalesce(sum(d.lag), 0)::bigint, count(*) filter (where d.lag > 0), coalesce(sum(d.in_flight), 0)::bigint,
-           count(*) filter (where d.leased), count(*) filter (where d.leased and d.due_at > _now), count(*) filter (where d.due_at <= _now),
-           count(*) filter (where not (d.leased and d.due_at > _now) and d.due_at > _now and d.due_at <> 'infinity'),
-           count(*) filter (where not (d.leased and d.due_at > _now) and d.due_at = 'infinity'),
-           to_timestamp(min(d.created)), array_agg(d.created) filter (where d.lag > 0), array_agg(d.lag::double precision) filter (where d.lag > 0)
-    from lockstep.consumer_group g
-    left join lockstep.subscription u on u.queue_id = g.queue_id and u.group_name = g.name
-    left join dated d on d.group_id = g.id
-    where g.queue_id = _queue_id
-    group by g.id
+           case when coalesce(u.mode, 'all') = 'all' then t.passed_stored else t.passed end,
+           t.lag, t.with_lag, t.in_flight, t.leased, t.busy, t.ready, t.waiting, t.stopped, t.oldest_at, t.created_each, t.lag_each
+    from counted t
+    cross join lateral (select g.* from lockstep.consumer_group g where g.id = t.group_id limit 1) g
+    left join lateral (
+        select s.mode from lockstep.subscription s where s.queue_id = _queue_id and s.group_name = g.name limit 1
+    ) u on true
 $$;
 
 -- Which of the queues to look into: the smallest first, as long as all of them together have at most _units cursors and
@@ -100,8 +113,8 @@ create or replace function lockstep.to_look_into(_queue_ids int[], _units bigint
 $$;
 
 -- The figures of queues and their groups, as lockstep.look counts them; figures_at says when, and is null where they are
--- counted now. With _exact all of them are. Where a median was kept, it stands for weights[i] cursors. Until the first walk over
--- a queue ends, its figures are what that walk has found so far; until it begins, those of the empty queue that was created.
+-- counted now. With _exact all of them are. Where a median was kept, it stands for weights[i] cursors. A figure that is not
+-- known is null: all of a queue until the first walk over it ends, and most of a group until a walk has met it.
 create or replace function lockstep.figures(_queue_ids int[], _exact boolean, _units bigint, _at timestamptz) returns table (
     queue_id int, group_id int, figures_at timestamptz, partitions bigint, stored bigint, lag bigint, with_lag bigint, in_flight bigint,
     leased bigint, busy bigint, ready bigint, waiting bigint, stopped bigint, dead_letters bigint, oldest_at timestamptz, newest_at timestamptz,
@@ -125,42 +138,41 @@ begin
         return;
     end if;
     return query
-    select q.id, 0, coalesce(w.at, k.created_at), coalesce(w.partitions, 0), coalesce(w.stored, 0), coalesce(w.lag, 0), coalesce(w.with_lag, 0),
-           0::bigint, 0::bigint, 0::bigint, 0::bigint, 0::bigint, 0::bigint, coalesce(w.dead_letters, 0), w.oldest_at, null::timestamptz, null::double precision, null::double precision, null::double precision,
+    select q.id, 0, w.at, w.partitions, w.stored, w.lag, w.with_lag, w.in_flight, w.leased, w.busy, w.ready, w.waiting, w.stopped,
+           w.dead_letters, w.oldest_at, null::timestamptz, null::double precision, null::double precision, null::double precision,
            null::double precision[], null::double precision[], null::bigint[]
     from unnest(_queue_ids) q (id)
-    cross join lateral (select k.created_at from lockstep.queue k where k.id = q.id limit 1) k
     left join lateral (
-        select f.* from lockstep.figure f where f.queue_id = q.id and f.group_id = 0 order by f.walking limit 1
+        select f.* from lockstep.figure f where f.queue_id = q.id and f.group_id = 0 and not f.walking limit 1
     ) w on true
     where q.id <> all (_looked)
     union all
     -- A group that began, or was moved, after the walk counts as behind with all that was stored then, unless it began at the end.
-    select q.id, g.id, coalesce(w.at, k.created_at), coalesce(f.partitions, 0), 0::bigint, coalesce(f.lag, n.lag), coalesce(f.with_lag, 0), coalesce(f.in_flight, 0),
-           coalesce(f.leased, 0), coalesce(f.busy, 0), coalesce(f.ready, 0), coalesce(f.waiting, 0), coalesce(f.stopped, 0), 0::bigint,
-           case when f.group_id is not null then f.oldest_at when n.lag > 0 then w.oldest_at end, f.newest_at, f.created_sum,
-           f.lag_min::double precision, f.lag_max::double precision, f.created_medians, f.lag_medians, f.weights
+    select q.id, g.id, w.at, f.partitions, 0::bigint, coalesce(f.lag, n.lag), f.with_lag, f.in_flight, f.leased, f.busy, f.ready,
+           f.waiting, f.stopped, 0::bigint, case when f.group_id is not null then f.oldest_at when n.lag > 0 then w.oldest_at end,
+           f.newest_at, f.created_sum, f.lag_min::double precision, f.lag_max::double precision, f.created_medians, f.lag_medians,
+           f.weights
     from unnest(_queue_ids) q (id)
-    cross join lateral (select k.created_at from lockstep.queue k where k.id = q.id limit 1) k
     left join lateral (
-        select f.* from lockstep.figure f where f.queue_id = q.id and f.group_id = 0 order by f.walking limit 1
+        select f.* from lockstep.figure f where f.queue_id = q.id and f.group_id = 0 and not f.walking limit 1
     ) w on true
     join lockstep.consumer_group g on g.queue_id = q.id
     left join lateral (
-        select f.* from lockstep.figure f where f.queue_id = q.id and f.group_id = g.id and f.walking = w.walking limit 1
+        select f.* from lockstep.figure f where f.queue_id = q.id and f.group_id = g.id and not f.walking limit 1
     ) f on true
-    cross join lateral (select case when g.begins = 'end' then 0 else coalesce(w.stored, 0) end as lag) n
+    cross join lateral (select case when w.at is not null and g.begins = 'end' then 0 else w.stored end as lag) n
     where q.id <> all (_looked);
 end $$;
 
 -- The same, one row per queue: what is pending is the lag of the group that is furthest behind, or all that is stored if there
--- is no group.
+-- is no group. A sum of which a part is not known is null.
 create or replace function lockstep.queue_figures(_queue_ids int[], _exact boolean, _units bigint, _at timestamptz) returns table (
     queue_id int, figures_at timestamptz, partitions bigint, stored bigint, pending bigint, processing bigint, dead_letters bigint,
     oldest_at timestamptz
 ) language sql stable as $$
-    select f.queue_id, max(f.figures_at), sum(f.partitions) filter (where f.group_id = 0)::bigint, sum(f.stored)::bigint,
-           coalesce(max(f.lag) filter (where f.group_id <> 0), max(f.stored))::bigint, sum(f.in_flight)::bigint, sum(f.dead_letters)::bigint,
+    select f.queue_id, max(f.figures_at), max(f.partitions) filter (where f.group_id = 0), max(f.stored) filter (where f.group_id = 0),
+           coalesce(max(f.lag) filter (where f.group_id <> 0), max(f.stored) filter (where f.group_id = 0)),
+           case when count(f.in_flight) = count(*) then sum(f.in_flight)::bigint end, max(f.dead_letters) filter (where f.group_id = 0),
            case when count(*) > 1 then min(f.oldest_at) filter (where f.group_id <> 0) else min(f.oldest_at) end
     from lockstep.figures(_queue_ids, _exact, _units, _at) f
     group by f.queue_id

@@ -9,10 +9,10 @@
 --    its own messages. So the end of a partition without a cursor is still where it was when the group was committed: `new`
 --    misses nothing that was pushed after it, and shows nothing that was committed before. A push that was on its way when the
 --    group was committed, and did not see it, holds its partition until it commits: the cursor comes after it.
--- 3. Who removes messages does not change these places: a place is before the first stored message that follows it.
+-- 3. A removal of messages does not change these places: a place is before the first stored message that follows it.
 --    Completed retention asks what all groups have done: it never overlaps with the commit of a new group (completion_lock).
 -- 4. The partitions that lack a cursor are those that were committed before the group and were not reached yet (placed_upto),
---    and those that somebody held when it was their turn (lockstep.missing_cursor). Who creates a partition holds the queue row
+--    and those that somebody held when it was their turn (lockstep.missing_cursor). Creating a partition holds the queue row
 --    in share mode and then makes a cursor for every group it sees (resolve.sql). If such a transaction was open when the group
 --    was committed, the group is not fenced: at the end it takes the queue row for a moment and goes over all partitions again.
 -- 5. A slice waits for nobody, and two slices of one group never overlap: they lock the group's row.
@@ -122,7 +122,7 @@ begin
     end if;
 end $$;
 
--- Locks what must stay while a group begins. _fenced: nobody is creating partitions of the queue. It does not wait for who is,
+-- Locks what must stay while a group begins. _fenced: nobody is creating partitions of the queue. It does not wait for those who are,
 -- unless the queue has a max_size, whose counts must stay.
 create or replace function lockstep.lock_to_begin(_queue_id int, out _queue lockstep.queue, out _fenced boolean) language plpgsql as $$
 begin
@@ -178,6 +178,7 @@ declare
     _now timestamptz := coalesce(_at, clock_timestamp());
     _locked record;
 begin
+    if not lockstep.is_trusted() then perform lockstep.need_places('{pop}', array[_queue_id]); end if;
     for _attempt in 1 .. 20 loop
         select g.id, g.mode, g.placed_upto is null into _group_id, _group_mode, _placed
         from lockstep.consumer_group g where g.queue_id = _queue_id and g.name = _group;
@@ -244,6 +245,7 @@ declare
     _locked bigint[];
     _end record;
 begin
+    if not lockstep.is_trusted() then perform lockstep.need_groups('{pop}', array[_group_id], array[_partition_id]); end if;
     _made := 0;
     _more := false;
     select g.* into _group from lockstep.consumer_group g where g.id = _group_id;
@@ -304,6 +306,7 @@ create or replace function lockstep.place_for_pop(
     _group_id int, _partition_id bigint, _partitions int, _at timestamptz, out _made int, out _due boolean, out _more boolean, out _placed boolean
 ) language plpgsql as $$
 begin
+    if not lockstep.is_trusted() then perform lockstep.need_groups('{pop}', array[_group_id], array[_partition_id]); end if;
     _due := exists (
         select 1 from lockstep.cursor c
         where c.group_id = _group_id and c.due_at <= coalesce(_at, clock_timestamp()));
@@ -387,6 +390,7 @@ declare
     _group lockstep.consumer_group;
     _locked record;
 begin
+    if not lockstep.is_trusted() then perform lockstep.need_groups('{manage}', array[_group_id], array[_partition_id]); end if;
     select g.* into _group from lockstep.consumer_group g where g.id = _group_id;
     if _partition_id is not null and found then
         perform lockstep.seek_partition(_group, _partition_id, _kind, _time, _seq, _now);
@@ -403,7 +407,8 @@ begin
     _new_id := lockstep.begin_group(
         _locked._queue, _locked._fenced, _group.name, _group.created_at, _group.mode, _kind, _time, _seq,
         _group_id || case when _group.placed_upto is null then '{}' else _group.replaces end, _now);
-    -- What refers to it goes with it. A sample that is being taken has the sums, and finds the group afterwards.
+    -- What refers to it goes with it, and whether it is paused. A sample that is being taken has the sums, and finds the group afterwards.
+    update lockstep.consumer_group g set paused_at = _group.paused_at where g.id = _new_id and _group.paused_at is not null;
     update lockstep.spark_lease l set group_id = _new_id where l.group_id = _group_id;
     update lockstep.sample_sum s set group_id = _new_id
     where s.ctid = any (array(
@@ -448,6 +453,39 @@ begin
     on conflict (queue_id, group_id, slot) do update set pending = d.pending + excluded.pending;
 end $$;
 
+-- What a seek would do in one partition, or in the first ones of the queue; it changes nothing and locks nothing. _complete:
+-- no partition was left out.
+create or replace function lockstep.preview_seek(
+    _group_id int, _partition_id bigint, _kind text, _time timestamptz, _seq bigint, _partitions_max int, _at timestamptz,
+    out _partitions bigint, out _read_again bigint, out _skipped bigint, out _leases bigint, out _complete boolean
+) language plpgsql stable as $$
+declare
+    _now timestamptz := coalesce(_at, clock_timestamp());
+    _group lockstep.consumer_group;
+    _there lockstep.consumer_group;
+    _ids bigint[];
+begin
+    select g.* into _group from lockstep.consumer_group g where g.id = _group_id;
+    if not found then
+        raise exception 'the group is gone' using errcode = 'LS001';
+    end if;
+    _there := _group;
+    _there.begins := _kind;
+    _there.begins_at := _time;
+    _there.begins_seq := _seq;
+    _ids := case when _partition_id is null then lockstep.next_partitions(_group.queue_id, 0, _partitions_max + 1) else array[_partition_id] end;
+    _complete := cardinality(_ids) <= _partitions_max;
+    _ids := _ids[:_partitions_max];
+    select count(*), coalesce(sum(lockstep.stored_between(t.id, t.upto, t.acked)), 0), coalesce(sum(lockstep.stored_between(t.id, t.acked, t.upto)), 0),
+           count(*) filter (where t.leased)
+    into _partitions, _read_again, _skipped, _leases
+    from (
+        select p.id, lockstep.done_upto(p.id, _group_id, c.acked) as acked, lockstep.is_leased(c, _now) is true as leased,
+               case when _kind = 'current' then c.acked else lockstep.begin_of(_there, p.id) end as upto
+        from unnest(_ids) p (id) cross join lateral lockstep.cursor_at(_group, p.id) c offset 0
+    ) t;
+end $$;
+
 -- Lets go of what a group has leased or failed, in the next partitions after a place; returns the last of them, null if there
 -- were none. Cursors that are missing have nothing.
 create or replace function lockstep.seek_current(_group_id int, _after bigint, _partitions int, _at timestamptz) returns bigint language plpgsql as $$
@@ -487,7 +525,10 @@ create or replace function lockstep.delete_group(
 declare
     _gone lockstep.consumer_group;
 begin
+    if not lockstep.is_trusted() then perform lockstep.need_places('{configure}', array[_queue_id]); end if;
     _deleted := 0;
+    -- How full the queue is, is counted by transactions that hold its row.
+    perform 1 from lockstep.queue q where q.id = _queue_id and q.max_size > 0 for no key update;
     delete from lockstep.consumer_group g where g.queue_id = _queue_id and g.name = _group returning g.* into _gone;
     if found then
         perform lockstep.bury_group(_gone, coalesce(_at, clock_timestamp()));

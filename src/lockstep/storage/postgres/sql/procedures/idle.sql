@@ -3,7 +3,7 @@
 -- Guarantees: a partition goes only while nobody pushes to it, with no message stored, no live lease, no state of a
 -- stream query, and no push that waits as an operation. A push that was on its way finds its row gone and resolves the name again.
 -- Locks: the queue row, because what resolves names relies on it, then partition rows, then cursor rows. What others hold
--- is skipped: who is pushed to is not idle, and the next round looks again.
+-- is skipped: a partition that is pushed to is not idle, and the next round looks again.
 -- Indexes: run_removed finds what is empty, so the cost follows the removed runs and not the partitions; run_pkey,
 -- stream_state_partition.
 

@@ -2,10 +2,20 @@
 --
 -- Guarantees: a bundle is applied after all older ones that have a lane in common with it, and marked in the transaction that
 -- applies it. A claim is the lock on its row, so it ends with the transaction, whatever becomes of the process.
--- Serials rise in the order in which inserts began. A producer that was told of one bundle before it sent for the next has
--- them in that order; of inserts that overlap, nobody was told, and either may come first.
--- Locks: operation rows come before queue rows, partition rows and all that follow.
+-- Serials rise in the order in which inserts began. A producer that learned of one bundle before it sent the next has
+-- them in that order; of inserts that overlap, none was confirmed, and either may come first.
+-- Locks: operation rows come before queue rows, partition rows and all that follow. A row of operation_sum comes last.
 -- Indexes: operation_pending, operation_lane_pkey, operation_uuid, partition_pkey.
+
+-- Adds to the sums of a kind. Each session has its row, or shares it with few.
+create or replace function lockstep.count_operations(_kind text, _operations bigint, _messages bigint, _bytes bigint, _failed bigint)
+returns void language sql as $$
+    insert into lockstep.operation_sum as s (kind, slot, operations, messages, bytes, failed)
+    values (_kind, pg_backend_pid() % 16, _operations, _messages, _bytes, _failed)
+    on conflict (kind, slot) do update set
+        operations = s.operations + excluded.operations, messages = s.messages + excluded.messages,
+        bytes = s.bytes + excluded.bytes, failed = s.failed + excluded.failed
+$$;
 
 -- Queues the requests of one body. Raises LS001 if a partition is gone: resolve the names again.
 create or replace function lockstep.queue_operations(
@@ -30,9 +40,10 @@ begin
     )
     returning serial, uuid into _serial, _uuid;
     insert into lockstep.operation_lane (partition_id, serial) select t.id, _serial from unnest(_partition_ids) t (id);
+    perform lockstep.count_operations(_kind, _requests, _messages, _bytes, 0);
 end $$;
 
--- Takes bundles of a kind that may be applied now, oldest first: up to so many messages and bytes, and at least one. They are
+-- Takes bundles of a kind that may be applied now, oldest first: up to the limits of messages and bytes, and at least one. They are
 -- locked, and out of their lanes. One may be applied if what is just before it in each of its lanes is taken here, too: then all
 -- that is before it is. What is not older than another in all its lanes stays so, hence it is looked at before it is locked.
 -- One that is tried again is the only one that is taken of its lanes: what is behind it would most likely fail with it.
@@ -125,7 +136,7 @@ create or replace function lockstep.wake_operations(_serials bigint[], _lanes_le
     ));
 $$;
 
--- Writes down what became of claimed bundles. One that has requests left (_wait_seconds is not null) waits for that long, in
+-- Writes down what became of claimed bundles, which are of one kind. One that has requests left (_wait_seconds is not null) waits for that long, in
 -- the lanes _lanes[_first_lanes[i]:_last_lanes[i]], which those requests are for; what sleeps in the others is woken.
 create or replace function lockstep.finish_operations(
     _serials bigint[], _results bytea[], _failed int[], _retries int[], _errors text[], _wait_seconds double precision[],
@@ -133,8 +144,16 @@ create or replace function lockstep.finish_operations(
 ) returns void language plpgsql as $$
 declare
     _now timestamptz := coalesce(_at, clock_timestamp());
+    _change record;
 begin
     perform lockstep.wake_operations(_serials, _lanes, _now);
+    select b.kind, -coalesce(sum(b.request_count) filter (where t.wait_seconds is null), 0) as operations,
+           -coalesce(sum(b.message_count) filter (where t.wait_seconds is null), 0) as messages,
+           -coalesce(sum(b.bytes) filter (where t.wait_seconds is null), 0) as bytes, sum(t.failed - b.failed_count) as failed
+    into _change
+    from unnest(_serials, _failed, _wait_seconds) t (serial, failed, wait_seconds)
+    cross join lateral (select o.* from lockstep.operation o where o.serial = t.serial limit 1) b
+    group by b.kind;
     update lockstep.operation o set
         results = t.results, failed_count = t.failed, retries = t.retries, error = t.error, worker = _worker,
         pending = t.wait_seconds is not null,
@@ -149,36 +168,53 @@ begin
     select l.id, t.serial from unnest(_serials, _wait_seconds, _first_lanes, _last_lanes) t (serial, wait_seconds, first_lane, last_lane)
     cross join lateral unnest(_lanes[t.first_lane:t.last_lane]) l (id)
     where t.wait_seconds is not null;
+    perform lockstep.count_operations(
+        _change.kind, _change.operations::bigint, _change.messages::bigint, _change.bytes::bigint, _change.failed::bigint);
 end $$;
 
 -- Lets a request that failed wait again, in its old place. The caller has taken it out of the results.
 create or replace function lockstep.retry_operation(_serial bigint, _results bytea, _lanes bigint[], _at timestamptz) returns void language plpgsql as $$
 declare
     _now timestamptz := coalesce(_at, clock_timestamp());
-    _was_pending boolean;
+    _was lockstep.operation;
 begin
-    select o.pending into _was_pending from lockstep.operation o where o.serial = _serial;
+    select o.* into _was from lockstep.operation o where o.serial = _serial;
     update lockstep.operation o set
         pending = true, completed_at = null, results = _results, failed_count = o.failed_count - 1, retries = 0, due_at = _now,
-        partition_ids = array(select unnest(_lanes) union select unnest(o.partition_ids) where _was_pending order by 1)
+        partition_ids = array(select unnest(_lanes) union select unnest(o.partition_ids) where _was.pending order by 1)
     where o.serial = _serial;
     insert into lockstep.operation_lane (partition_id, serial) select t.id, _serial from unnest(_lanes) t (id) on conflict do nothing;
+    if _was.pending then
+        perform lockstep.count_operations(_was.kind, 0, 0, 0, -1);
+    else
+        perform lockstep.count_operations(_was.kind, _was.request_count, _was.message_count, _was.bytes, -1);
+    end if;
 end $$;
 
--- Removes bundles that ended, so many seconds ago; those in which something failed stay for longer.
+-- Removes bundles that ended the given number of seconds ago; those in which something failed stay longer.
 create or replace function lockstep.prune_operations(
     _seconds double precision, _failed_seconds double precision, _limit int, _at timestamptz
 ) returns int language plpgsql as $$
 declare
     _now timestamptz := coalesce(_at, clock_timestamp());
-    _removed int;
+    _removed int := 0;
+    _change record;
 begin
-    delete from lockstep.operation o where o.serial = any (array(
-        select p.serial from lockstep.operation p
-        where not p.pending and p.completed_at <= _now - make_interval(secs => _seconds)
-          and (p.failed_count = 0 or p.completed_at <= _now - make_interval(secs => _failed_seconds))
-        order by p.completed_at limit _limit for update skip locked
-    ));
-    get diagnostics _removed = row_count;
+    for _change in
+        with removed as (
+            delete from lockstep.operation o where o.serial = any (array(
+                select p.serial from lockstep.operation p
+                where not p.pending and p.completed_at <= _now - make_interval(secs => _seconds)
+                  and (p.failed_count = 0 or p.completed_at <= _now - make_interval(secs => _failed_seconds))
+                order by p.completed_at limit _limit for update skip locked
+            )) returning o.kind, o.failed_count
+        )
+        select r.kind, count(*) as bundles, sum(r.failed_count)::bigint as failed from removed r group by r.kind order by r.kind
+    loop
+        _removed := _removed + _change.bundles;
+        if _change.failed > 0 then
+            perform lockstep.count_operations(_change.kind, 0, 0, 0, -_change.failed);
+        end if;
+    end loop;
     return _removed;
 end $$;

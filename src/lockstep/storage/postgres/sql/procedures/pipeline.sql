@@ -11,19 +11,20 @@ create or replace function lockstep.pipeline_lock(_pipeline text, _step text) re
     select pg_try_advisory_lock(hashtextextended(_pipeline || '.' || _step, 7017281905))
 $$;
 
--- Where the messages with these ids are in some queues. What is not stored any more is left out.
+-- Finds messages by id in some queues. Messages that are no longer stored are left out.
 create or replace function lockstep.pipeline_find(_queue_ids int[], _segments uuid[], _ordinals int[])
 returns table (place int, queue_id int, partition_id bigint, seq bigint) language sql stable as $$
     select t.o::int, s.queue_id, r.partition_id, r.first_seq + t.ordinal - r.ordinal
     from unnest(_segments, _ordinals) with ordinality t (uuid, ordinal, o)
-    join lockstep.segment s on s.uuid = t.uuid and s.queue_id = any (_queue_ids)
+    -- By its UUID, whatever is known of its queue.
+    cross join lateral (select f.* from lockstep.segment f where f.uuid = t.uuid offset 0) s
     cross join lateral unnest(s.partition_ids, s.first_seqs, s.counts) m (partition_id, first_seq, n)
     join lockstep.run r on r.partition_id = m.partition_id and r.segment_id = s.id and r.first_seq between m.first_seq and m.first_seq + m.n - 1
-    where t.ordinal between r.ordinal and r.ordinal + (r.last_seq - r.first_seq)
+    where s.queue_id = any (_queue_ids) and t.ordinal between r.ordinal and r.ordinal + (r.last_seq - r.first_seq)
 $$;
 
 -- Takes the locks of a batch: of the partitions that messages are rejected from, of those that the attempts push to as far as
--- they exist, and of those under the leases. Who calls this pushes what dies (dead_queue.sql).
+-- they exist, and of those under the leases. The caller pushes what dies (dead_queue.sql).
 create or replace function lockstep.pipeline_open(
     _queue_ids int[], _segments uuid[], _ordinals int[], _attempts uuid[], _lease_ids uuid[]
 ) returns void language plpgsql as $$
@@ -40,7 +41,7 @@ begin
         _lease_ids);
 end $$;
 
--- Makes dead letters of messages in locked partitions; returns how many. One that is a dead letter of the group stays it.
+-- Makes dead letters of messages in locked partitions; returns how many. A message that already is a dead letter of the group stays one.
 create or replace function lockstep.pipeline_reject(
     _group text, _queue_ids int[], _segments uuid[], _ordinals int[], _errors text[], _at timestamptz
 ) returns bigint language sql as $$
@@ -49,7 +50,9 @@ create or replace function lockstep.pipeline_reject(
         select f.queue_id, f.partition_id, f.seq, _group, 1, _errors[f.place], coalesce(_at, clock_timestamp())
         from lockstep.pipeline_find(_queue_ids, _segments, _ordinals) f
         where not exists (
-            select 1 from lockstep.dead_letter d where d.partition_id = f.partition_id and d.seq = f.seq and d.group_name = _group
+            -- One look for each message, and no join.
+            select 1 from lockstep.dead_letter d
+            where d.partition_id = f.partition_id and d.seq = f.seq and d.group_name = _group offset 0
         )
         order by f.partition_id, f.seq
         returning 1
@@ -57,41 +60,80 @@ create or replace function lockstep.pipeline_reject(
     select count(*) from dead
 $$;
 
--- A step begins to run. What it has done under another query is another's.
+-- A step begins to run, with a checkpoint. What it has done under another query is another's. The query is empty while a
+-- restart has not said which one it is.
 create or replace function lockstep.pipeline_begin(
-    _pipeline text, _step text, _sources text[], _sinks text[], _group text, _query_id text, _at timestamptz
+    _pipeline text, _step text, _sources text[], _sinks text[], _group text, _query_id text, _checkpoint text,
+    _restarts bigint, _definition jsonb, _at timestamptz
 ) returns void language sql as $$
-    insert into lockstep.pipeline_step as s (pipeline, step, sources, sinks, group_name, query_id, started_at, seen_at)
-    values (_pipeline, _step, _sources, _sinks, _group, _query_id, coalesce(_at, clock_timestamp()), coalesce(_at, clock_timestamp()))
+    insert into lockstep.pipeline_step as s (pipeline, step, sources, sinks, group_name, query_id, checkpoint, restarts, definition, started_at, seen_at)
+    values (_pipeline, _step, _sources, _sinks, _group, _query_id, _checkpoint, _restarts, _definition, coalesce(_at, clock_timestamp()), coalesce(_at, clock_timestamp()))
     on conflict (pipeline, step) do update
     set sources = excluded.sources, sinks = excluded.sinks, group_name = excluded.group_name, query_id = excluded.query_id,
-        started_at = excluded.started_at, seen_at = excluded.seen_at, stopped_at = null, error = null, rows_per_second = null,
+        checkpoint = excluded.checkpoint, definition = excluded.definition, restarts = excluded.restarts, failed_at = null,
+        restart_error = case when excluded.restarts > 0 then s.restart_error end,
+        started_at = case when excluded.restarts > 0 then s.started_at else excluded.started_at end, seen_at = excluded.seen_at, stopped_at = null, error = null, rows_per_second = null,
         batch_id = case when s.query_id = excluded.query_id then s.batch_id end,
         pushed = case when s.query_id = excluded.query_id then s.pushed else 0 end,
-        rejected = case when s.query_id = excluded.query_id then s.rejected else 0 end
+        rejected = case when s.query_id = excluded.query_id then s.rejected else 0 end,
+        duplicates = case when s.query_id = excluded.query_id then s.duplicates else 0 end
 $$;
 
--- A batch of a step is being committed.
+-- A batch of a step is being committed. It has read so many messages of some queues, which are sources of the step from now on.
 create or replace function lockstep.pipeline_batch(
-    _pipeline text, _step text, _batch_id bigint, _pushed bigint, _rejected bigint, _at timestamptz
+    _pipeline text, _step text, _batch_id bigint, _pushed bigint, _rejected bigint, _duplicates bigint, _queues text[], _read bigint[], _at timestamptz
 ) returns void language sql as $$
+    insert into lockstep.pipeline_read as r (pipeline, step, queue, messages)
+    select _pipeline, _step, t.queue, t.n from unnest(_queues, _read) t (queue, n) where t.n > 0 order by t.queue
+    on conflict (pipeline, step, queue) do update set messages = r.messages + excluded.messages;
     update lockstep.pipeline_step s
-    set batch_id = _batch_id, committed_at = coalesce(_at, clock_timestamp()), seen_at = coalesce(_at, clock_timestamp()),
-        batch_pushed = _pushed, batch_rejected = _rejected, pushed = s.pushed + _pushed, rejected = s.rejected + _rejected
+    -- A step that reads queues by pattern may have one more.
+    set sources = case when s.sources @> _queues then s.sources else array(select distinct n from unnest(s.sources || _queues) n order by n) end,
+        batch_id = _batch_id, committed_at = coalesce(_at, clock_timestamp()), seen_at = coalesce(_at, clock_timestamp()),
+        batch_pushed = _pushed, batch_rejected = _rejected, batch_duplicates = _duplicates,
+        pushed = s.pushed + _pushed, rejected = s.rejected + _rejected, duplicates = s.duplicates + _duplicates
     where s.pipeline = _pipeline and s.step = _step
 $$;
 
--- A step that runs tells of itself.
+-- Forgets the streams of a step that others have followed: whoever runs the step is the only one, so that the last one
+-- that was created on a queue is its own. A step may have a stream for each of its sources.
+create or replace function lockstep.pipeline_forget_former(_pipeline text, _step text) returns void language sql as $$
+    select lockstep.forget_stream(f.stream_id)
+    from (
+        select p.stream_id
+        from lockstep.spark_position p
+        join lockstep.pipeline_step s on s.pipeline = _pipeline and s.step = _step
+        where p.name = _pipeline || '.' || _step
+        group by p.stream_id
+        having bool_and(
+            exists (
+                select 1 from lockstep.spark_position n
+                where n.name = p.name and n.queue_id = p.queue_id and n.stream_id <> p.stream_id and n.created_at > p.created_at
+            )
+            or (s.sources <> '{}' and not exists (select 1 from lockstep.queue q where q.id = p.queue_id and q.name = any (s.sources))))
+    ) f
+$$;
+
+-- A running step reports that it is alive.
 create or replace function lockstep.pipeline_seen(_pipeline text, _step text, _rows_per_second double precision, _at timestamptz) returns void language sql as $$
     update lockstep.pipeline_step s
     set seen_at = coalesce(_at, clock_timestamp()), rows_per_second = coalesce(_rows_per_second, s.rows_per_second)
+    where s.pipeline = _pipeline and s.step = _step;
+    select lockstep.pipeline_forget_former(_pipeline, _step)
+$$;
+
+-- A step failed of what may pass, and waits to be started again.
+create or replace function lockstep.pipeline_failed(_pipeline text, _step text, _error text, _at timestamptz) returns void language sql as $$
+    update lockstep.pipeline_step s
+    set failed_at = coalesce(_at, clock_timestamp()), seen_at = coalesce(_at, clock_timestamp()), restart_error = _error
     where s.pipeline = _pipeline and s.step = _step
 $$;
 
 create or replace function lockstep.pipeline_end(_pipeline text, _step text, _error text, _at timestamptz) returns void language sql as $$
     update lockstep.pipeline_step s
     set stopped_at = coalesce(_at, clock_timestamp()), seen_at = coalesce(_at, clock_timestamp()), error = _error, rows_per_second = null
-    where s.pipeline = _pipeline and s.step = _step
+    where s.pipeline = _pipeline and s.step = _step;
+    select lockstep.pipeline_forget_former(_pipeline, _step)
 $$;
 
 -- Forgets a step with its stream: its positions, its batches and what it has leased. Returns whether anything was known of it.
@@ -112,6 +154,7 @@ begin
     delete from lockstep.spark_lease l where l.stream = _name;
     get diagnostics _rows = row_count;
     _known := _known + _rows;
+    delete from lockstep.pipeline_read r where r.pipeline = _pipeline and r.step = _step and r.messages = r.sampled;
     delete from lockstep.pipeline_step s where s.pipeline = _pipeline and s.step = _step;
     get diagnostics _rows = row_count;
     return _known + _rows > 0;

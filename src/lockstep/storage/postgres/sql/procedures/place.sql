@@ -1,4 +1,5 @@
--- Places in a partition: what is stored where, and when a cursor is due. Read-only; each is one or two index probes.
+-- Places in a partition: which messages are stored where, and when a cursor is due. All are read-only, with one or two
+-- index probes each.
 
 -- The seq of the last stored message; null if none is. Removed runs touch each other and are merged, so the
 -- backward scan passes over at most one of them.

@@ -4,7 +4,8 @@
 -- leased, a retry time while backing off. So an expired lease needs no background job: its due_at has passed and the
 -- next pop finds it. A partition that was served gets a later due_at and goes to the tail: that is the fairness.
 --
--- Guarantees: one live lease per partition and group; earliest due first; at most _batch messages in all.
+-- Guarantees: one live lease per partition and group; earliest due first; at most _batch messages in all; nothing for a group
+-- that is paused.
 -- Locks: cursor rows, with SKIP LOCKED: a pop waits for nobody. Where a cursor turns out to be drained the
 -- partition row must be locked before that is written down (else the wake-up of a push in flight is lost); against
 -- the lock order, so it is only tried. If a push holds it, something is coming: the cursor is left due a little later.
@@ -12,57 +13,51 @@
 
 -- One claim per array position: a group's due partitions, or one partition of it. Claims of the same request follow each
 -- other; they share its limits and its lease id. _partition_ids[i] null is any, _lease_ms[i] null the queue's lease time.
--- A row without a partition says that more is due, behind so much that expired that this transaction may not pass it all.
+-- A row without a partition says that more is due, behind more expired messages than this transaction may pass.
 create or replace function lockstep.pop(
     _requests int[], _group_ids int[], _partition_ids bigint[], _partition_limits int[], _batches int[], _lease_ms bigint[],
     _lease_ids uuid[], _auto_acks boolean[], _at timestamptz
-) returns table (
-    request int, queue_id int, partition_id bigint, partition_name text, attempt int,
-    first_seq bigint, last_seq bigint, segment_id bigint, ordinal int, expires_at timestamptz, lease_id uuid
-) language plpgsql as $$
-#variable_conflict use_column
+) returns setof lockstep.popped language plpgsql as $$
 declare
     _now timestamptz := coalesce(_at, clock_timestamp());
     _group_id int;
+    _group record;
     _queue lockstep.queue;
-    _run record;
+    _run lockstep.popped;
     _rows int;
     _partitions int;
     _batch int;
     _last_partition bigint;
     _last int := 0;
 begin
+    if not lockstep.is_trusted() then perform lockstep.need_groups('{pop}', _group_ids, _partition_ids); end if;
     for _i in 1 .. cardinality(_group_ids) loop
         continue when _i <= _last;  -- claimed together with an earlier one
         if _requests[_i] is distinct from _requests[_i - 1] then
             _partitions := _partition_limits[_i];
             _batch := _batches[_i];
         end if;
+        if _group_ids[_i] is distinct from _group_id then
+            _group_id := _group_ids[_i];
+            select q as queue, g.paused_at into _group from lockstep.consumer_group g join lockstep.queue q on q.id = g.queue_id where g.id = _group_id;
+            _queue := _group.queue;
+        end if;
+        continue when _group.paused_at is not null;
         if _requests[_i] in (_requests[_i - 1], _requests[_i + 1]) then
             for _run in
                 select * from lockstep.claim(
-                    _group_ids[_i], _partition_ids[_i], _partitions, _batch, _lease_ms[_i], _lease_ids[_i], _auto_acks[_i], _now)
+                    _requests[_i], _group_ids[_i], _partition_ids[_i], _partitions, _batch, _lease_ms[_i], _lease_ids[_i], _auto_acks[_i], _now)
             loop
-                if _run.partition_id is null then
-                    request := _requests[_i];
-                    return next;
-                    continue;
-                end if;
+                return next _run;
+                continue when _run.partition_id is null;
                 _partitions := _partitions - (_run.partition_id is distinct from _last_partition)::int;
                 _batch := _batch - (_run.last_seq - _run.first_seq + 1)::int;
                 _last_partition := _run.partition_id;
-                return query select _requests[_i], _run.queue_id, _run.partition_id, _run.partition_name, _run.attempt, _run.first_seq,
-                    _run.last_seq, _run.segment_id, _run.ordinal, _run.expires_at, _run.lease_id;
             end loop;
             continue;
         end if;
-        if _group_ids[_i] is distinct from _group_id then
-            _group_id := _group_ids[_i];
-            select q.* into _queue from lockstep.consumer_group g join lockstep.queue q on q.id = g.queue_id where g.id = _group_id;
-        end if;
         _rows := 0;
-        if _partition_ids[_i] is null and not _auto_acks[_i] and _queue.delay_seconds + _queue.window_seconds + _queue.max_wait_seconds = 0
-           and _queue.expire_seconds + _queue.partitions = 0 and not _queue.expiring then
+        if _partition_ids[_i] is null and not _auto_acks[_i] and lockstep.is_regular(_queue) then
             _last := _i;
             while _group_ids[_last + 1] = _group_id and _partition_ids[_last + 1] is null and not _auto_acks[_last + 1]
                   and _requests[_last + 1] <> _requests[_last] and _requests[_last + 1] is distinct from _requests[_last + 2] loop
@@ -78,8 +73,8 @@ begin
         if _rows = 0 then
             _last := _i;
             return query
-            select _requests[_i], c.* from lockstep.claim(
-                _group_ids[_i], _partition_ids[_i], _partitions, _batch, _lease_ms[_i], _lease_ids[_i], _auto_acks[_i], _now
+            select c.* from lockstep.claim(
+                _requests[_i], _group_ids[_i], _partition_ids[_i], _partitions, _batch, _lease_ms[_i], _lease_ids[_i], _auto_acks[_i], _now
             ) c;
         end if;
     end loop;
@@ -91,13 +86,9 @@ end $$;
 create or replace function lockstep.claim_regular(
     _requests int[], _group_id int, _queue_id int, _lease_seconds int, _partition_limits int[], _batches int[], _lease_ms bigint[],
     _lease_ids uuid[], _now timestamptz
-) returns table (
-    request int, queue_id int, partition_id bigint, partition_name text, attempt int,
-    first_seq bigint, last_seq bigint, segment_id bigint, ordinal int, expires_at timestamptz, lease_id uuid
-) language plpgsql as $$
-#variable_conflict use_column
+) returns setof lockstep.popped language plpgsql as $$
 declare
-    -- Fetched, and so locked, one by one: how many are needed is known only when one has seen what they hold.
+    -- Rows are fetched, and so locked, one at a time: how many are needed depends on what they hold.
     _due no scroll cursor for
         select c.*,
                (select r.last_seq from lockstep.run r
@@ -167,19 +158,13 @@ end $$;
 -- have nothing to claim; then it still looks for one whose next message is not expired, but not for long. A row without a
 -- partition says that it left something.
 create or replace function lockstep.claim(
-    _group_id int, _partition_id bigint, _partitions int, _batch int, _lease_ms bigint, _lease_id uuid, _auto_ack boolean, _now timestamptz
-) returns table (
-    queue_id int, partition_id bigint, partition_name text, attempt int,
-    first_seq bigint, last_seq bigint, segment_id bigint, ordinal int, expires_at timestamptz, lease_id uuid
-) language plpgsql as $$
-#variable_conflict use_column
+    _request int, _group_id int, _partition_id bigint, _partitions int, _batch int, _lease_ms bigint, _lease_id uuid, _auto_ack boolean, _now timestamptz
+) returns setof lockstep.popped language plpgsql as $$
 declare
     _queue lockstep.queue;
+    _next lockstep.next_claim;
     _cursor lockstep.cursor;
-    _upto bigint;
     _until timestamptz;
-    _left bigint[] := '{}';
-    _looks int := greatest(lockstep.passes_left(), 100);
 begin
     select q.* into _queue from lockstep.consumer_group g join lockstep.queue q on q.id = g.queue_id where g.id = _group_id;
     if not found or (_partition_id is not null and not exists (select 1 from lockstep.partition p where p.id = _partition_id)) then
@@ -187,21 +172,88 @@ begin
     end if;
     _until := _now + coalesce(_lease_ms * interval '1 ms', make_interval(secs => _queue.lease_seconds));
     while _partitions > 0 and _batch > 0 loop
+        _next := lockstep.find_claim(_next, _group_id, _partition_id, _partitions, '{}', _batch, _queue, _now);
+        exit when _next.upto is null;
+        _cursor := _next.at;
+        return query select * from lockstep.popped_runs(
+            _request, _queue.id, _cursor.partition_id, _cursor.attempts + 1, _cursor.acked, _next.upto, case when not _auto_ack then _until end, _lease_id);
+        if _auto_ack then
+            update lockstep.cursor c
+            set acked = _next.upto, attempts = 0, consumed_at = _now, due_at = lockstep.due_or_drained(c.partition_id, _next.upto, _queue, _now, _now)
+            where c.partition_id = _cursor.partition_id and c.group_id = _group_id;
+            perform lockstep.count_moves(array[_group_id], array[_cursor.partition_id], array[_cursor.acked], array[_next.upto]);
+        else
+            update lockstep.cursor c set lease_id = _lease_id, lease_to = _next.upto, leased_at = _now, due_at = _until
+            where c.partition_id = _cursor.partition_id and c.group_id = _group_id;
+        end if;
+        _partitions := _partitions - 1;
+        _batch := _batch - lockstep.stored_between(_cursor.partition_id, _cursor.acked, _next.upto)::int;
+        exit when _partition_id is not null;
+    end loop;
+    if _next.more or _next.passed <> '{}' then
+        return next lockstep.more_is_due(_request, _queue.id);
+    end if;
+end $$;
+
+-- Whether a queue has no option that says anything about single messages, or about which partition comes first. Only then may
+-- pops take the short ways (claim_regular, shared_claim_joined, shared_claim_regular): a new option of that kind belongs here.
+create or replace function lockstep.is_regular(_queue lockstep.queue) returns boolean language sql immutable parallel safe as $$
+    select _queue.delay_seconds + _queue.window_seconds + _queue.max_wait_seconds + _queue.expire_seconds + _queue.partitions = 0 and not _queue.expiring
+$$;
+
+-- The runs of a partition with the messages in (_after, _upto], as a pop gives them.
+create or replace function lockstep.popped_runs(
+    _request int, _queue_id int, _partition_id bigint, _attempt int, _after bigint, _upto bigint, _expires_at timestamptz, _lease_id uuid
+) returns setof lockstep.popped language sql stable as $$
+    select _request, _queue_id, p.id, p.name, _attempt, greatest(r.first_seq, _after + 1), least(r.last_seq, _upto),
+           r.segment_id, (r.ordinal + greatest(_after + 1 - r.first_seq, 0))::int, _expires_at, _lease_id
+    from lockstep.partition p cross join lateral lockstep.runs_between(p.id, _after, _upto) r
+    where p.id = _partition_id
+    order by r.first_seq
+$$;
+
+-- The row without a partition that says that more is due, behind what this transaction may not pass.
+create or replace function lockstep.more_is_due(_request int, _queue_id int) returns lockstep.popped language plpgsql immutable parallel safe as $$
+declare
+    _more lockstep.popped;
+begin
+    _more.request := _request;
+    _more.queue_id := _queue_id;
+    return _more;
+end $$;
+
+-- Picks the next due cursor from which messages can be claimed, locks it and puts it right: of one partition, or of the group,
+-- the first by time, in a balanced queue the one with most before it. At most _partitions are taken; those in _taken count
+-- already. _state is what the call before returned, null at first: `passed` are cursors that were left because more expired there than
+-- this transaction may pass, `looks` how many more may be looked at. Sets `at` and `upto`, null if there is nothing to claim, and `more` if
+-- something may be left that this did not look at.
+create or replace function lockstep.find_claim(
+    _state lockstep.next_claim, _group_id int, _partition_id bigint, _partitions int, _taken bigint[], _batch int, _queue lockstep.queue, _now timestamptz
+) returns lockstep.next_claim language plpgsql as $$
+declare
+    _cursor lockstep.cursor;
+    _passed bigint[] := coalesce(_state.passed, '{}');
+    _looks int := coalesce(_state.looks, greatest(lockstep.passes_left(), 100));
+    _upto bigint;
+begin
+    loop
         if _partition_id is null and _queue.partitions > 0 then
-            select c.* into _cursor from lockstep.cursor c where c.group_id = _group_id and c.due_at <= _now and c.partition_id <> all (_left)
+            select c.* into _cursor from lockstep.cursor c
+            where c.group_id = _group_id and c.due_at <= _now and c.partition_id <> all (_passed)
+              and (cardinality(_taken) < _partitions or c.partition_id = any (_taken))
             order by lockstep.lag(c.partition_id, c.acked) desc, c.partition_id limit 1 for no key update skip locked;
         elsif _partition_id is null then
-            select c.* into _cursor from lockstep.cursor c where c.group_id = _group_id and c.due_at <= _now and c.partition_id <> all (_left)
+            select c.* into _cursor from lockstep.cursor c
+            where c.group_id = _group_id and c.due_at <= _now and c.partition_id <> all (_passed)
+              and (cardinality(_taken) < _partitions or c.partition_id = any (_taken))
             order by c.due_at, c.partition_id limit 1 for no key update skip locked;
         else
             select c.* into _cursor from lockstep.cursor c
-            where c.partition_id = _partition_id and c.group_id = _group_id and c.due_at <= _now and c.partition_id <> all (_left)
-            for no key update skip locked;
+            where c.partition_id = _partition_id and c.group_id = _group_id and c.due_at <= _now and c.partition_id <> all (_passed)
+              and (cardinality(_taken) < _partitions or c.partition_id = any (_taken)) for no key update skip locked;
         end if;
-        exit when not found;
-        if _looks = 0 then
-            return query select _queue.id, null::bigint, null, null::int, null::bigint, null::bigint, null::bigint, null::int, null::timestamptz, null::uuid;
-            return;
+        if not found or _looks = 0 then
+            return (null, null, _passed, _looks, found)::lockstep.next_claim;
         end if;
         _cursor := lockstep.put_right(_cursor, _queue, _now);
         if _cursor.due_at is null or _cursor.due_at > _now then
@@ -210,38 +262,18 @@ begin
         end if;
         if lockstep.may_expire(_queue) and lockstep.passes_left() = 0
            and lockstep.is_head_expired(_cursor.partition_id, _cursor.acked, _queue, _now) then
-            _left := _left || _cursor.partition_id;
+            _passed := _passed || _cursor.partition_id;
             _looks := least(_looks, 100) - 1;
             continue;
         end if;
-        -- What was created after this pop began is not too young, unless the queue has a delay.
+        -- Messages created after this pop began are eligible, unless the queue has a delay.
         _upto := lockstep.reach(_cursor.partition_id, _cursor.acked, _batch, case
             when _queue.delay_seconds > 0 then _now - make_interval(secs => _queue.delay_seconds) else 'infinity' end);
         if lockstep.may_expire(_queue) then
             _upto := lockstep.before_expired(_cursor.partition_id, _cursor.acked, _upto, _queue, _now);
         end if;
-        return query
-        select _queue.id, p.id, p.name, _cursor.attempts + 1, greatest(r.first_seq, _cursor.acked + 1), least(r.last_seq, _upto),
-               r.segment_id, (r.ordinal + greatest(_cursor.acked + 1 - r.first_seq, 0))::int, case when not _auto_ack then _until end, _lease_id
-        from lockstep.partition p cross join lateral lockstep.runs_between(p.id, _cursor.acked, _upto) r
-        where p.id = _cursor.partition_id
-        order by r.first_seq;
-        if _auto_ack then
-            update lockstep.cursor c
-            set acked = _upto, attempts = 0, consumed_at = _now, due_at = lockstep.due_or_drained(c.partition_id, _upto, _queue, _now, _now)
-            where c.partition_id = _cursor.partition_id and c.group_id = _group_id;
-            perform lockstep.count_moves(array[_group_id], array[_cursor.partition_id], array[_cursor.acked], array[_upto]);
-        else
-            update lockstep.cursor c set lease_id = _lease_id, lease_to = _upto, leased_at = _now, due_at = _until
-            where c.partition_id = _cursor.partition_id and c.group_id = _group_id;
-        end if;
-        _partitions := _partitions - 1;
-        _batch := _batch - lockstep.stored_between(_cursor.partition_id, _cursor.acked, _upto)::int;
-        exit when _partition_id is not null;
+        return (_cursor, _upto, _passed, _looks, false)::lockstep.next_claim;
     end loop;
-    if _left <> '{}' then
-        return query select _queue.id, null::bigint, null, null::int, null::bigint, null::bigint, null::bigint, null::int, null::timestamptz, null::uuid;
-    end if;
 end $$;
 
 -- The runs that cover the stored messages in (_after, _upto], in order: which makes it a look-up of its own, whatever the
@@ -351,7 +383,7 @@ begin
 end $$;
 
 -- In how many seconds a pop may find something, by group and, where not null, partition: 0 is now; null, if nothing is due
--- within so many seconds. Now for one that is gone: its next pop looks up the names again.
+-- within that time. 0 for one that is gone: its next pop looks up the names again.
 -- Its range of an index ends with the seconds: index entries of leases that have been acknowledged lie in it, and were the
 -- whole of them to be read while a long transaction keeps them, an idle question would cost as much as the busy hour before.
 create or replace function lockstep.due_in(_group_ids int[], _partition_ids bigint[], _within float8, _at timestamptz)
@@ -360,12 +392,14 @@ declare
     _now timestamptz := coalesce(_at, clock_timestamp());
     _until timestamptz := _now + make_interval(secs => _within);
 begin
+    if not lockstep.is_trusted() then perform lockstep.need_groups('{pop}', _group_ids, _partition_ids); end if;
     return (
         select array_agg(lockstep.seconds_until(
             case when not exists (select 1 from lockstep.consumer_group g where g.id = t.group_id)
                    or (t.partition_id is not null and not exists (select 1 from lockstep.partition p where p.id = t.partition_id))
                  then _now
                  when t.partition_id is null then lockstep.group_due(t.group_id, _until)
+                 when lockstep.is_paused(t.group_id) then null
                  else least(
                      -- Without a condition on the time, which would offer the index of all that is due for the group.
                      (select case when c.due_at <= _until then c.due_at end from lockstep.cursor c
@@ -381,14 +415,23 @@ begin
     );
 end $$;
 
--- 0 for what is past; null for null, which greatest() alone would take for 0.
+-- Whether nothing is to be delivered to a group, because an operator said so.
+create or replace function lockstep.is_paused(_group_id int) returns boolean language sql stable as $$
+    select g.paused_at is not null from lockstep.consumer_group g where g.id = _group_id
+$$;
+
+-- The result is 0 for a time that has passed, and null for null, which greatest() alone would turn into 0.
 create or replace function lockstep.seconds_until(_due_at timestamptz, _now timestamptz) returns float8 language sql immutable as $$
     select case when _due_at is not null then greatest(extract(epoch from _due_at - _now), 0)::float8 end
 $$;
 
 -- When a group has something next, new or again, if that is not after a time. A cursor that is still to be made may have something.
+-- A paused group has nothing.
 create or replace function lockstep.group_due(_group_id int, _until timestamptz) returns timestamptz language plpgsql stable as $$
 begin
+    if lockstep.is_paused(_group_id) then
+        return null;
+    end if;
     return least(
         (select c.due_at from lockstep.cursor c where c.group_id = _group_id and c.due_at <= _until order by c.due_at limit 1),
         (select d.due_at from lockstep.delivery d where d.group_id = _group_id and d.due_at <= _until order by d.due_at limit 1),
@@ -401,11 +444,11 @@ create or replace function lockstep.due_in_labels(_namespaces text[], _tasks tex
 returns float8[] language plpgsql stable as $$
 declare
     _now timestamptz := coalesce(_at, clock_timestamp());
-    _until timestamptz := _now + make_interval(secs => _within);
 begin
+    if not lockstep.is_trusted() then perform lockstep.need_names('{pop}', '{*}'); end if;
     return (
         select array_agg(lockstep.seconds_until((
-            select min(case when g.id is null then _now else lockstep.group_due(g.id, _until) end)
+            select min(case when g.id is null then _now else lockstep.group_due(g.id, _now + make_interval(secs => _within)) end)
             from (
                 select q.id from lockstep.queue q
                 where (t.namespace is null or q.namespace = t.namespace) and (t.task is null or q.task = t.task)

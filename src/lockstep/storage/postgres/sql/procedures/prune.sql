@@ -31,12 +31,7 @@ returns table (partition_id bigint, first_seq bigint, last_seq bigint) language 
         select s.* from lockstep.segment s
         where s.id = t.id and (_kind = 'eviction' or not lockstep.is_held(s.queue_id, s.txid, s.id)) limit 1
     ) s
-    cross join lateral unnest(s.partition_ids, s.first_seqs, s.counts) m (partition_id, first_seq, n)
-    cross join lateral (
-        select r.* from lockstep.run r
-        where r.partition_id = m.partition_id and r.segment_id = s.id and r.first_seq between m.first_seq and m.first_seq + m.n - 1
-        offset 0
-    ) r
+    cross join lateral lockstep.runs_of(s.id, s.partition_ids, s.first_seqs, s.counts) r
     cross join lateral (
         select min(k.acked) as acked, min(k.acked) filter (where k.lease_id is not null and k.due_at > _now) as leased_after
         from lockstep.cursors_at(s.queue_id, r.partition_id) k
@@ -120,8 +115,7 @@ declare
     _now timestamptz := coalesce(_at, clock_timestamp());
     _queue lockstep.queue;
     _partition_ids bigint[];
-    _from bigint[];
-    _to bigint[];
+    _from bigint[]; _to bigint[];
     _removed bigint;
 begin
     select q.* into _queue from lockstep.queue q where q.id = _queue_id for share;
@@ -158,10 +152,7 @@ begin
     if _removed = 0 then
         return 0;
     end if;
-    if _queue.max_size > 0 then
-        perform lockstep.count_pruned(_queue_id, _partition_ids, _from, _to);
-    end if;
-    perform lockstep.note_unread(_queue_id, _partition_ids, _from, _to);
+    perform lockstep.count_removal(_queue, _partition_ids, _from, _to);
     perform lockstep.note_done_copies(_partition_ids, _from, _to);
     perform lockstep.remove_ranges(_partition_ids, _from, _to);
     perform lockstep.forget_ids(_uuid_partitions, _uuids, _text_partitions, _texts, _trace_partitions, _trace_seqs, _traces);
@@ -189,6 +180,16 @@ begin
         -- The setting is back where it was, with all that the block did.
         return array(select p.id from lockstep.partition p where p.id = any (_partition_ids) order by p.id for no key update skip locked);
     end;
+end $$;
+
+-- Counts what is about to be removed: from the depth of a queue with a max_size, and as unread by Spark streams.
+create or replace function lockstep.count_removal(_queue lockstep.queue, _partition_ids bigint[], _from bigint[], _to bigint[])
+returns void language plpgsql as $$
+begin
+    if _queue.max_size > 0 then
+        perform lockstep.count_pruned(_queue.id, _partition_ids, _from, _to);
+    end if;
+    perform lockstep.note_unread(_queue.id, _partition_ids, _from, _to);
 end $$;
 
 -- Counts ranges that are going, of a queue with a max_size: for the store, and for each group that has them before it.

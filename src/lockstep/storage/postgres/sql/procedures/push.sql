@@ -8,22 +8,18 @@
 -- Indexes: partition_pkey, run_pkey (index-only, backward), dedup pkeys, cursor_pkey.
 --
 -- _limited names the queues that have a max_size, as far as the caller knows.
--- Queue i has _run_counts[i] of the runs, in order. A queue with codec 0 takes its messages from the plain arrays,
--- in order; the others have a body. The dedup and trace arrays name messages by run and offset in the run; _expires_at has
--- a place for each message of all queues, in order, or is null.
+-- Queue i has _run_counts[i] of the runs, in order. A queue with codec 0 takes its messages from _plain, in order; the
+-- others have a body. _expires_at has a value for each message of all queues, in order, or is null. _sealed_uuids[i] is the id
+-- of the segment of queue i, where its body is encrypted for that one.
 -- _lock_ms: how long each lock is waited for, instead of the session's lock_timeout.
 -- _overtake: it may go before operations that wait for its partitions; else, if there are any, _behind names the partitions.
 -- _status: ok | stale (an id is gone or an option changed: resolve again) | behind | duplicates | full
 create or replace function lockstep.push_segments(
     _queue_ids int[], _limited int[], _codecs smallint[], _bodies bytea[], _run_counts int[],
     _partition_ids bigint[], _counts int[], _ordinals int[],
-    _uuids uuid[], _uuid_runs int[], _uuid_offsets int[],
-    _texts text[], _text_runs int[], _text_offsets int[],
-    _traces uuid[], _trace_runs int[], _trace_offsets int[],
-    _payloads bytea[], _transaction_ids text[], _trace_ids uuid[], _kinds text[], _refs text[], _encodings text[],
-    _headers bytea[], _producer_subs text[],
+    _index lockstep.message_index, _plain lockstep.plain_columns,
     _plain_allowed boolean, _at timestamptz, _expires_at timestamptz[] default null, _lock_ms int default null,
-    _overtake boolean default false,
+    _overtake boolean default false, _sealed_uuids uuid[] default null,
     out _status text, out _created_at timestamptz, out _segment_ids bigint[], out _segment_uuids uuid[], out _first_seqs bigint[],
     out _duplicate_uuids int[], out _duplicate_texts int[], out _duplicate_seqs bigint[], out _duplicate_ids uuid[],
     out _depths bigint[], out _max_sizes bigint[], out _behind bigint[]
@@ -41,12 +37,9 @@ declare
     _has_group boolean[];
     _stale boolean;
 begin
-    if current_setting('transaction_isolation') <> 'read committed' then
-        perform lockstep.check_isolation();
-    end if;
-    if _lock_ms is not null then
-        perform set_config('lock_timeout', _lock_ms::text, true);
-    end if;
+    if not lockstep.is_trusted() then perform lockstep.need_places('{push}', _queue_ids, _partition_ids); end if;
+    if current_setting('transaction_isolation') <> 'read committed' then perform lockstep.check_isolation(); end if;
+    if _lock_ms is not null then perform set_config('lock_timeout', _lock_ms::text, true); end if;
     if _limited is not null then
         perform 1 from lockstep.queue q where q.id = any (_limited) order by q.name for no key update;
     end if;
@@ -57,7 +50,7 @@ begin
     select array_agg(nullif(q.max_size, 0) order by t.o),
            array_agg(exists (select 1 from lockstep.consumer_group g where g.queue_id = q.id) order by t.o),
            bool_or((q.max_size > 0 and q.id <> all (coalesce(_limited, '{}')))
-                   or (q.encryption and t.codec & 2 = 0 and not _plain_allowed))
+                   or (q.encryption and t.codec & 4 = 0 and not _plain_allowed))
     into _max_sizes, _has_group, _stale
     from unnest(_queue_ids, _codecs) with ordinality t (id, codec, o)
     cross join lateral (select q.* from lockstep.queue q where q.id = t.id limit 1) q;
@@ -71,10 +64,10 @@ begin
         _status := 'behind';
         return;
     end if;
-    if _uuids is not null or _texts is not null then
+    if _index.uuids is not null or _index.texts is not null then
         select d._duplicate_uuids, d._duplicate_texts, d._duplicate_seqs, d._duplicate_ids
         into _duplicate_uuids, _duplicate_texts, _duplicate_seqs, _duplicate_ids
-        from lockstep.find_duplicates(_partition_ids, _uuids, _uuid_runs, _texts, _text_runs) d;
+        from lockstep.find_duplicates(_partition_ids, _index.uuids, _index.uuid_runs, _index.texts, _index.text_runs) d;
         if _duplicate_seqs is not null then
             _status := 'duplicates';
             return;
@@ -99,16 +92,17 @@ begin
         _last_run := _first_run + _run_counts[_i] - 1;
         _messages := _ordinals[_last_run] + _counts[_last_run];
         _last_plain := case when _codecs[_i] = 0 then _first_plain + _messages - 1 end;
-        _segment_uuid := lockstep.segment_uuid();
+        _segment_uuid := coalesce(_sealed_uuids[_i], lockstep.segment_uuid());
         insert into lockstep.segment (
             queue_id, uuid, created_at, codec, message_count, partition_ids, first_seqs, counts, body,
             payloads, transaction_ids, trace_ids, kinds, refs, encodings, headers, producer_subs, expires_at
         ) values (
             _queue_ids[_i], _segment_uuid, _created_at, _codecs[_i], _messages,
             _partition_ids[_first_run:_last_run], _first_seqs[_first_run:_last_run], _counts[_first_run:_last_run], _bodies[_i],
-            _payloads[_first_plain:_last_plain], _transaction_ids[_first_plain:_last_plain], _trace_ids[_first_plain:_last_plain],
-            _kinds[_first_plain:_last_plain], _refs[_first_plain:_last_plain], _encodings[_first_plain:_last_plain],
-            _headers[_first_plain:_last_plain], _producer_subs[_first_plain:_last_plain],
+            _plain.payloads[_first_plain:_last_plain], _plain.transaction_ids[_first_plain:_last_plain],
+            _plain.trace_ids[_first_plain:_last_plain], _plain.kinds[_first_plain:_last_plain], _plain.refs[_first_plain:_last_plain],
+            _plain.encodings[_first_plain:_last_plain], _plain.headers[_first_plain:_last_plain],
+            _plain.producer_subs[_first_plain:_last_plain],
             _expires_at[_first_message:_first_message + _messages - 1]
         ) returning id into _segment_id;
         _segment_ids[_i] := _segment_id;
@@ -127,22 +121,32 @@ begin
         _first_message := _first_message + _messages;
     end loop;
 
-    if _uuids is not null then
-        insert into lockstep.dedup_uuid (partition_id, transaction_id, seq)
-        select _partition_ids[t.run], t.id, _first_seqs[t.run] + t.o from unnest(_uuids, _uuid_runs, _uuid_offsets) t (id, run, o);
-    end if;
-    if _texts is not null then
-        insert into lockstep.dedup_text (partition_id, transaction_id, seq)
-        select _partition_ids[t.run], t.id, _first_seqs[t.run] + t.o from unnest(_texts, _text_runs, _text_offsets) t (id, run, o);
-    end if;
-    if _traces is not null then
-        insert into lockstep.trace_index (trace_id, partition_id, seq)
-        select t.id, _partition_ids[t.run], _first_seqs[t.run] + t.o from unnest(_traces, _trace_runs, _trace_offsets) t (id, run, o);
+    if _index.uuids is not null or _index.texts is not null or _index.traces is not null then
+        perform lockstep.index_messages(_index, _partition_ids, _first_seqs);
     end if;
     _status := 'ok';
 end $$;
 
--- The same for the common case: messages for one partition of a queue without a max_size, with no transaction ids or trace
+-- Makes the messages of new runs findable by transaction id and by trace. Run i is of _partition_ids[i] and begins at
+-- _first_seqs[i].
+create or replace function lockstep.index_messages(_index lockstep.message_index, _partition_ids bigint[], _first_seqs bigint[])
+returns void language plpgsql as $$
+begin
+    if _index.uuids is not null then
+        insert into lockstep.dedup_uuid (partition_id, transaction_id, seq)
+        select _partition_ids[t.run], t.id, _first_seqs[t.run] + t.o from unnest(_index.uuids, _index.uuid_runs, _index.uuid_offsets) t (id, run, o);
+    end if;
+    if _index.texts is not null then
+        insert into lockstep.dedup_text (partition_id, transaction_id, seq)
+        select _partition_ids[t.run], t.id, _first_seqs[t.run] + t.o from unnest(_index.texts, _index.text_runs, _index.text_offsets) t (id, run, o);
+    end if;
+    if _index.traces is not null then
+        insert into lockstep.trace_index (trace_id, partition_id, seq)
+        select t.id, _partition_ids[t.run], _first_seqs[t.run] + t.o from unnest(_index.traces, _index.trace_runs, _index.trace_offsets) t (id, run, o);
+    end if;
+end $$;
+
+-- push_segments for the common case: messages for one partition of a queue without a max_size, with no transaction ids or trace
 -- ids, and nothing but payloads where they are plain. Two statements fewer, and nothing that is done per array.
 -- Guarantees, locks and _status are those of push_segments.
 create or replace function lockstep.push_run(
@@ -154,18 +158,15 @@ declare
     _has_group boolean;
     _stale boolean;
 begin
-    if current_setting('transaction_isolation') <> 'read committed' then
-        perform lockstep.check_isolation();
-    end if;
-    if _lock_ms is not null then
-        perform set_config('lock_timeout', _lock_ms::text, true);
-    end if;
+    if not lockstep.is_trusted() then perform lockstep.need_places('{push}', array[_queue_id], array[_partition_id]); end if;
+    if current_setting('transaction_isolation') <> 'read committed' then perform lockstep.check_isolation(); end if;
+    if _lock_ms is not null then perform set_config('lock_timeout', _lock_ms::text, true); end if;
     perform 1 from lockstep.partition p where p.id = _partition_id for no key update;
     if not found then
         _status := 'stale';
         return;
     end if;
-    select q.max_size > 0 or (q.encryption and _codec & 2 = 0 and not _plain_allowed),
+    select q.max_size > 0 or (q.encryption and _codec & 4 = 0 and not _plain_allowed),
            exists (select 1 from lockstep.consumer_group g where g.queue_id = q.id),
            coalesce((select r.last_seq from lockstep.run r where r.partition_id = _partition_id order by r.first_seq desc limit 1), 0) + 1
     into _stale, _has_group, _first_seq
@@ -205,25 +206,21 @@ declare
     _has_group boolean;
     _stale boolean;
 begin
-    if current_setting('transaction_isolation') <> 'read committed' then
-        perform lockstep.check_isolation();
-    end if;
-    if _lock_ms is not null then
-        perform set_config('lock_timeout', _lock_ms::text, true);
-    end if;
+    if not lockstep.is_trusted() then perform lockstep.need_places('{push}', array[_queue_id], _partition_ids); end if;
+    if current_setting('transaction_isolation') <> 'read committed' then perform lockstep.check_isolation(); end if;
+    if _lock_ms is not null then perform set_config('lock_timeout', _lock_ms::text, true); end if;
     perform 1 from lockstep.partition p where p.id = any (_partition_ids) order by p.id for no key update;
     get diagnostics _locked = row_count;
-    select q.max_size > 0 or (q.encryption and _codec & 2 = 0 and not _plain_allowed),
+    select q.max_size > 0 or (q.encryption and _codec & 4 = 0 and not _plain_allowed),
            exists (select 1 from lockstep.consumer_group g where g.queue_id = q.id)
     into _stale, _has_group
     from lockstep.queue q where q.id = _queue_id;
-    if _locked <> _runs or _stale is distinct from false then
-        _status := 'stale';
-        return;
-    end if;
-    if not _overtake and exists (select 1 from lockstep.operation_lane l where l.partition_id = any (_partition_ids)) then
-        _behind := lockstep.partitions_behind(_partition_ids);
-        _status := 'behind';
+    _status := case
+        when _locked <> _runs or _stale is distinct from false then 'stale'
+        when not _overtake and exists (select 1 from lockstep.operation_lane l where l.partition_id = any (_partition_ids)) then 'behind'
+    end;
+    if _status is not null then
+        _behind := case when _status = 'behind' then lockstep.partitions_behind(_partition_ids) end;
         return;
     end if;
     _first_seqs := array(
@@ -350,7 +347,7 @@ end $$;
 -- pushes. Pops that wait, in whichever process, are notified when it is committed: with notify => false they find it within
 -- a second. PostgreSQL lets transactions that notify commit one after the other, and sends what is the same only once.
 -- Raises SQLSTATE LS003 if the queue is full, LS008 if an earlier push to the partition still waits to be applied.
--- Sizes are limited as the settings of a push limit them by default: what a server was told is not known here.
+-- Sizes are limited as the settings of a push limit them by default: the settings of servers are not known here.
 -- The setting is for sessions that are not ours: what is planned while a table is empty is used when it is not.
 create or replace function lockstep.push(
     queue text, partition text, payload jsonb, transaction_id text default null, trace_id uuid default null,
@@ -364,6 +361,7 @@ declare
     _partition text;
     _is_uuid boolean := transaction_id ~ '^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$';
 begin
+    if not lockstep.is_trusted() then perform lockstep.need_names('{push}', array[queue]); end if;
     perform lockstep.check_name('queue', queue), lockstep.check_name('partition', partition);
     perform lockstep.check_isolation();
     if payload is null then
@@ -389,13 +387,14 @@ begin
         end if;
         select * into _pushed from lockstep.push_segments(
             array[_resolved.queue_id], case when _resolved.limited then array[_resolved.queue_id] end, array[0]::smallint[], array[null]::bytea[], array[1], _resolved.partition_ids, array[1], array[0],
-            case when _is_uuid then array[transaction_id::uuid] end, array[1], array[0],
-            case when not _is_uuid then array[transaction_id] end, array[1], array[0],
-            case when trace_id is not null then array[trace_id] end, array[1], array[0],
-            array[_payload], case when transaction_id is not null then array[transaction_id] end,
-            case when trace_id is not null then array[trace_id] end, case when kind is not null then array[kind] end,
-            case when reference is not null then array[reference] end, null,
-            case when headers is not null then array[convert_to(headers::text, 'UTF8')] end, null, false, null
+            row(case when _is_uuid then array[transaction_id::uuid] end, array[1], array[0],
+                case when not _is_uuid then array[transaction_id] end, array[1], array[0],
+                case when trace_id is not null then array[trace_id] end, array[1], array[0])::lockstep.message_index,
+            row(array[_payload], case when transaction_id is not null then array[transaction_id] end,
+                case when trace_id is not null then array[trace_id] end, case when kind is not null then array[kind] end,
+                case when reference is not null then array[reference] end, null,
+                case when headers is not null then array[convert_to(headers::text, 'UTF8')] end, null)::lockstep.plain_columns,
+            false, null
         );
         case _pushed._status
             when 'ok' then
@@ -427,6 +426,7 @@ declare
     _first int;
     _second int;
 begin
+    if not lockstep.is_trusted() then perform lockstep.need_names('{push}', array[_queue]); end if;
     select q.id, q.partitions into _queue_id, _partitions from lockstep.queue q where q.name = _queue and q.partitions > 0;
     if not found then
         return null;

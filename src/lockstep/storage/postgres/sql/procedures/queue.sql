@@ -10,49 +10,66 @@ create or replace function lockstep.refuse_group_mode(_queue text, _mode text) r
     where q.name = _queue and q.group_mode <> _mode and g.mode <> _mode order by g.name limit 1
 $$;
 
+-- The options of a queue by name (core/policy.py), among its other columns.
+create or replace function lockstep.queue_options(_queue_id int) returns jsonb language sql stable as $$
+    select to_jsonb(q) || jsonb_build_object('dead_queue', (select d.name from lockstep.queue d where d.id = q.dead_queue_id))
+    from lockstep.queue q where q.id = _queue_id
+$$;
+
+-- Creates the queue if it is missing, and sets the given options; each has a column of its name, except for dead_queue.
 -- A configuration that does not say a group mode means ordered; so only one that must have been said is refused.
-create or replace function lockstep.configure(
-    _queue text, _namespace text, _task text,
-    _lease_seconds int, _retry_limit int, _retry_delay_ms bigint, _retry_backoff double precision, _retry_delay_ms_max bigint,
-    _on_exhausted text, _max_size bigint, _ttl_seconds int, _priority int, _delay_seconds int, _window_seconds int,
-    _retention_enabled boolean, _retention_seconds int, _completed_retention_seconds int, _max_wait_seconds int,
-    _encryption boolean, _compression text, _dead_letter_queue boolean, _dlq_after_max_retries boolean,
-    _expire_seconds int, _on_expired text, _dead_queue text, _partitions int, _group_mode text, _at timestamptz
-) returns int language plpgsql as $$
+-- Encryption that is on stays on: stop_encryption switches it off. Where it is switched on, what is there already may be as it
+-- is, and nothing that comes later: whoever pushes holds a partition, or the queue, so all of them are locked first.
+create or replace function lockstep.configure(_queue text, _namespace text, _task text, _options jsonb, _at timestamptz) returns int language plpgsql as $$
 declare
     _now timestamptz := coalesce(_at, clock_timestamp());
+    _given lockstep.queue := jsonb_populate_record(null::lockstep.queue, _options);
+    _dead_queue text := _options ->> 'dead_queue';
     _queue_id int;
     _refused text;
     _was_limited boolean;
+    _was_encrypted boolean;
 begin
+    if not lockstep.is_trusted() then
+        perform lockstep.need_names('{manage}', array[_queue]), lockstep.need_names('{push}', array_remove(array[_dead_queue], null));
+        -- Another namespace or task than those of the name would put it among what others pop by them.
+        if coalesce(nullif(_namespace, ''), split_part(_queue, '.', 1)) <> split_part(_queue, '.', 1)
+           or coalesce(nullif(_task, ''), split_part(_queue, '.', 2)) <> split_part(_queue, '.', 2) then
+            perform lockstep.need_names('{manage}', '{*}');
+        end if;
+        if _options ?| array['id', 'name', 'namespace', 'task', 'created_at', 'configured_at', 'dead_queue_id', 'sealed_after', 'waiting_sealed_after', 'expiring'] then
+            raise exception 'the options have what is no option of a queue' using errcode = 'LS004';
+        end if;
+    end if;
     perform lockstep.create_queue(_queue, _namespace, _task, _now);
     -- Stronger than anything else but a deletion: a group that begins now is counted, here or by itself.
     perform 1 from lockstep.queue q where q.name in (_queue, _dead_queue) order by q.name for update;
-    select q.max_size > 0 into _was_limited from lockstep.queue q where q.name = _queue;
+    select q.max_size > 0, q.encryption, q.id into _was_limited, _was_encrypted, _queue_id from lockstep.queue q where q.name = _queue;
+    if _was_encrypted then
+        _given.encryption := true;
+    elsif _given.encryption then
+        perform lockstep.begin_encryption(_queue_id);
+    end if;
     _refused := coalesce(
-        lockstep.refuse_dead_queue(_queue, _dead_queue, _max_size),
-        case when _group_mode = 'shared' then lockstep.refuse_group_mode(_queue, _group_mode) end);
+        lockstep.refuse_dead_queue(_queue, _dead_queue, _given.max_size),
+        case when _given.group_mode = 'shared' then lockstep.refuse_group_mode(_queue, _given.group_mode) end);
     if _refused is not null then
         raise exception '%', _refused using errcode = 'LS005';
     end if;
-    perform lockstep.resolve(_queue, array['Default'] || array(select n::text from generate_series(0, _partitions - 1) n), _now);
-    update lockstep.queue q
-    set namespace = coalesce(_namespace, q.namespace), task = coalesce(_task, q.task), configured_at = _now,
-        lease_seconds = _lease_seconds, retry_limit = _retry_limit, retry_delay_ms = _retry_delay_ms, retry_backoff = _retry_backoff,
-        retry_delay_ms_max = _retry_delay_ms_max, on_exhausted = _on_exhausted, max_size = _max_size, ttl_seconds = _ttl_seconds,
-        priority = _priority, delay_seconds = _delay_seconds, window_seconds = _window_seconds, retention_enabled = _retention_enabled,
-        retention_seconds = _retention_seconds, completed_retention_seconds = _completed_retention_seconds,
-        max_wait_seconds = _max_wait_seconds, encryption = _encryption, compression = _compression,
-        dead_letter_queue = _dead_letter_queue, dlq_after_max_retries = _dlq_after_max_retries, expire_seconds = _expire_seconds,
-        on_expired = _on_expired, dead_queue_id = (select d.id from lockstep.queue d where d.name = _dead_queue), partitions = _partitions,
-        group_mode = _group_mode
-    where q.name = _queue
-    returning q.id into _queue_id;
-    if not found then
+    perform lockstep.resolve(_queue, array['Default'] || array(select n::text from generate_series(0, _given.partitions - 1) n), _now);
+    execute (
+        select format('
+            update lockstep.queue q
+            set namespace = coalesce($3, q.namespace), task = coalesce($4, q.task), configured_at = $5,
+                dead_queue_id = (select d.id from lockstep.queue d where d.name = $6), %s
+            where q.name = $2 returning q.id', string_agg(format('%1$I = ($1).%1$I', o.name), ', '))
+        from jsonb_object_keys(_options - 'dead_queue') o (name)
+    ) into _queue_id using _given, _queue, _namespace, _task, _now, _dead_queue;
+    if _queue_id is null then
         raise exception 'the queue is being deleted' using errcode = 'LS001';
     end if;
     -- Counted from the moment that it has a limit; a new limit changes no count.
-    if _was_limited is distinct from (_max_size > 0) then
+    if _was_limited is distinct from (_given.max_size > 0) then
         perform lockstep.recount(_queue_id);
     end if;
     return _queue_id;
@@ -95,6 +112,30 @@ begin
     delete from lockstep.delivery d where d.partition_id = any (_ids);
     return _ids[cardinality(_ids)];
 end $$;
+
+-- Which of some partitions somebody holds: those after a place, or those that have messages in some segments. Locks the others
+-- for as long as the call takes.
+create or replace function lockstep.held_after(_queue_id int, _after bigint, _partitions int) returns bigint[] language sql as $$
+    select lockstep.held_partitions(lockstep.next_partitions(_queue_id, _after, _partitions))
+$$;
+
+create or replace function lockstep.held_in(_segment_ids bigint[]) returns bigint[] language sql as $$
+    select lockstep.held_partitions(array(
+        select distinct m.id from lockstep.segment s cross join lateral unnest(s.partition_ids) m (id) where s.id = any (_segment_ids)))
+$$;
+
+create or replace function lockstep.held_partitions(_partition_ids bigint[]) returns bigint[] language sql as $$
+    with free as materialized (
+        select p.id from lockstep.partition p where p.id = any (_partition_ids) order by p.id for no key update skip locked
+    )
+    select coalesce(array_agg(h.id order by h.id), '{}') from (
+        select p.id from lockstep.partition p where p.id = any (_partition_ids) except select f.id from free f
+    ) h
+$$;
+
+create or replace function lockstep.wait_for_partition(_partition_id bigint) returns void language sql as $$
+    select 1 from lockstep.partition p where p.id = _partition_id for no key update
+$$;
 
 -- Locks the cursors of locked partitions, and what is in flight: what ends whole leases holds no cursor.
 create or replace function lockstep.lock_cursors(_partition_ids bigint[]) returns void language plpgsql as $$
@@ -157,11 +198,10 @@ create or replace function lockstep.clear(
 ) returns bigint language plpgsql as $$
 declare
     _now timestamptz := coalesce(_at, clock_timestamp());
-    _spared_at timestamptz := case when _unleased then _now end;
     _queue lockstep.queue;
+    _spared_at timestamptz := case when _unleased then _now end;
     _partition_ids bigint[];
-    _from bigint[];
-    _to bigint[];
+    _from bigint[]; _to bigint[];
     _removed bigint;
 begin
     select q.* into _queue from lockstep.queue q where q.id = _queue_id for share;
@@ -183,10 +223,7 @@ begin
     if _removed = 0 then
         return 0;
     end if;
-    if _queue.max_size > 0 then
-        perform lockstep.count_pruned(_queue_id, _partition_ids, _from, _to);
-    end if;
-    perform lockstep.note_unread(_queue_id, _partition_ids, _from, _to);
+    perform lockstep.count_removal(_queue, _partition_ids, _from, _to);
     if _unleased then
         perform lockstep.split_runs(_partition_ids, _to);
     end if;
@@ -211,15 +248,10 @@ returns table (partition_id bigint, first_seq bigint, last_seq bigint) language 
     select r.partition_id, lower(c.seqs), upper(c.seqs) - 1
     from (select distinct unnest(_segment_ids) as id) t
     cross join lateral (select s.* from lockstep.segment s where s.id = t.id limit 1) s
-    cross join lateral unnest(s.partition_ids, s.first_seqs, s.counts) m (partition_id, first_seq, n)
-    cross join lateral (
-        select r.* from lockstep.run r
-        where r.partition_id = m.partition_id and r.segment_id = s.id and r.first_seq between m.first_seq and m.first_seq + m.n - 1
-        offset 0
-    ) r
+    cross join lateral lockstep.runs_of(s.id, s.partition_ids, s.first_seqs, s.counts) r
     cross join lateral unnest(int8multirange(int8range(r.first_seq, r.last_seq, '[]'))
         - case when _spared_at is null then '{}' else lockstep.leased_seqs(r.partition_id, _spared_at) end) c (seqs)
-    where m.partition_id = coalesce(_partition_id, m.partition_id)
+    where r.partition_id = coalesce(_partition_id, r.partition_id)
 $$;
 
 -- The seqs of a partition that are under a lease, of any group, that is live at this time; none if that is null.

@@ -12,6 +12,8 @@ declare
     _now timestamptz := coalesce(_at, clock_timestamp());
     _queue_id int;
 begin
+    -- configure() comes here, too.
+    if not lockstep.is_trusted() and not lockstep.may_push(_queue) then perform lockstep.need_names('{push,manage}', array[_queue]); end if;
     if not exists (select 1 from lockstep.queue q where q.name = _queue) then
         perform lockstep.create_queue(_queue, null, null, _now);
     end if;
@@ -49,6 +51,7 @@ end $$;
 -- both hold it so and want to mark the row would deadlock.
 create or replace function lockstep.mark_expiring(_queue text, _at timestamptz) returns void language plpgsql as $$
 begin
+    if not lockstep.is_trusted() then perform lockstep.need_names('{push}', array[_queue]); end if;
     if not exists (select 1 from lockstep.queue q where q.name = _queue) then
         perform lockstep.create_queue(_queue, null, null, coalesce(_at, clock_timestamp()));
     end if;

@@ -42,11 +42,7 @@ end $$;
 -- Raises SQLSTATE LS003 if the queue is full, LS001 if it is encrypted meanwhile.
 create or replace function lockstep.restore_segment(
     _queue_id int, _uuid uuid, _created_at timestamptz, _codec smallint, _body bytea, _partition_ids bigint[], _counts int[],
-    _uuids uuid[], _uuid_runs int[], _uuid_offsets int[],
-    _texts text[], _text_runs int[], _text_offsets int[],
-    _traces uuid[], _trace_runs int[], _trace_offsets int[],
-    _payloads bytea[], _transaction_ids text[], _trace_ids uuid[], _kinds text[], _refs text[], _encodings text[],
-    _headers bytea[], _producer_subs text[], _plain_allowed boolean
+    _index lockstep.message_index, _plain lockstep.plain_columns, _plain_allowed boolean
 ) returns void language plpgsql as $$
 declare
     _now timestamptz := clock_timestamp();
@@ -57,7 +53,7 @@ declare
     _messages int := (select sum(n) from unnest(_counts) n);
 begin
     select q.* into _queue from lockstep.queue q where q.id = _queue_id;
-    if _queue.encryption and _codec & 2 = 0 and not _plain_allowed then
+    if _queue.encryption and _codec & 4 = 0 and not _plain_allowed then
         raise exception 'the queue changed in this moment' using errcode = 'LS001';
     end if;
     if _queue.max_size > 0 then
@@ -83,7 +79,8 @@ begin
         payloads, transaction_ids, trace_ids, kinds, refs, encodings, headers, producer_subs
     ) values (
         _queue_id, _uuid, coalesce(_created_at, _now), _codec, _messages, _partition_ids, _first_seqs, _counts, _body,
-        _payloads, _transaction_ids, _trace_ids, _kinds, _refs, _encodings, _headers, _producer_subs
+        _plain.payloads, _plain.transaction_ids, _plain.trace_ids, _plain.kinds, _plain.refs, _plain.encodings,
+        _plain.headers, _plain.producer_subs
     ) returning id into _segment_id;
     insert into lockstep.run (partition_id, first_seq, last_seq, segment_id, ordinal)
     select t.id, t.first_seq, t.first_seq + t.n - 1, _segment_id, t.ordinal
@@ -92,12 +89,7 @@ begin
         from unnest(_partition_ids, _first_seqs, _counts) with ordinality t (id, first_seq, n, o)
     ) t
     where t.id <> 0;
-    insert into lockstep.dedup_uuid (partition_id, transaction_id, seq)
-    select _partition_ids[t.run], t.id, _first_seqs[t.run] + t.o from unnest(_uuids, _uuid_runs, _uuid_offsets) t (id, run, o);
-    insert into lockstep.dedup_text (partition_id, transaction_id, seq)
-    select _partition_ids[t.run], t.id, _first_seqs[t.run] + t.o from unnest(_texts, _text_runs, _text_offsets) t (id, run, o);
-    insert into lockstep.trace_index (trace_id, partition_id, seq)
-    select t.id, _partition_ids[t.run], _first_seqs[t.run] + t.o from unnest(_traces, _trace_runs, _trace_offsets) t (id, run, o);
+    perform lockstep.index_messages(_index, _partition_ids, _first_seqs);
     if exists (select 1 from lockstep.consumer_group g where g.queue_id = _queue_id) then
         perform lockstep.wake(
             _queue_id, _lanes,
@@ -106,7 +98,7 @@ begin
     end if;
 end $$;
 
--- Counts so many messages for a queue with a max_size, whose row is locked. Raises SQLSTATE LS003 if they do not fit.
+-- Adds messages to the depth of a queue with a max_size, whose row is locked. Raises SQLSTATE LS003 if they do not fit.
 create or replace function lockstep.restore_room(_queue lockstep.queue, _messages int) returns void language plpgsql as $$
 declare
     _room record;

@@ -71,6 +71,48 @@ create or replace function lockstep.add_to_walk(_queue_id int, _after bigint, _u
     where f.queue_id = _queue_id and f.walking and f.group_id = l.group_id
 $$;
 
+-- What the steps of pipelines have read of a queue since the last sample, and what the slowest of them has before it: null, and
+-- no steps, if none reads it on its own. Steps that share a group are among the groups.
+create or replace function lockstep.sample_steps(
+    _queue lockstep.queue, out messages bigint, out pending bigint, out oldest_at timestamptz, out steps bigint
+) language plpgsql as $$
+begin
+    with read as (
+        update lockstep.pipeline_read r set sampled = r.messages
+        from (
+            select o.pipeline, o.step, o.queue, o.sampled from lockstep.pipeline_read o
+            where o.queue = _queue.name and o.messages <> o.sampled
+              -- What a group has passed is counted with the groups.
+              and not exists (
+                  select 1 from lockstep.pipeline_step s where s.pipeline = o.pipeline and s.step = o.step and s.group_name is not null)
+            order by o.pipeline, o.step for update
+        ) o
+        where r.pipeline = o.pipeline and r.step = o.step and r.queue = o.queue
+        returning r.messages - o.sampled as n
+    )
+    select coalesce(sum(n.n), 0) into messages from read n;
+    select max(l.lag), min(l.oldest_at), count(*) into pending, oldest_at, steps
+    from lockstep.step_positions(_queue.id) l;
+end $$;
+
+-- The steps that read a queue on their own: how many of its messages each has before it, and since when the first one waits.
+-- The cost follows that number.
+create or replace function lockstep.step_positions(_queue_id int) returns table (name text, lag bigint, oldest_at timestamptz) language sql stable as $$
+    select p.name, coalesce(l.messages, 0), l.oldest_at
+    from lockstep.pipeline_step s
+    cross join lateral (
+        select o.* from lockstep.spark_position o
+        where o.queue_id = _queue_id and o.name = s.pipeline || '.' || s.step order by o.created_at desc limit 1
+    ) p
+    cross join lateral (
+        select sum(t.message_count)::bigint as messages, min(t.created_at) as oldest_at
+        from lockstep.segment t
+        where t.queue_id = _queue_id and t.txid >= pg_snapshot_xmin(p.read_base)
+          and not lockstep.is_read(p.read_base, p.read_upto, p.read_segment, t.txid, t.id)
+    ) l
+    where s.group_name is null
+$$;
+
 -- Takes the sample at the end of a walk, and keeps its figures in place of those before.
 create or replace function lockstep.end_walk(_queue lockstep.queue, _since timestamptz, _now timestamptz) returns void language plpgsql as $$
 declare
@@ -79,6 +121,7 @@ declare
     _dead bigint;
     _pending bigint;
     _oldest_at timestamptz;
+    _read record;
 begin
     delete from lockstep.figure f
     where f.queue_id = _queue.id and (not f.walking or (
@@ -99,11 +142,14 @@ begin
            -- A group that was moved back has completed nothing.
            coalesce(sum(greatest(g.growth, 0)) filter (where g.group_id <> 0), 0)
     into _pushed, _passed from grown g;
+    select s.messages, s.pending, s.oldest_at, s.steps into _read from lockstep.sample_steps(_queue) s;
+    _passed := _passed + _read.messages;
     delete from lockstep.sample_sum s
     where s.queue_id = _queue.id and s.group_id <> 0 and not exists (select 1 from lockstep.consumer_group g where g.id = s.group_id);
     select count(*) into _dead from lockstep.dead_letter d where d.queue_id = _queue.id and d.failed_at >= _since and d.failed_at < _now;
-    select coalesce(max(f.lag) filter (where f.group_id <> 0), max(f.stored)),
-           case when count(*) > 1 then min(f.oldest_at) filter (where f.group_id <> 0) else min(f.oldest_at) end
+    select coalesce(greatest(max(f.lag) filter (where f.group_id <> 0), _read.pending), max(f.stored)),
+           case when count(*) > 1 or _read.steps > 0 then least(min(f.oldest_at) filter (where f.group_id <> 0), _read.oldest_at)
+                else min(f.oldest_at) end
     into _pending, _oldest_at
     from lockstep.figure f where f.queue_id = _queue.id;
     insert into lockstep.sample (at, queue, seconds, pushed, completed, dead, pending, lag_seconds)
@@ -130,6 +176,7 @@ begin
     get diagnostics _removals = row_count;
     delete from lockstep.sample_sum s where not exists (select 1 from lockstep.queue q where q.id = s.queue_id);
     delete from lockstep.figure f where not exists (select 1 from lockstep.queue q where q.id = f.queue_id);
+    delete from lockstep.pipeline_read r where not exists (select 1 from lockstep.queue q where q.name = r.queue);
     perform lockstep.prune_positions();
     -- However short the history is: a batch may run for long, and needs what it has staged and leased.
     perform lockstep.spark_prune(least(_before, coalesce(_at, clock_timestamp()) - interval '1 day'));

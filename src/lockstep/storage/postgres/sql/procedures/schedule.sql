@@ -13,7 +13,8 @@ $$;
 -- Adds messages of locked queues; one row per item, in no order. An item whose key or transaction id waits already is a
 -- duplicate, and gives the one that waits. The items of one call have different keys and transaction ids.
 -- They are inserted in the order of those, so that two calls do not wait for each other; the ids are drawn before, so that
--- what is due at the same time keeps the order of the call.
+-- what is due at the same time keeps the order of the call. Raises SQLSTATE LS001 for what is encrypted without being bound to
+-- its queue: nobody would accept it.
 create or replace function lockstep.schedule(
     _queue_ids int[], _partitions text[], _due_ats timestamptz[], _keys text[], _transaction_ids text[],
     _codecs smallint[], _bodies bytea[], _at timestamptz
@@ -28,6 +29,10 @@ declare
     _found_due_ats timestamptz[];
     _duplicates boolean[];
 begin
+    if not lockstep.is_trusted() then perform lockstep.need_places('{push}', _queue_ids); end if;
+    if 3 = any (_codecs) then
+        raise exception 'the message is encrypted as an older version does it' using errcode = 'LS001';
+    end if;
     for _attempt in 1 .. 20 loop
         insert into lockstep.scheduled (id, queue_id, partition_name, due_at, key, transaction_id, created_at, codec, body)
         overriding system value
@@ -92,8 +97,9 @@ $$;
 -- Locks and returns the next due messages of a queue, in due order: at most _limit, and no more than one beyond _bytes.
 -- Nothing if somebody else promotes this queue now. What is being cancelled or rescheduled is waited for, because what
 -- comes after it must not overtake it; it is left out if it is gone or not due any more.
+-- _must_be_sealed: it was not there before the queue was encrypted.
 create or replace function lockstep.take_due(_queue_id int, _limit int, _bytes bigint, _at timestamptz)
-returns table (id bigint, partition_name text, codec smallint, body bytea) language plpgsql as $$
+returns table (id bigint, partition_name text, codec smallint, body bytea, key text, must_be_sealed boolean) language plpgsql as $$
 #variable_conflict use_column
 declare
     _ids bigint[];
@@ -122,7 +128,8 @@ begin
         where t.before < _bytes
     );
     return query
-    select s.id, s.partition_name, s.codec, s.body from lockstep.scheduled s
+    select s.id, s.partition_name, s.codec, s.body, s.key, q.encryption and s.id > q.waiting_sealed_after
+    from lockstep.scheduled s join lockstep.queue q on q.id = s.queue_id
     where s.id = any (_ids) and s.due_at <= _at order by s.due_at, s.id;
 end $$;
 

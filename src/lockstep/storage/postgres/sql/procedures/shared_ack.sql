@@ -8,16 +8,19 @@
 -- Completes all that the given leases hold: the cheap form. One row per partition of a lease. The moves of ordered groups in
 -- the same call, if there are any, are counted with those that it makes: the counters have an order.
 create or replace function lockstep.shared_complete(
-    _lease_ids uuid[], _now timestamptz, _also_group_ids int[], _also_partition_ids bigint[], _also_from bigint[], _also_to bigint[]
+    _lease_ids uuid[], _at timestamptz, _also_group_ids int[] default null, _also_partition_ids bigint[] default null,
+    _also_from bigint[] default null, _also_to bigint[] default null
 ) returns table (lease_id uuid, partition_id bigint, partition_name text, queue_name text, messages bigint, expired boolean, shared boolean) language plpgsql as $$
 #variable_conflict use_column
 declare
+    _now timestamptz := coalesce(_at, clock_timestamp());
     _leases uuid[];
     _partition_ids bigint[];
     _group_ids int[];
     _from bigint[];
     _to bigint[];
 begin
+    if not lockstep.is_trusted() then perform lockstep.need_leases('{pop}', _lease_ids); end if;
     -- `is true`: else the index on due times may be read as a whole, for what the few ranges of a lease are.
     loop
         perform 1 from lockstep.delivery d where d.lease_id = any (_lease_ids) and (d.due_at > _now) is true
@@ -129,9 +132,7 @@ create or replace function lockstep.shared_expand(
         cross join lateral (select p.queue_id from lockstep.partition p where p.id = t.partition_id limit 1) p
         join lockstep.consumer_group g on g.queue_id = p.queue_id and g.name = t.group_name and g.mode = 'shared'
         where t.transaction_id is not null
-    ), found as (
-        select * from by_lease union all select * from by_message
-    )
+    ), found as (select * from by_lease union all select * from by_message)
     select f.item::int, f.partition_id, f.group_id, f.seq, f.status, f.lease_id, f.error, f.by_lease, f.retry_at from found f
     union all
     select t.item::int, null, null, null, t.status, t.lease_id,

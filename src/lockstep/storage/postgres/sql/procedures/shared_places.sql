@@ -58,7 +58,7 @@ create or replace function lockstep.is_leased(_cursor lockstep.cursor, _now time
         where d.partition_id = _cursor.partition_id and d.group_id = _cursor.group_id and d.lease_id is not null and d.due_at > _now)
 $$;
 
--- The run of the first stored message that is not done; no row if there is none.
+-- The run of the first stored message that is not done; no row if all are done.
 create or replace function lockstep.head_run(_cursor lockstep.cursor) returns setof lockstep.run language sql stable as $$
     select r.* from lockstep.next_run(_cursor.partition_id, coalesce((
         select d.from_seq - 1 from lockstep.delivery d
@@ -110,7 +110,7 @@ begin
 end $$;
 
 -- Puts right what verify calls delivery_wrong, on locked cursors: what cannot be in flight is dropped, what is in flight twice
--- is so once, and a lease that is none ends.
+-- is so once, and a lease without messages ends.
 create or replace function lockstep.shared_repair(_queue_id int, _now timestamptz) returns void language plpgsql as $$
 begin
     -- An ordered group has nothing in flight: what it seems to have is done again, with all after it.

@@ -2,7 +2,7 @@
 --
 -- A pop of new messages moves the cursor over them, as an auto-ack does, and leaves a range that says who has them. The
 -- cursor is free again when the pop commits: the next consumer goes on after it.
--- Guarantees: a message is under one live lease; at most _batch messages of at most so many partitions, earliest due first.
+-- Guarantees: a message is under one live lease; at most _batch messages of at most _partitions partitions, earliest due first.
 -- Locks: cursor rows and delivery rows with SKIP LOCKED, as in pop.sql; that a cursor is drained is written down under the
 -- partition lock, which is only tried. Two pops of one partition meet at its cursor, so a pop that found nothing while
 -- something is due waits a moment for whoever holds it, and looks again.
@@ -13,19 +13,18 @@
 create or replace function lockstep.shared_pop(
     _requests int[], _group_ids int[], _partition_ids bigint[], _partition_limits int[], _batches int[], _lease_ms bigint[],
     _lease_ids uuid[], _auto_acks boolean[], _at timestamptz, _alone boolean default false
-) returns table (
-    request int, queue_id int, partition_id bigint, partition_name text, attempt int,
-    first_seq bigint, last_seq bigint, segment_id bigint, ordinal int, expires_at timestamptz, lease_id uuid
-) language plpgsql as $$
-#variable_conflict use_column
+) returns setof lockstep.popped language plpgsql as $$
 declare
-    _run record;
+    _group_id int;
+    _paused boolean;
+    _run lockstep.popped;
     _taken bigint[];
     _batch int;
     _rows int;
     _last int;
     _served int[] := '{}';
 begin
+    if not lockstep.is_trusted() then perform lockstep.need_groups('{pop}', _group_ids, _partition_ids); end if;
     if _alone and true <> all (_auto_acks) then
         perform set_config('synchronous_commit', 'off', true);
     end if;
@@ -35,6 +34,11 @@ begin
             _batch := _batches[_i];
         end if;
         continue when _batch <= 0 or _requests[_i] = any (_served);
+        if _group_ids[_i] is distinct from _group_id then
+            _group_id := _group_ids[_i];
+            _paused := lockstep.is_paused(_group_id);
+        end if;
+        continue when _paused;
         if _partition_ids[_i] is null and not _auto_acks[_i] and _requests[_i] not in (coalesce(_requests[_i - 1], -1), coalesce(_requests[_i + 1], -1)) then
             _last := _i;
             while _group_ids[_last + 1] = _group_ids[_i] and _partition_ids[_last + 1] is null and not _auto_acks[_last + 1]
@@ -47,37 +51,24 @@ begin
                         _group_ids[_i], _requests[_i:_last], _batches[_i:_last], _lease_ms[_i:_last], _lease_ids[_i:_last], coalesce(_at, clock_timestamp())) c
                 loop
                     _served := _served || _run.request;
-                    return query select _run.request, _run.queue_id, _run.partition_id, _run.partition_name, _run.attempt, _run.first_seq,
-                        _run.last_seq, _run.segment_id, _run.ordinal, _run.expires_at, _run.lease_id;
+                    return next _run;
                 end loop;
                 continue when _requests[_i] = any (_served);
             end if;
             return query
-            select _requests[_i], c.* from lockstep.shared_claim_regular(
-                _group_ids[_i], _partition_limits[_i], _batch, _lease_ms[_i], _lease_ids[_i], coalesce(_at, clock_timestamp())) c;
+            select c.* from lockstep.shared_claim_regular(
+                _requests[_i], _group_ids[_i], _partition_limits[_i], _batch, _lease_ms[_i], _lease_ids[_i], coalesce(_at, clock_timestamp())) c;
             get diagnostics _rows = row_count;
             continue when _rows > 0;
         end if;
         for _run in
             select c.* from lockstep.shared_claim(
-                _group_ids[_i], _partition_ids[_i], _partition_limits[_i], _taken, _batch, _lease_ms[_i], _lease_ids[_i], _auto_acks[_i], _at) c
+                _requests[_i], _group_ids[_i], _partition_ids[_i], _partition_limits[_i], _taken, _batch, _lease_ms[_i], _lease_ids[_i], _auto_acks[_i], _at) c
         loop
-            if _run.partition_id is not null and _run.partition_id <> all (_taken) then
-                _taken := _taken || _run.partition_id;
-            end if;
+            -- The row that says that more is due has no partition.
+            _taken := case when _run.partition_id is null or _run.partition_id = any (_taken) then _taken else _taken || _run.partition_id end;
             _batch := _batch - coalesce(_run.last_seq - _run.first_seq + 1, 0)::int;
-            request := _requests[_i];
-            queue_id := _run.queue_id;
-            partition_id := _run.partition_id;
-            partition_name := _run.partition_name;
-            attempt := _run.attempt;
-            first_seq := _run.first_seq;
-            last_seq := _run.last_seq;
-            segment_id := _run.segment_id;
-            ordinal := _run.ordinal;
-            expires_at := _run.expires_at;
-            lease_id := _run.lease_id;
-            return next;
+            return next _run;
         end loop;
     end loop;
 end $$;
@@ -87,11 +78,7 @@ end $$;
 -- needs to be looked at, nothing is claimed, and the caller goes another way.
 create or replace function lockstep.shared_claim_joined(
     _group_id int, _requests int[], _batches int[], _lease_ms bigint[], _lease_ids uuid[], _now timestamptz
-) returns table (
-    request int, queue_id int, partition_id bigint, partition_name text, attempt int,
-    first_seq bigint, last_seq bigint, segment_id bigint, ordinal int, expires_at timestamptz, lease_id uuid
-) language plpgsql as $$
-#variable_conflict use_column
+) returns setof lockstep.popped language plpgsql as $$
 declare
     _queue_id int;
     _lease interval;
@@ -103,7 +90,7 @@ declare
 begin
     select q.id, make_interval(secs => q.lease_seconds) into _queue_id, _lease
     from lockstep.consumer_group g join lockstep.queue q on q.id = g.queue_id
-    where g.id = _group_id and q.delay_seconds + q.window_seconds + q.max_wait_seconds + q.expire_seconds + q.partitions = 0 and not q.expiring
+    where g.id = _group_id and lockstep.is_regular(q)
       and not exists (select 1 from lockstep.delivery d where d.group_id = _group_id and d.due_at <= _now);
     if not found or (cardinality(_requests) > 1 and 1 < (
         select count(*) from (select 1 from lockstep.cursor c where c.group_id = _group_id and c.due_at <= _now limit 2) c)) then
@@ -167,16 +154,12 @@ end $$;
 
 -- What one group, or one partition of it, has for a request. _taken are the partitions that the request has already.
 create or replace function lockstep.shared_claim(
-    _group_id int, _partition_id bigint, _partitions int, _taken bigint[], _batch int, _lease_ms bigint, _lease_id uuid, _auto_ack boolean, _at timestamptz
-) returns table (
-    queue_id int, partition_id bigint, partition_name text, attempt int,
-    first_seq bigint, last_seq bigint, segment_id bigint, ordinal int, expires_at timestamptz, lease_id uuid
-) language plpgsql as $$
-#variable_conflict use_column
+    _request int, _group_id int, _partition_id bigint, _partitions int, _taken bigint[], _batch int, _lease_ms bigint, _lease_id uuid, _auto_ack boolean, _at timestamptz
+) returns setof lockstep.popped language plpgsql as $$
 declare
     _now timestamptz := coalesce(_at, clock_timestamp());
     _queue lockstep.queue;
-    _run record;
+    _run lockstep.popped;
     _until timestamptz;
     _wanted int := _batch;
     _rows int;
@@ -190,18 +173,15 @@ begin
         _until := _now + coalesce(_lease_ms * interval '1 ms', make_interval(secs => _queue.lease_seconds));
         if exists (select 1 from lockstep.delivery d where d.group_id = _group_id and d.due_at <= _now) then
             for _run in
-                select c.* from lockstep.shared_claim_again(_group_id, _partition_id, _partitions, _taken, _batch, _until, _lease_id, _auto_ack, _queue, _now) c
+                select c.* from lockstep.shared_claim_again(_request, _group_id, _partition_id, _partitions, _taken, _batch, _until, _lease_id, _auto_ack, _queue, _now) c
             loop
-                if _run.partition_id is not null and _run.partition_id <> all (_taken) then
-                    _taken := _taken || _run.partition_id;
-                end if;
+                _taken := case when _run.partition_id is null or _run.partition_id = any (_taken) then _taken else _taken || _run.partition_id end;
                 _batch := _batch - coalesce(_run.last_seq - _run.first_seq + 1, 0)::int;
-                return query select _run.queue_id, _run.partition_id, _run.partition_name, _run.attempt, _run.first_seq, _run.last_seq,
-                    _run.segment_id, _run.ordinal, _run.expires_at, _run.lease_id;
+                return next _run;
             end loop;
         end if;
         if _batch > 0 then
-            return query select c.* from lockstep.shared_claim_new(_group_id, _partition_id, _partitions, _taken, _batch, _until, _lease_id, _auto_ack, _queue, _now) c;
+            return query select c.* from lockstep.shared_claim_new(_request, _group_id, _partition_id, _partitions, _taken, _batch, _until, _lease_id, _auto_ack, _queue, _now) c;
             get diagnostics _rows = row_count;
         end if;
         exit when _rows > 0 or _batch < _wanted;
@@ -213,13 +193,9 @@ end $$;
 -- Ranges that are due, one after the other, each put right before it is leased. What does not fit is left as it was. When the
 -- transaction may pass no more messages, partitions where that would be needed are left; a row without a partition says so.
 create or replace function lockstep.shared_claim_again(
-    _group_id int, _partition_id bigint, _partitions int, _taken bigint[], _batch int, _until timestamptz, _lease_id uuid, _auto_ack boolean,
+    _request int, _group_id int, _partition_id bigint, _partitions int, _taken bigint[], _batch int, _until timestamptz, _lease_id uuid, _auto_ack boolean,
     _queue lockstep.queue, _now timestamptz
-) returns table (
-    queue_id int, partition_id bigint, partition_name text, attempt int,
-    first_seq bigint, last_seq bigint, segment_id bigint, ordinal int, expires_at timestamptz, lease_id uuid
-) language plpgsql as $$
-#variable_conflict use_column
+) returns setof lockstep.popped language plpgsql as $$
 declare
     _at_partition bigint;
     _passed bigint[] := '{}';
@@ -255,12 +231,8 @@ begin
         end if;
         _n := lockstep.still_stored(_range.partition_id, _range.from_seq - 1, _range.to_seq);
         _upto := case when _n <= _batch then _range.to_seq else lockstep.reach(_range.partition_id, _range.from_seq - 1, _batch, 'infinity') end;
-        return query
-        select _queue.id, p.id, p.name, _range.attempts + 1, greatest(r.first_seq, _range.from_seq), least(r.last_seq, _upto), r.segment_id,
-               (r.ordinal + greatest(_range.from_seq - r.first_seq, 0))::int, case when not _auto_ack then _until end, _lease_id
-        from lockstep.partition p cross join lateral lockstep.runs_between(p.id, _range.from_seq - 1, _upto) r
-        where p.id = _range.partition_id
-        order by r.first_seq;
+        return query select * from lockstep.popped_runs(
+            _request, _queue.id, _range.partition_id, _range.attempts + 1, _range.from_seq - 1, _upto, case when not _auto_ack then _until end, _lease_id);
         if _auto_ack then
             delete from lockstep.delivery d
             where d.partition_id = _range.partition_id and d.group_id = _group_id and d.from_seq = _range.from_seq;
@@ -279,7 +251,7 @@ begin
         _batch := _batch - least(_n, _batch)::int;
     end loop;
     if _left > 0 then
-        return query select _queue.id, null::bigint, null, null::int, null::bigint, null::bigint, null::bigint, null::int, null::timestamptz, null::uuid;
+        return next lockstep.more_is_due(_request, _queue.id);
     end if;
 end $$;
 
@@ -343,19 +315,15 @@ end $$;
 -- anything about single messages, and every due cursor that would be claimed has stored messages next. If it is not like
 -- that nothing is claimed, and shared_claim goes through it all.
 create or replace function lockstep.shared_claim_regular(
-    _group_id int, _partitions int, _batch int, _lease_ms bigint, _lease_id uuid, _now timestamptz
-) returns table (
-    queue_id int, partition_id bigint, partition_name text, attempt int,
-    first_seq bigint, last_seq bigint, segment_id bigint, ordinal int, expires_at timestamptz, lease_id uuid
-) language plpgsql as $$
-#variable_conflict use_column
+    _request int, _group_id int, _partitions int, _batch int, _lease_ms bigint, _lease_id uuid, _now timestamptz
+) returns setof lockstep.popped language plpgsql as $$
 declare
     _queue_id int;
     _until timestamptz;
 begin
     select q.id, _now + coalesce(_lease_ms * interval '1 ms', make_interval(secs => q.lease_seconds)) into _queue_id, _until
     from lockstep.consumer_group g join lockstep.queue q on q.id = g.queue_id
-    where g.id = _group_id and q.delay_seconds + q.window_seconds + q.max_wait_seconds + q.expire_seconds + q.partitions = 0 and not q.expiring
+    where g.id = _group_id and lockstep.is_regular(q)
       and not exists (select 1 from lockstep.delivery d where d.group_id = _group_id and d.due_at <= _now);
     if not found then
         return;
@@ -389,7 +357,7 @@ begin
         insert into lockstep.delivery (partition_id, group_id, from_seq, to_seq, lease_id, leased_at, due_at, attempts)
         select h.partition_id, _group_id, h.acked + 1, h.upto, _lease_id, _now, _until, 0 from handed_out h
     )
-    select _queue_id, h.partition_id, p.name, 1, greatest(r.first_seq, h.acked + 1), least(r.last_seq, h.upto),
+    select _request, _queue_id, h.partition_id, p.name, 1, greatest(r.first_seq, h.acked + 1), least(r.last_seq, h.upto),
            r.segment_id, (r.ordinal + greatest(h.acked + 1 - r.first_seq, 0))::int, _until, _lease_id
     from handed_out h
     join lockstep.partition p on p.id = h.partition_id
@@ -402,76 +370,35 @@ end $$;
 
 -- New messages, one cursor after the other, as lockstep.claim does it for ordered groups.
 create or replace function lockstep.shared_claim_new(
-    _group_id int, _partition_id bigint, _partitions int, _taken bigint[], _batch int, _until timestamptz, _lease_id uuid, _auto_ack boolean,
+    _request int, _group_id int, _partition_id bigint, _partitions int, _taken bigint[], _batch int, _until timestamptz, _lease_id uuid, _auto_ack boolean,
     _queue lockstep.queue, _now timestamptz
-) returns table (
-    queue_id int, partition_id bigint, partition_name text, attempt int,
-    first_seq bigint, last_seq bigint, segment_id bigint, ordinal int, expires_at timestamptz, lease_id uuid
-) language plpgsql as $$
-#variable_conflict use_column
+) returns setof lockstep.popped language plpgsql as $$
 declare
+    _next lockstep.next_claim;
     _cursor lockstep.cursor;
-    _upto bigint;
-    _left bigint[] := '{}';
-    _looks int := greatest(lockstep.passes_left(), 100);
 begin
     while _batch > 0 loop
-        if _partition_id is null and _queue.partitions > 0 then
-            select c.* into _cursor from lockstep.cursor c
-            where c.group_id = _group_id and c.due_at <= _now and c.partition_id <> all (_left) and (cardinality(_taken) < _partitions or c.partition_id = any (_taken))
-            order by lockstep.lag(c.partition_id, c.acked) desc, c.partition_id limit 1 for no key update skip locked;
-        elsif _partition_id is null then
-            select c.* into _cursor from lockstep.cursor c
-            where c.group_id = _group_id and c.due_at <= _now and c.partition_id <> all (_left) and (cardinality(_taken) < _partitions or c.partition_id = any (_taken))
-            order by c.due_at, c.partition_id limit 1 for no key update skip locked;
-        else
-            select c.* into _cursor from lockstep.cursor c
-            where c.partition_id = _partition_id and c.group_id = _group_id and c.due_at <= _now and c.partition_id <> all (_left)
-              and (cardinality(_taken) < _partitions or c.partition_id = any (_taken)) for no key update skip locked;
-        end if;
-        exit when not found;
-        if _looks = 0 then
-            return query select _queue.id, null::bigint, null, null::int, null::bigint, null::bigint, null::bigint, null::int, null::timestamptz, null::uuid;
-            return;
-        end if;
-        _cursor := lockstep.put_right(_cursor, _queue, _now);
-        if _cursor.due_at is null or _cursor.due_at > _now then
-            _looks := _looks - 1;
-            continue;
-        end if;
-        if lockstep.may_expire(_queue) and lockstep.passes_left() = 0
-           and lockstep.is_head_expired(_cursor.partition_id, _cursor.acked, _queue, _now) then
-            _left := _left || _cursor.partition_id;
-            _looks := least(_looks, 100) - 1;
-            continue;
-        end if;
-        _upto := lockstep.reach(_cursor.partition_id, _cursor.acked, _batch, case
-            when _queue.delay_seconds > 0 then _now - make_interval(secs => _queue.delay_seconds) else 'infinity' end);
-        if lockstep.may_expire(_queue) then
-            _upto := lockstep.before_expired(_cursor.partition_id, _cursor.acked, _upto, _queue, _now);
-        end if;
-        return query
-        select _queue.id, p.id, p.name, 1, greatest(r.first_seq, _cursor.acked + 1), least(r.last_seq, _upto),
-               r.segment_id, (r.ordinal + greatest(_cursor.acked + 1 - r.first_seq, 0))::int, case when not _auto_ack then _until end, _lease_id
-        from lockstep.partition p cross join lateral lockstep.runs_between(p.id, _cursor.acked, _upto) r
-        where p.id = _cursor.partition_id
-        order by r.first_seq;
+        _next := lockstep.find_claim(_next, _group_id, _partition_id, _partitions, _taken, _batch, _queue, _now);
+        exit when _next.upto is null;
+        _cursor := _next.at;
+        return query select * from lockstep.popped_runs(
+            _request, _queue.id, _cursor.partition_id, 1, _cursor.acked, _next.upto, case when not _auto_ack then _until end, _lease_id);
         update lockstep.cursor c
-        set acked = _upto, attempts = 0, consumed_at = _now, due_at = lockstep.due_or_drained(c.partition_id, _upto, _queue, _now, _now)
+        set acked = _next.upto, attempts = 0, consumed_at = _now, due_at = lockstep.due_or_drained(c.partition_id, _next.upto, _queue, _now, _now)
         where c.partition_id = _cursor.partition_id and c.group_id = _group_id;
         if _auto_ack then
-            perform lockstep.count_moves(array[_group_id], array[_cursor.partition_id], array[_cursor.acked], array[_upto]);
+            perform lockstep.count_moves(array[_group_id], array[_cursor.partition_id], array[_cursor.acked], array[_next.upto]);
         else
             insert into lockstep.delivery (partition_id, group_id, from_seq, to_seq, lease_id, leased_at, due_at, attempts)
-            values (_cursor.partition_id, _group_id, _cursor.acked + 1, _upto, _lease_id, _now, _until, 0);
+            values (_cursor.partition_id, _group_id, _cursor.acked + 1, _next.upto, _lease_id, _now, _until, 0);
         end if;
         if _cursor.partition_id <> all (_taken) then
             _taken := _taken || _cursor.partition_id;
         end if;
-        _batch := _batch - lockstep.stored_between(_cursor.partition_id, _cursor.acked, _upto)::int;
+        _batch := _batch - lockstep.stored_between(_cursor.partition_id, _cursor.acked, _next.upto)::int;
     end loop;
-    if _left <> '{}' then
-        return query select _queue.id, null::bigint, null, null::int, null::bigint, null::bigint, null::bigint, null::int, null::timestamptz, null::uuid;
+    if _next.more or _next.passed <> '{}' then
+        return next lockstep.more_is_due(_request, _queue.id);
     end if;
 end $$;
 

@@ -2,7 +2,7 @@
 --
 -- Guarantees: a mark is there only if all is there that was visible when it was made.
 -- Locks: a stream's own rows. Whoever removes messages only looks, after the partition locks; a position that moves in this
--- moment has, at worst, something noted that it has read. Indexes: spark_mark_pkey, spark_mark_age, spark_position_queue, segment_queue_txid, run_pkey.
+-- moment has, at worst, something noted that it has read. Indexes: spark_mark_pkey, spark_mark_age, spark_position_queue, spark_removal_txid, segment_queue_txid, run_pkey.
 
 -- Whether a position contains a segment.
 create or replace function lockstep.is_read(_base pg_snapshot, _upto pg_snapshot, _segment bigint, _txid xid8, _segment_id bigint)
@@ -40,7 +40,7 @@ begin
     set messages = n.messages + excluded.messages, removed_at = excluded.removed_at;
 end $$;
 
--- Tells how far a stream is in its queues. What it has committed stays where null is given, once there is something; what
+-- Tells how far a stream is in its queues, which are all that it reads. What it has committed stays where null is given, once there is something; what
 -- all streams of a queue have committed need not be noted any more.
 create or replace function lockstep.publish_position(
     _stream_id text, _name text, _queue_ids int[], _hold_seconds double precision,
@@ -62,6 +62,8 @@ begin
         read_base = excluded.read_base, read_upto = excluded.read_upto, read_segment = excluded.read_segment,
         committed_base = coalesce(_committed_base, p.committed_base), committed_upto = coalesce(_committed_upto, p.committed_upto),
         committed_segment = coalesce(_committed_segment, p.committed_segment), accepted_at = null;
+    -- A queue that the stream no longer reads is no longer held.
+    delete from lockstep.spark_position p where p.stream_id = _stream_id and p.queue_id <> all (_queue_ids);
     if _committed_base is not null then
         perform lockstep.forget_unread(_queue_ids);
     end if;
@@ -103,10 +105,16 @@ begin
     return _queues;
 end $$;
 
--- Forgets what was noted for streams that have gone past it, or are gone.
+-- Forgets what was noted for streams that have gone past it, or are gone. Looks only at what the slowest stream may have read.
 create or replace function lockstep.forget_unread(_queue_ids int[]) returns void language sql as $$
     delete from lockstep.spark_removal n
-    where n.queue_id = any (_queue_ids) and not exists (
+    using (
+        select t.queue_id, coalesce((
+            select pg_snapshot_xmax(p.committed_upto) from lockstep.spark_position p where p.queue_id = t.queue_id order by 1 limit 1
+        ), '18446744073709551615'::xid8) as upto
+        from unnest(_queue_ids) t (queue_id)
+    ) l
+    where n.queue_id = l.queue_id and n.txid < l.upto and not exists (
         select 1 from lockstep.spark_position p
         where p.queue_id = n.queue_id
           and not lockstep.is_read(p.committed_base, p.committed_upto, p.committed_segment, n.txid, n.segment_id)
@@ -129,8 +137,8 @@ create or replace function lockstep.prune_positions() returns void language plpg
 declare
     _queue_ids int[];
 begin
-    -- A checkpoint may come back long after its position is forgotten; it is told then what it may have missed.
-    delete from lockstep.spark_mark m where m.marked_at < clock_timestamp() - interval '1 year';
+    -- A checkpoint may come back long after its position is forgotten; it then learns what it may have missed.
+    delete from lockstep.spark_mark m where m.marked_at < (select clock_timestamp() - interval '1 year');
     with gone as (delete from lockstep.spark_position p where p.held_until <= clock_timestamp() returning p.queue_id)
     select array_agg(distinct g.queue_id) into _queue_ids from gone g;
     perform lockstep.forget_unread(_queue_ids);

@@ -20,13 +20,20 @@ begin
         raise exception 'nothing is known any more of query %, which comes with batch %: it was silent for longer than spark_batch_seconds_max, and may have written this batch before; give it a new checkpoint, or, if it has not, another sinkId', quote_literal(_sink), _batch_id
             using errcode = 'LS007';
     end if;
-    insert into lockstep.spark_batch as b (sink, batch_id, messages, committed_at, kept_until)
-    values (_sink, _batch_id, _messages, _now, _now + make_interval(secs => _keep_seconds))
+    insert into lockstep.spark_batch as b (sink, batch_id, messages, messages_total, committed_at, kept_until)
+    values (_sink, _batch_id, _messages, _messages, _now, _now + make_interval(secs => _keep_seconds))
     on conflict (sink) do update
-    set batch_id = excluded.batch_id, messages = excluded.messages, committed_at = excluded.committed_at, kept_until = excluded.kept_until
+    set batch_id = excluded.batch_id, messages = excluded.messages, messages_total = b.messages_total + excluded.messages, committed_at = excluded.committed_at, kept_until = excluded.kept_until
     where b.batch_id < excluded.batch_id;
     return found;
 end $$;
+
+-- Of the batch that a sink has just begun, so many staged messages and so many rows in all turned out to be duplicates.
+create or replace function lockstep.spark_duplicates(_sink text, _messages bigint, _duplicates bigint) returns void language sql as $$
+    update lockstep.spark_batch b
+    set messages = b.messages - _messages, messages_total = b.messages_total - _messages, duplicates_total = b.duplicates_total + _duplicates
+    where b.sink = _sink
+$$;
 
 -- What a sink is called, without the id of its query: the sinkId, the name of a step, or nothing.
 create or replace function lockstep.sink_name(_sink text) returns text language sql immutable as $$
@@ -104,6 +111,7 @@ end $$;
 -- Pushes what the attempts have staged, in the order of tasks and of their parts, and takes it off the stage. Stops at a part
 -- that cannot be pushed as it is, and says which: the caller packs it anew and goes on. Nothing is left to do if _trouble is null.
 -- _trouble: duplicates (which of its transaction ids are stored already) | plain (the queue is encrypted by now)
+-- | elsewhere (it is encrypted for another queue or other partitions, which may have been made only now)
 -- Raises SQLSTATE LS003 if a queue is full, and LS001 if something is gone since spark_open.
 create or replace function lockstep.spark_push(
     _attempts uuid[], _plain_allowed boolean, _at timestamptz,
@@ -113,15 +121,22 @@ declare
     _stage lockstep.spark_stage;
     _queue lockstep.queue;
     _pushed record;
+    _partition_ids bigint[];
 begin
     for _stage in
         select s.* from lockstep.spark_stage s where s.attempt = any (_attempts) order by s.task, s.attempt, s.part
     loop
         select q.* into _queue from lockstep.queue q where q.name = _stage.queue;
-        if _queue.encryption and _stage.codec & 2 = 0 and not _plain_allowed then
+        _partition_ids := array(
+            select p.id from unnest(_stage.partitions) with ordinality t (name, o)
+            cross join lateral (select p.id from lockstep.partition p where p.queue_id = _queue.id and p.name = t.name limit 1) p
+            order by t.o);
+        if _queue.encryption and _stage.codec & 4 = 0 and not _plain_allowed then
             _trouble := 'plain';
+        elsif _stage.codec & 4 <> 0 and (_stage.queue_id, _stage.partition_ids) is distinct from (_queue.id, _partition_ids) then
+            _trouble := 'elsewhere';
         else
-            select * into _pushed from lockstep.spark_push_part(_stage, _queue, _plain_allowed, _at);
+            select * into _pushed from lockstep.spark_push_part(_stage, _queue, _partition_ids, _plain_allowed, _at);
             _duplicate_uuids := _pushed._duplicate_uuids;
             _duplicate_texts := _pushed._duplicate_texts;
             case _pushed._status
@@ -146,14 +161,10 @@ end $$;
 -- One part, as one segment; what push_segments says of it. That makes a segment without messages, in whose place the staged one
 -- is put: a row that is updated keeps its body where it is, so that it is written once.
 create or replace function lockstep.spark_push_part(
-    _stage lockstep.spark_stage, _queue lockstep.queue, _plain_allowed boolean, _at timestamptz,
+    _stage lockstep.spark_stage, _queue lockstep.queue, _partition_ids bigint[], _plain_allowed boolean, _at timestamptz,
     out _status text, out _duplicate_uuids int[], out _duplicate_texts int[], out _depth bigint, out _max_size bigint
 ) language plpgsql as $$
 declare
-    _partition_ids bigint[] := array(
-        select p.id from unnest(_stage.partitions) with ordinality t (name, o)
-        cross join lateral (select p.id from lockstep.partition p where p.queue_id = _queue.id and p.name = t.name limit 1) p
-        order by t.o);
     _segment_id bigint;
     _made lockstep.segment;
     _ordinals int[] := array(select (sum(t.n) over (order by t.o) - t.n)::int from unnest(_stage.counts) with ordinality t (n, o) order by t.o);
@@ -167,11 +178,12 @@ begin
     from lockstep.push_segments(
         array[_queue.id], case when _queue.max_size > 0 then array[_queue.id] end, array[_stage.codec | 1]::smallint[], array[''::bytea],
         array[cardinality(_partition_ids)], _partition_ids, _stage.counts, _ordinals,
-        _stage.dedup_uuids, _stage.dedup_uuid_runs, _stage.dedup_uuid_offsets,
-        _stage.dedup_texts, _stage.dedup_text_runs, _stage.dedup_text_offsets,
-        _stage.traces, _stage.trace_runs, _stage.trace_offsets,
-        null, null, null, null, null, null, null, null, _plain_allowed, _at,
-        _overtake => true  -- what other producers have waiting is in no order with this
+        row(_stage.dedup_uuids, _stage.dedup_uuid_runs, _stage.dedup_uuid_offsets,
+            _stage.dedup_texts, _stage.dedup_text_runs, _stage.dedup_text_offsets,
+            _stage.traces, _stage.trace_runs, _stage.trace_offsets)::lockstep.message_index,
+        null, _plain_allowed, _at,
+        _overtake => true,  -- what other producers have waiting is in no order with this
+        _sealed_uuids => array[_stage.segment_uuid]
     ) p;
     if _status = 'ok' then
         delete from lockstep.segment s where s.id = _segment_id returning s.* into _made;
@@ -209,14 +221,15 @@ begin
         select d.attempt, d.part from lockstep.spark_stage d where d.sink = _sink and d.batch_id <= _batch_id for update skip locked
     ), old as (
         select d.attempt, d.part from lockstep.spark_stage d
-        where d.staged_at < coalesce(_at, clock_timestamp()) - make_interval(secs => _seconds) for update skip locked
+        -- As a subquery, because an index cannot be searched for a time that changes from row to row.
+        where d.staged_at < (select coalesce(_at, clock_timestamp()) - make_interval(secs => _seconds)) for update skip locked
     )
     delete from lockstep.spark_stage s where (s.attempt, s.part) in (table of_sink union table old);
     get diagnostics _swept = row_count;
     return _swept;
 end $$;
 
--- Removes what was staged, or leased, before a time and is of no use to anybody any more.
+-- Removes staged parts and leases that are older than a time and no longer needed.
 create or replace function lockstep.spark_prune(_before timestamptz) returns void language sql as $$
     with old as (select d.attempt, d.part from lockstep.spark_stage d where d.staged_at < _before for update skip locked)
     delete from lockstep.spark_stage s where (s.attempt, s.part) in (table old);

@@ -1,6 +1,6 @@
 -- Servers that buffer pushes: the mode that all of them are in, and how far each has drained its spool.
 
--- The one row, made if there is none yet.
+-- The one row; creates it if it is missing.
 create or replace function lockstep.system(_at timestamptz) returns lockstep.system language plpgsql as $$
 declare
     _found lockstep.system;
@@ -13,7 +13,7 @@ begin
     return _found;
 end $$;
 
--- Changes the modes that are given, and tells every server that listens.
+-- Changes the given modes and notifies every listening server.
 create or replace function lockstep.set_maintenance(_push boolean, _pop boolean, _at timestamptz) returns lockstep.system language plpgsql as $$
 declare
     _changed lockstep.system;

@@ -46,7 +46,7 @@ select q.name as queue, p.name as partition, p.id as partition_id, p.created_at,
 from lockstep.queue q
 cross join lateral (select p.* from lockstep.partition p where p.queue_id = q.id order by p.name) p;
 
--- What each group has before it in each partition, also in those where its cursor is not made yet. `lag` counts what is in flight, too, which `in_flight` tells.
+-- What each group has before it in each partition, also in those where its cursor is not made yet. `lag` includes what is in flight, which `in_flight` counts.
 create or replace view lockstep.lag as
 select q.name as queue, p.name as partition, g.name as group_name, g.mode,
        lockstep.done_upto(c.partition_id, c.group_id, c.acked) as acked, lockstep.last_seq(p.id) as last_seq,

@@ -1,5 +1,6 @@
 -- The database as PostgreSQL itself counts it.
-select current_setting('server_version'), pg_database_size(d.datid), d.numbackends, current_setting('max_connections')::int,
-       case when d.blks_hit + d.blks_read > 0 then d.blks_hit::float8 / (d.blks_hit + d.blks_read) end,
-       d.xact_commit, d.xact_rollback, d.deadlocks
+select current_setting('server_version') as version, pg_database_size(d.datid) as bytes, d.numbackends as connections,
+       current_setting('max_connections')::int as connections_max,
+       case when d.blks_hit + d.blks_read > 0 then d.blks_hit::float8 / (d.blks_hit + d.blks_read) end as cache_hit_rate,
+       d.xact_commit as commits, d.xact_rollback as rollbacks, d.deadlocks
 from pg_stat_database d where d.datname = current_database()

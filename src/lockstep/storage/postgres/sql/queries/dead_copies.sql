@@ -1,5 +1,5 @@
 -- Messages of a dead queue that may go back, by partition id and seq, those after a place.
-select q.name, p.name, p.id, t.seq, r.segment_id, (r.ordinal + t.seq - r.first_seq)::int
+select q.name as queue, p.name as partition, p.id as partition_id, t.seq, r.segment_id, (r.ordinal + t.seq - r.first_seq)::int as ordinal
 from lockstep.partition p
 join lockstep.queue q on q.id = p.queue_id
 join lockstep.run r on r.partition_id = p.id and r.segment_id is not null

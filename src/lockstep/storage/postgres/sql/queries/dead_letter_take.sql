@@ -12,8 +12,8 @@ with taken as materialized (
       and ($9 or not d.copy_done)
     order by d.id limit $7 for update skip locked
 )
-select d.id, d.group_name, d.attempts, d.error, d.failed_at, q.name, p.name, d.partition_id, d.seq,
-       r.segment_id, (r.ordinal + d.seq - r.first_seq)::int, d.copy_partition_id, d.copy_seq
+select d.id, d.group_name as "group", d.attempts, d.error, d.failed_at, q.name as queue, p.name as partition, d.partition_id, d.seq,
+       r.segment_id, (r.ordinal + d.seq - r.first_seq)::int as ordinal, d.copy_partition_id, d.copy_seq
 from taken d
 join lockstep.queue q on q.id = d.queue_id
 cross join lateral (select p.name from lockstep.partition p where p.id = d.partition_id limit 1) p

@@ -1,5 +1,6 @@
 -- The first live leases by deadline. Each group's are found through the index by due times, as many as asked for.
-select c.lease_id::text, g.queue, p.name, c.partition_id, g.name, c.acked + 1, c.lease_to, c.attempts + 1, c.leased_at, c.due_at
+select c.lease_id::text as lease_id, g.queue, p.name as partition, c.partition_id, g.name as "group", c.acked + 1 as first_seq,
+       c.lease_to as last_seq, c.attempts + 1 as attempt, c.leased_at, c.due_at as expires_at
 from (
     select g.id, g.name, q.name as queue from lockstep.consumer_group g join lockstep.queue q on q.id = g.queue_id
     where $1::int is null or q.id = $1

@@ -1,5 +1,5 @@
 -- The runs that hold messages, by partition and seq.
-select q.name, p.name, t.partition_id, t.seq, r.segment_id, (r.ordinal + t.seq - r.first_seq)::int
+select q.name as queue, p.name as partition, t.partition_id, t.seq, r.segment_id, (r.ordinal + t.seq - r.first_seq)::int as ordinal
 from unnest($1::bigint[], $2::bigint[]) with ordinality t (partition_id, seq, o)
 cross join lateral (select p.name, p.queue_id from lockstep.partition p where p.id = t.partition_id limit 1) p
 join lockstep.queue q on q.id = p.queue_id

@@ -1,5 +1,5 @@
 -- The cursors of partitions, for the status of their messages; and what stands for those that are missing.
-select t.partition_id, t.name, t.acked, t.due_at, t.lease_id::text, t.lease_to, t.mode
+select t.partition_id, t.name, t.acked, t.due_at, t.lease_id::text as lease_id, t.lease_to, t.mode
 from (
     select c.partition_id, g.name, c.acked, c.due_at, c.lease_id, c.lease_to, g.mode
     from lockstep.cursor c

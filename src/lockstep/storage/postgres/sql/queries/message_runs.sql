@@ -6,13 +6,5 @@ from (
     where p.queue_id = $1 and p.id >= $3 and p.id >= coalesce($2::bigint, 0) and p.id <= coalesce($2, 9223372036854775807)
     order by p.id
 ) p
-cross join lateral (
-    select r.*, s.created_at from lockstep.run r join lockstep.segment s on s.id = r.segment_id
-    where r.partition_id = p.id
-      and (p.id > $3 or r.first_seq >= coalesce((
-          select f.first_seq from lockstep.run f where f.partition_id = p.id and f.first_seq <= $4::bigint + 1 order by f.first_seq desc limit 1), 0))
-      and (p.id > $3 or r.last_seq > $4)
-      and ($5::timestamptz is null or s.created_at >= $5) and ($6::timestamptz is null or s.created_at < $6)
-    order by r.first_seq limit $7
-) r
+cross join lateral lockstep.runs_after(p.id, case when p.id > $3 then 0 else $4::bigint end, $5::timestamptz, $6::timestamptz, $7) r
 limit $7

@@ -1,4 +1,14 @@
--- Bundles from one on, oldest first, and how many operations they have; only those that push to a queue, or have results.
-select o.serial, o.request_count from lockstep.operation o
-where o.serial >= $1::bigint and ($2::text is null or $2::text = any (o.queues)) and (not $4::boolean or o.results is not null)
-order by o.serial limit $3::int
+-- Bundles from one on, oldest first, and how many operations they have; with a queue only those that push to it, of the next $4.
+-- If these are not enough, the last row is where to go on, without a number.
+(
+    select b.serial, b.request_count
+    from (
+        select o.serial, o.request_count, o.queues from lockstep.operation o
+        where o.serial >= $1::bigint order by o.serial limit $4::int
+    ) b
+    where $2::text is null or $2 = any (b.queues)
+    order by b.serial limit $3::int
+) union all (
+    select o.serial, null from lockstep.operation o
+    where $2 is not null and o.serial >= $1 order by o.serial offset $4 limit 1
+) limit $3

@@ -1,5 +1,14 @@
--- How many operations of each kind wait, and how many have failed. The cost follows the bundles that wait.
-select o.kind, sum(o.request_count)::bigint, sum(o.message_count)::bigint, sum(o.bytes)::bigint, min(o.created_at)
-from lockstep.operation o where o.pending group by o.kind
-union all
-select 'failed', coalesce(sum(o.failed_count), 0)::bigint, 0, 0, null from lockstep.operation o where o.failed_count > 0
+-- How much waits of each kind, from the sums that every change keeps, since when its first bundle does, and how many operations
+-- have failed. The comparison is that of operation_pending.
+select k.kind, s.operations, s.messages, s.bytes, s.failed, (
+    select o.created_at from lockstep.operation o
+    where o.pending and (o.kind, o.priority, o.serial) >= (k.kind, k.priority, 0)
+      and (o.kind, o.priority, o.serial) <= (k.kind, k.priority, 9223372036854775807)
+    order by o.kind, o.priority, o.serial limit 1
+)
+from unnest($1::text[], $2::smallint[]) k (kind, priority)
+cross join lateral (
+    select coalesce(sum(s.operations), 0)::bigint as operations, coalesce(sum(s.messages), 0)::bigint as messages,
+           coalesce(sum(s.bytes), 0)::bigint as bytes, coalesce(sum(s.failed), 0)::bigint as failed
+    from lockstep.operation_sum s where s.kind = k.kind
+) s

@@ -1,22 +1,31 @@
 -- The whole store in one row ($2: counted now, $3: up to so many partitions and cursors; see figures.sql). A median is that of
--- all cursors with a lag where they are counted now, and otherwise that of the medians of slices, by their weights.
+-- all cursors with a lag where they are counted now, and otherwise that of the medians of slices, by their weights. A sum of
+-- which a part is not known is null, and so is all that is told of cursors as long as one group's are not known.
 with figure as materialized (
     select f.* from lockstep.figures(array(select q.id from lockstep.queue q), $2::boolean, $3::bigint, $1::timestamptz) f
 ), queue as (
-    select f.queue_id, min(f.figures_at) as figures_at, sum(f.partitions) filter (where f.group_id = 0) as partitions, sum(f.stored) as stored,
-           coalesce(max(f.lag) filter (where f.group_id <> 0), max(f.stored)) as pending, sum(f.in_flight) as in_flight, sum(f.dead_letters) as dead_letters
+    select f.queue_id, min(f.figures_at) as figures_at, max(f.partitions) filter (where f.group_id = 0) as partitions,
+           max(f.stored) filter (where f.group_id = 0) as stored,
+           coalesce(max(f.lag) filter (where f.group_id <> 0), max(f.stored) filter (where f.group_id = 0)) as pending,
+           case when count(f.in_flight) = count(*) then sum(f.in_flight) end as in_flight,
+           max(f.dead_letters) filter (where f.group_id = 0) as dead_letters
     from figure f group by f.queue_id
 ), sums as (
-    select coalesce(sum(s.partitions), 0)::bigint as partitions, coalesce(sum(s.stored), 0)::bigint as stored,
-           coalesce(sum(s.pending), 0)::bigint as pending, coalesce(sum(s.in_flight), 0)::bigint as processing,
-           coalesce(sum(s.dead_letters), 0)::bigint as dead_letters, min(s.figures_at) as figures_at
+    select case when count(s.partitions) = count(*) then coalesce(sum(s.partitions), 0)::bigint end as partitions,
+           case when count(s.stored) = count(*) then coalesce(sum(s.stored), 0)::bigint end as stored,
+           case when count(s.pending) = count(*) then coalesce(sum(s.pending), 0)::bigint end as pending,
+           case when count(s.in_flight) = count(*) then coalesce(sum(s.in_flight), 0)::bigint end as processing,
+           case when count(s.dead_letters) = count(*) then coalesce(sum(s.dead_letters), 0)::bigint end as dead_letters,
+           min(s.figures_at) as figures_at
     from queue s
 ), labels as (
     select count(*) as queues, count(distinct q.namespace) as namespaces, count(distinct q.task) as tasks from lockstep.queue q
 ), lags as (
-    select coalesce(sum(f.with_lag), 0)::bigint as cursors, sum(f.created_sum) as created_sum, min(f.oldest_at) as oldest_at, max(f.newest_at) as newest_at,
-           sum(f.lag) as lag, min(f.lag_min) as lag_min, max(f.lag_max) as lag_max
-    from figure f where f.group_id <> 0 and f.with_lag > 0
+    select case when count(*) = count(f.with_lag) then coalesce(sum(f.with_lag), 0)::bigint end as cursors,
+           sum(f.created_sum) filter (where f.with_lag > 0) as created_sum, min(f.oldest_at) filter (where f.with_lag > 0) as oldest_at,
+           max(f.newest_at) filter (where f.with_lag > 0) as newest_at, sum(f.lag) filter (where f.with_lag > 0) as lag,
+           min(f.lag_min) filter (where f.with_lag > 0) as lag_min, max(f.lag_max) filter (where f.with_lag > 0) as lag_max
+    from figure f where f.group_id <> 0 or f.with_lag is null
 ), each as materialized (
     select t.* from figure f cross join lateral unnest(f.created_each, f.lag_each, f.weights) t (created, lag, weight) where f.group_id <> 0
 ), middle as (
@@ -30,8 +39,9 @@ with figure as materialized (
 ), asked as (
     select extract(epoch from coalesce($1::timestamptz, clock_timestamp()))::double precision as now
 )
-select l.queues, s.partitions, l.namespaces, l.tasks, s.stored, s.pending, s.processing, s.stored - s.pending, s.dead_letters, c.cursors,
-       a.now - c.created_sum / nullif(c.cursors, 0), a.now - m.created, a.now - extract(epoch from c.newest_at)::double precision,
-       a.now - extract(epoch from c.oldest_at)::double precision,
-       (c.lag / nullif(c.cursors, 0))::double precision, m.lag, c.lag_min, c.lag_max, s.figures_at
+select l.queues, s.partitions, l.namespaces, l.tasks, s.stored as messages, s.pending, s.processing, s.stored - s.pending as completed,
+       s.dead_letters, c.cursors as cursors_with_lag, s.figures_at,
+       array[a.now - c.created_sum / nullif(c.cursors, 0), a.now - m.created, a.now - extract(epoch from c.newest_at),
+             a.now - extract(epoch from c.oldest_at)]::double precision[] as lag_seconds,
+       array[c.lag / nullif(c.cursors, 0), m.lag, c.lag_min, c.lag_max]::double precision[] as lag_messages
 from labels l cross join sums s cross join lags c cross join middle m cross join asked a

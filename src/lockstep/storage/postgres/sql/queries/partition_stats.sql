@@ -6,7 +6,8 @@ with asked as (
 ), named as (
     select p.name from lockstep.partition p where p.queue_id = $1 union select w.name from waiting w
 )
-select n.name, coalesce(u.total, 0), coalesce(l.leased, 0), coalesce(w.scheduled, 0), u.age, l.age, u.oldest_at
+select n.name as partition, coalesce(u.total, 0) as total, coalesce(l.leased, 0) as leased, coalesce(w.scheduled, 0) as scheduled,
+       u.age as age_seconds_average, l.age as lease_age_seconds_average, u.oldest_at
 from named n
 cross join asked a
 left join waiting w on w.name = n.name

@@ -2,13 +2,14 @@
 select s.pipeline, s.step, s.sources, s.sinks,
        case when s.error is not null then 'failed'
             when s.stopped_at is not null then 'stopped'
+            when s.failed_at is not null and s.seen_at > clock_timestamp() - make_interval(secs => $2) then 'restarting'
             when s.seen_at > clock_timestamp() - make_interval(secs => $2) then 'running'
-            else 'gone' end,
-       s.started_at, s.seen_at, s.batch_id, s.committed_at, s.batch_pushed, s.batch_rejected, s.pushed, s.rejected,
+            else 'gone' end as state,
+       s.started_at, s.seen_at, s.batch_id as batch, s.committed_at, s.batch_pushed, s.batch_rejected, s.pushed, s.rejected,
        s.rows_per_second, s.error,
        (select count(*) from lockstep.dead_letter d
-        where d.queue_id in (select q.id from lockstep.queue q where q.name = any (s.sources)) and d.group_name = coalesce(s.group_name, s.pipeline || '.' || s.step)),
-       coalesce(l.messages, 0), l.oldest_at, l.position
+        where d.queue_id in (select q.id from lockstep.queue q where q.name = any (s.sources)) and d.group_name = coalesce(s.group_name, s.pipeline || '.' || s.step)) as dead_letters,
+       coalesce(l.messages, 0) as lag, l.oldest_at, l.position, s.checkpoint, s.restarts, s.restart_error, s.duplicates
 from lockstep.pipeline_step s
 cross join lateral (
     select sum(b.messages)::bigint as messages, min(b.oldest_at) as oldest_at, max(b.position) as position
@@ -22,6 +23,12 @@ cross join lateral (
               and not lockstep.is_read(p.read_base, p.read_upto, p.read_segment, t.txid, t.id)
         ) g
         where s.group_name is null and p.name = s.pipeline || '.' || s.step
+          and p.queue_id in (select q.id from lockstep.queue q where q.name = any (s.sources))
+          -- The last one that was created on the queue; others are of checkpoints that were given up.
+          and not exists (
+              select 1 from lockstep.spark_position n
+              where n.name = p.name and n.queue_id = p.queue_id and n.stream_id <> p.stream_id and n.created_at > p.created_at
+          )
         union all
         select sum(lockstep.behind(c))::bigint, null, 'group ' || s.group_name
         from lockstep.queue q

@@ -7,10 +7,7 @@ with page as materialized (
 ), figure as materialized (
     select f.* from lockstep.queue_figures(array(select p.id from page p), $8::boolean, $9::bigint, $6::timestamptz) f
 )
-select q.id, q.name, q.namespace, q.task, q.created_at, f.partitions, f.stored, f.pending, f.processing, f.dead_letters, f.oldest_at, f.figures_at,
-       q.lease_seconds, q.retry_limit, q.retry_delay_ms, q.retry_backoff, q.retry_delay_ms_max, q.on_exhausted, q.max_size,
-       q.ttl_seconds, q.priority, q.delay_seconds, q.window_seconds, q.retention_enabled, q.retention_seconds,
-       q.completed_retention_seconds, q.max_wait_seconds, q.encryption, q.compression, q.dead_letter_queue, q.dlq_after_max_retries,
-       q.expire_seconds, q.on_expired, (select d.name from lockstep.queue d where d.id = q.dead_queue_id), q.partitions, q.group_mode
+select q.id, q.name, q.namespace, q.task, q.created_at, f.partitions, f.stored as messages, f.pending, f.processing, f.dead_letters,
+       f.oldest_at, f.figures_at, lockstep.queue_options(q.id) as options
 from page q join figure f on f.queue_id = q.id
 order by q.name

@@ -9,6 +9,6 @@ with part as (
       and ($6::text is null or exists (select 1 from lockstep.queue q where q.name = s.queue and q.task = $6))
     group by 1, 2
 )
-select to_timestamp((p.number * $4)::float8), max(p.seconds), sum(p.pushed)::bigint, sum(p.completed)::bigint, sum(p.dead)::bigint,
-       sum(p.pending)::bigint, max(p.lag_seconds)
+select to_timestamp((p.number * $4)::float8) as at, max(p.seconds) as seconds, sum(p.pushed)::bigint as pushed,
+       sum(p.completed)::bigint as completed, sum(p.dead)::bigint as dead, sum(p.pending)::bigint as pending, max(p.lag_seconds) as lag_seconds
 from part p group by p.number order by p.number

@@ -1,5 +1,5 @@
 -- Spark's streams on each queue, and how many messages they have still to read. The cost follows that number.
-select p.stream_id, p.name, q.name, coalesce(l.messages, 0), l.oldest_at, p.created_at, p.updated_at, p.held_until
+select p.stream_id as id, p.name, q.name as queue, coalesce(l.messages, 0) as lag, l.oldest_at, p.created_at, p.updated_at, p.held_until
 from lockstep.spark_position p
 join lockstep.queue q on q.id = p.queue_id
 cross join lateral (

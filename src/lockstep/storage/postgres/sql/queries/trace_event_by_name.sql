@@ -1,6 +1,7 @@
 -- Trace events with a name, newest first, with where their messages are.
-select e.id, q.name, p.name, e.partition_id, e.seq, e.transaction_id, e.data::text, e.event_type, e.group_name, e.worker, e.names, e.created_at,
-       r.segment_id, (r.ordinal + e.seq - r.first_seq)::int
+select e.id, q.name as queue, p.name as partition, e.partition_id, e.seq, e.transaction_id, e.data::text as data, e.event_type,
+       e.group_name as "group", e.worker, e.names, e.created_at,
+       r.segment_id, (r.ordinal + e.seq - r.first_seq)::int as ordinal
 from (
     select n.event_id from lockstep.trace_name n
     join lockstep.partition p on p.id = n.partition_id

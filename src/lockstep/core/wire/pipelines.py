@@ -1,0 +1,110 @@
+"""Steps of Spark pipelines on the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from msgspec import Struct
+
+from lockstep.core.pipelines import JobRun, PipelineStep, StepState
+from lockstep.core.wire.times import timestamp, timestamp_or_none
+
+
+class PipelineStepRow(Struct, rename="camel", kw_only=True):
+    pipeline: str
+    step: str
+    sources: list[str]
+    sinks: list[str]
+    state: StepState
+    """restarting: it failed of what may pass, and is started again; gone: it ended without a word."""
+    started_at: str
+    seen_at: str
+    batch: int | None
+    """The last one that was committed."""
+    committed_at: str | None
+    batch_pushed: int
+    batch_rejected: int
+    pushed: int
+    rejected: int
+    duplicates: int
+    """Rows that were not pushed, because their partition has their transaction id."""
+    restarts: int
+    """How often it was started again since it began to run, because of what passed."""
+    rows_per_second: float | None
+    error: str | None
+    dead_letters: int
+    """Of those that it has rejected, how many are dead letters still."""
+    lag: int
+    """Messages that it has still to read."""
+    oldest_at: str | None
+
+
+class PipelinesAnswer(Struct):
+    steps: list[PipelineStepRow]
+    """By pipeline, then by start."""
+
+
+class JobRunRow(Struct, rename="camel", kw_only=True):
+    job: Literal["archive", "stats"]
+    target: str
+    """The location of the archive; or how long the windows are."""
+    queues: list[str]
+    began_at: str | None
+    ended_at: str | None
+    """Null: it is at work, or broke off."""
+    messages: int | None
+    bytes: int | None
+    windows: int | None
+    """Of queues and groups, with statistics."""
+
+
+class JobRunsAnswer(Struct, rename="camel"):
+    runs: list[JobRunRow]
+    """Newest first."""
+
+
+def job_runs_answer(runs: Sequence[JobRun]) -> JobRunsAnswer:
+    return JobRunsAnswer([_job_run(run) for run in runs])
+
+
+def _job_run(run: JobRun) -> JobRunRow:
+    return JobRunRow(
+        job=run.job,
+        target=run.target,
+        queues=run.queues,
+        began_at=timestamp_or_none(run.began_at),
+        ended_at=timestamp_or_none(run.ended_at),
+        messages=run.messages,
+        bytes=run.bytes,
+        windows=run.windows,
+    )
+
+
+def pipelines_answer(steps: Sequence[PipelineStep]) -> PipelinesAnswer:
+    return PipelinesAnswer([_row(step) for step in steps])
+
+
+def _row(step: PipelineStep) -> PipelineStepRow:
+    return PipelineStepRow(
+        pipeline=step.pipeline,
+        step=step.step,
+        sources=step.sources,
+        sinks=step.sinks,
+        state=step.state,
+        started_at=timestamp(step.started_at),
+        seen_at=timestamp(step.seen_at),
+        batch=step.batch,
+        committed_at=timestamp_or_none(step.committed_at),
+        batch_pushed=step.batch_pushed,
+        batch_rejected=step.batch_rejected,
+        pushed=step.pushed,
+        rejected=step.rejected,
+        duplicates=step.duplicates,
+        restarts=step.restarts,
+        rows_per_second=step.rows_per_second,
+        error=step.error,
+        dead_letters=step.dead_letters,
+        lag=step.lag,
+        oldest_at=timestamp_or_none(step.oldest_at),
+    )

@@ -1,0 +1,2 @@
+"""Authentication and authorization: tokens and keys (authentication.py), and an engine that checks rights
+(guard.py)."""

@@ -1,0 +1,166 @@
+"""Limits on what a server process takes in at a time: connections, bytes of bodies, and requests of one address.
+
+Beyond the limit of connections a few more are accepted, for /health and /ready only: a monitor must not take a full
+server for dead. When these are too many, the oldest is closed.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import resource
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from ipaddress import IPv6Address, IPv6Network
+from typing import Protocol
+
+from lockstep.config import Config
+from lockstep.errors import TooManyBytes, TooManyConnections, TooManyRequests
+from lockstep.server.exposure import address_in
+
+logger = logging.getLogger("lockstep.server")
+
+PROBES = frozenset({b"/health", b"/ready"})
+"""Paths that are answered when nothing else is."""
+_SPARE_CONNECTIONS = 64
+_OTHER_FILES = 256
+"""Files that a process has open besides its clients' connections: its database, its log, its spool."""
+_ADDRESSES_REMEMBERED = 10_000
+
+
+class Guest(Protocol):
+    """A connection of a client."""
+
+    def cut(self) -> None: ...
+
+
+class Intake:
+    """The limits of one process, and how far they are used."""
+
+    def __init__(self, config: Config) -> None:
+        self._connections_max = min(config.connections_max, _room_for_files())
+        self._per_address_max = config.connections_per_address_max
+        self._bytes_max = config.bodies_bytes_max
+        self._summary_seconds = config.log_summary_seconds
+        self._connections = 0
+        self._by_address: Counter[str] = Counter()
+        self._spare: OrderedDict[Guest, None] = OrderedDict()
+        """Connections beyond the limit, the oldest first."""
+        self._told_at = -math.inf
+        self._refused = 0
+        """Connections beyond the limit that have not been logged yet."""
+        self.bytes = 0
+        """Bytes received of the bodies of requests that are not answered yet."""
+
+    def enter(self, guest: Guest, address: str) -> TooManyConnections | None:
+        """Count a connection. If there are too many, returns why only a few paths are answered on it."""
+        full = self._full(address)
+        if full is None:
+            self._connections += 1
+            self._by_address[address] += 1
+            return None
+        self._spare[guest] = None
+        self._tell(full, address)
+        if len(self._spare) > _SPARE_CONNECTIONS:
+            self._spare.popitem(last=False)[0].cut()
+        return full
+
+    def leave(self, guest: Guest, address: str, *, spare: bool) -> None:
+        """A connection has ended; `spare` if it was beyond the limit."""
+        if spare:
+            self._spare.pop(guest, None)
+            return
+        self._connections -= 1
+        self._by_address[address] -= 1
+        if not self._by_address[address]:
+            del self._by_address[address]
+
+    def _full(self, address: str) -> TooManyConnections | None:
+        if self._connections >= self._connections_max:
+            return TooManyConnections(f"the server has {self._connections_max} connections (connections_max)")
+        if self._by_address[address] >= self._per_address_max:
+            return TooManyConnections(
+                f"this address has {self._per_address_max} connections (connections_per_address_max)"
+            )
+        return None
+
+    def _tell(self, full: TooManyConnections, address: str) -> None:
+        """Limited to a line at intervals, because a flood of connections would fill the log, too."""
+        self._refused += 1
+        now = time.monotonic()
+        if now - self._told_at >= self._summary_seconds:
+            fields = {"reason": full.message, "address": address, "connections": self._refused}
+            logger.warning("connections_exhausted", extra={"action": "connections_exhausted", **fields})
+            self._told_at, self._refused = now, 0
+
+    def take(self, count: int) -> None:
+        """Count bytes of a body. Raises TooManyBytes."""
+        self.bytes += count
+        if self.bytes > self._bytes_max:
+            raise TooManyBytes(f"the bodies of all requests have more than {self._bytes_max} bytes (bodies_bytes_max)")
+
+    @contextmanager
+    def holding(self, count: int) -> Iterator[None]:
+        """Count bytes that a body becomes while it is worked on. Raises TooManyBytes."""
+        try:
+            self.take(count)
+            yield
+        finally:
+            self.bytes -= count
+
+
+class Rates:
+    """How many requests each caller sends: a bucket that fills by the rate, and holds a second's worth."""
+
+    def __init__(self, per_second: float) -> None:
+        self._per_second = per_second
+        self._size = max(per_second, 1.0)
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        """By caller: the tokens left at its last request, and the time of that request; the most recent caller comes
+        last."""
+
+    def check(self, caller: str, now: float) -> None:
+        """Raises TooManyRequests."""
+        left, at = self._buckets.pop(caller, (self._size, now))
+        left = min(left + (now - at) * self._per_second, self._size)
+        self._buckets[caller] = (left - 1 if left >= 1 else left, now)
+        if len(self._buckets) > _ADDRESSES_REMEMBERED:
+            self._buckets.popitem(last=False)
+        if left < 1:
+            raise TooManyRequests(
+                f"one caller sent more than {self._per_second:g} requests in a second (requests_per_second_max)",
+                retry_after_seconds=math.ceil((1 - left) / self._per_second),
+            )
+
+
+@lru_cache(maxsize=1024)
+def place_of(host: str) -> str:
+    """The client that an address stands for. The holder of one IPv6 address usually has all 2^64 with its prefix."""
+    address = address_in(host)
+    if isinstance(address, IPv6Address):
+        return str(IPv6Network((address, 64), strict=False))
+    return host if address is None else str(address)
+
+
+def raise_file_limit(connections: int) -> None:
+    """Let the process have as many files open as its connections need, as far as the system allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + _SPARE_CONNECTIONS + _OTHER_FILES
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    if allowed < wanted:
+        fields = {"files": allowed, "connections_max": connections}
+        logger.warning("file_limit_low", extra={"action": "file_limit_low", **fields})
+
+
+def _room_for_files() -> int:
+    """How many connections the limit on open files has room for."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return 2**31
+    return max(soft - _SPARE_CONNECTIONS - _OTHER_FILES, soft // 2)

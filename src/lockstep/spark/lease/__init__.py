@@ -1,0 +1,1 @@
+"""Streams that share a consumer group with ordinary consumers."""

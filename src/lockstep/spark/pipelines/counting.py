@@ -1,0 +1,41 @@
+"""How many rows a batch has: counted while they are read, once, however often the function uses its frame."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_TOLD_SECONDS = 2.0
+"""Spark tells of what it has counted a moment after it has run."""
+_POLL_SECONDS = 0.01
+
+
+class RowCount:
+    """Counts the rows of a frame the first time that they are read."""
+
+    def __init__(self, queues: Sequence[str]) -> None:
+        from pyspark.sql import Observation
+
+        self._queues = queues
+        self._observation: Any = Observation()
+
+    def of(self, frame: DataFrame) -> DataFrame:
+        from pyspark.sql import functions as F  # noqa: N812
+
+        counts = [F.count_if(F.col("queue") == queue).alias(str(place)) for place, queue in enumerate(self._queues)]
+        return frame.observe(self._observation, *counts)
+
+    def get(self) -> dict[str, int]:
+        """By queue; none if nobody has read the frame."""
+        told = self._observation._jo.future()
+        until = time.monotonic() + _TOLD_SECONDS
+        while not told.isCompleted():
+            if time.monotonic() > until:
+                return {}
+            time.sleep(_POLL_SECONDS)
+        found = self._observation.get
+        return {queue: int(found[str(place)]) for place, queue in enumerate(self._queues)}

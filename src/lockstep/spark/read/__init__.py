@@ -1,0 +1,1 @@
+"""What Spark reads from queues: positions, plans, and the segments as Arrow."""

@@ -1,0 +1,179 @@
+"""Where a stream is: snapshots of PostgreSQL, and offsets made of them.
+
+A sequence or a time cannot be a position: of two transactions that push, the one with the higher number may commit
+first, and a reader that has passed it misses the other. A snapshot says exactly which transactions are done. What lies
+between two of them, S and T, is
+
+    the transactions in progress in S that finished until T, and those that began after S and finished until T.
+
+An offset is *all of S, and of what lies between S and T the segments up to an id*: so a batch can be cut by a limit.
+Ids are drawn under the locks of the partitions, whose commits come in the order of their seqs; so each offset has a
+prefix of every partition. It does not grow with the number of partitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+from uuid import UUID
+
+from lockstep.errors import CheckpointMismatch, InvalidOption
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """PostgreSQL's pg_snapshot: all transactions below xmax are done, but for those in progress."""
+
+    xmin: int
+    xmax: int
+    in_progress: tuple[int, ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Snapshot:
+        """From PostgreSQL's own spelling, xmin:xmax:in,progress."""
+        try:
+            xmin, xmax, in_progress = text.split(":")
+            parsed = cls(int(xmin), int(xmax), tuple(int(xid) for xid in in_progress.split(",") if xid))
+        except (ValueError, AttributeError) as error:
+            raise InvalidOption(f"not a snapshot of PostgreSQL: {str(text)[:100]!r}") from error
+        if not 0 < parsed.xmin <= parsed.xmax:
+            raise InvalidOption(f"not a snapshot of PostgreSQL: {text[:100]!r}")
+        return parsed
+
+    def __str__(self) -> str:
+        return f"{self.xmin}:{self.xmax}:{','.join(map(str, self.in_progress))}"
+
+    def sees(self, xid: int) -> bool:
+        return xid < self.xmin or (xid < self.xmax and xid not in self.in_progress)
+
+
+NOTHING = Snapshot(1, 1)
+"""Before every transaction."""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotPlace:
+    """All of `base`, and what lies between `base` and `to` up to the segment."""
+
+    base: Snapshot
+    to: Snapshot
+    segment: int = 0
+
+    @classmethod
+    def at(cls, snapshot: Snapshot) -> SnapshotPlace:
+        """Exactly what is done in the snapshot."""
+        return cls(snapshot, snapshot)
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether something between its snapshots may be left."""
+        return self.base != self.to
+
+    def as_json(self) -> dict[str, Any]:
+        return {"base": str(self.base), "to": str(self.to), "segment": self.segment}
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> SnapshotPlace:
+        missing = [name for name in ("base", "to", "segment") if name not in given]
+        if missing:
+            raise InvalidOption(f"not an offset of Lockstep: it has no {', '.join(missing)}")
+        segment = given["segment"]
+        if not isinstance(segment, int) or isinstance(segment, bool) or segment < 0:
+            raise InvalidOption(f"not an offset of Lockstep: its segment is {segment!r}")
+        base, to = Snapshot.parse(given["base"]), Snapshot.parse(given["to"])
+        if base.xmax > to.xmax:
+            raise InvalidOption("not an offset of Lockstep: its base comes after its to")
+        return cls(base, to, segment)
+
+
+EARLIEST = SnapshotPlace.at(NOTHING)
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What a stream leaves in the database before it gives Spark an offset. Where it is missing, the database has lost
+    something that the offset counts as read, and gives out the same transaction ids again."""
+
+    ordinal: int
+    token: str
+
+    def __str__(self) -> str:
+        return f"{self.ordinal}/{self.token}"
+
+    @classmethod
+    def of(cls, text: str) -> Mark:
+        """Raises ValueError."""
+        ordinal, _, token = text.partition("/")
+        return cls(int(ordinal), str(UUID(token)))
+
+
+@dataclass(frozen=True, slots=True)
+class Offset:
+    """A place of one stream, in one database, on known queues."""
+
+    place: SnapshotPlace
+    system: str
+    """The database: PostgreSQL's system identifier and the database's own id."""
+    stream: str
+    queues: Mapping[str, int] = field(default_factory=dict)
+    """The ids of the queues by name: one that was deleted and made again is another."""
+    initial: bool = False
+    """Nothing was read yet."""
+    since: SnapshotPlace | None = None
+    """Where the batch begins that ends here, if that is not where the last one ended. Of the first batch, because Spark
+    does not keep the initial offset, but asks for it again; and of the first one after a failover."""
+    mark: Mark | None = None
+    """Offsets of older versions have none, and neither has the initial one."""
+
+    def as_json(self) -> dict[str, Any]:
+        given: dict[str, Any] = {
+            **self.place.as_json(),
+            "system": self.system,
+            "stream": self.stream,
+            "queues": dict(self.queues),
+        }
+        if self.initial:
+            given["initial"] = True
+        if self.since is not None:
+            given["since"] = self.since.as_json()
+        if self.mark is not None:
+            given["mark"] = str(self.mark)
+        return given
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Offset:
+        """From what a checkpoint holds. Raises CheckpointMismatch if it is not of this source."""
+        try:
+            since, mark = given.get("since"), given.get("mark")
+            return cls(
+                SnapshotPlace.of(given),
+                str(given["system"]),
+                str(given["stream"]),
+                dict(given["queues"]),
+                bool(given.get("initial", False)),
+                None if since is None else SnapshotPlace.of(since),
+                None if mark is None else Mark.of(mark),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError, InvalidOption) as error:
+            raise CheckpointMismatch(
+                f"the checkpoint's offset is not one of Lockstep's snapshot mode: {error}"
+            ) from error
+
+    def moved_to(
+        self, place: SnapshotPlace, queues: Mapping[str, int], *, since: SnapshotPlace, mark: Mark | None = None
+    ) -> Offset:
+        """The end of a batch that begins at `since`."""
+        begin = since if self.initial or since != self.place else None
+        return replace(self, place=place, queues=queues, initial=False, since=begin, mark=mark)
+
+
+def between(base: Snapshot, to: Snapshot) -> tuple[str, str, str, str]:
+    """What lies between two snapshots, for SQL: the transactions that finished since the first, the range of those that
+    began since, and which of them are still open. PostgreSQL's drivers know no xid8, so all of them are text."""
+    finished = _array(xid for xid in base.in_progress if to.sees(xid))
+    return finished, str(base.xmax), str(to.xmax), _array(to.in_progress)
+
+
+def _array(xids: Any) -> str:
+    return "{" + ",".join(map(str, xids)) + "}"

@@ -1,0 +1,1 @@
+"""What Spark writes to queues: rows, staged by tasks and pushed by one commit."""

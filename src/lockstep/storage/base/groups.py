@@ -1,0 +1,94 @@
+"""Consumer groups: where they begin, where they are, and moving them."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from lockstep.core.policy import GroupMode
+from lockstep.core.records import Depth, GroupInfo, PartitionLag, Position, SeekPreview, SparkStreamInfo, Subscription
+
+
+class Groups(Protocol):
+    """Creates, moves, deletes and describes consumer groups."""
+
+    async def subscribe(
+        self, queue: str, group: str, subscription: Subscription, *, mode: GroupMode | None = None
+    ) -> GroupInfo:
+        """Create the group on the queue as its first pop would, or leave it as it is. Raises QueueNotFound,
+        GroupModeMismatch.
+
+        The group begins at one moment in all partitions. `new` shows everything whose push began after that, and
+        nothing that was committed before; a push in between may be either. The cost does not depend on the number of
+        partitions: the store may prepare each of them later (prune_groups).
+        """
+
+    async def set_subscription(self, group: str, subscription: Subscription, *, queue: str | None = None) -> int:
+        """Store where the group begins when it next starts afresh; on one queue, or all on which it exists or has
+        a stored subscription. Returns on how many. Raises QueueNotFound, GroupNotFound."""
+
+    async def seek(self, queue: str, group: str, position: Position, *, partition: str | None = None) -> int:
+        """Move the group's cursors on a queue or one partition; returns how many cursors there are.
+
+        start: before the first stored message. end: after the last. time: after the last message created at or
+        before it. seq: before that seq, and not before the first stored message nor after the last. current: where
+        it is. Leases are dropped, attempts start again, a stopped partition goes on. Of a shared group what was in
+        flight is forgotten, and with current delivered again at once. Raises QueueNotFound, GroupNotFound,
+        PartitionNotFound.
+
+        All partitions move at one moment: a pop that begins after that gets nothing from where the group was, and the
+        leases from before are lost. An ack or a transaction in progress may still succeed; it counts as before the
+        move. Only `current` works in slices; if it fails half-way, it is repeated.
+        """
+
+    async def preview_seek(
+        self, queue: str, group: str, position: Position, *, partition: str | None = None, limit: int = 1000
+    ) -> SeekPreview:
+        """What such a seek would do now; it changes nothing. Looks at the first partitions of the queue only. Raises
+        QueueNotFound, GroupNotFound, PartitionNotFound."""
+
+    async def pause_group(self, queue: str, group: str, *, paused: bool = True) -> None:
+        """Deliver nothing more to the group on the queue, or go on. Leases stay, and their messages can be acknowledged
+        and renewed; a pop that is on its way may still lease. A seek leaves it paused, and a deleted group that comes
+        again is not. Raises QueueNotFound, GroupNotFound.
+        """
+
+    async def delete_group(self, group: str, *, queue: str | None = None, forget_subscription: bool = True) -> int:
+        """Remove the group's cursors, on one queue or all, so that its next pop starts afresh; with
+        forget_subscription also where it begins. Returns how many cursors it had. Raises QueueNotFound, GroupNotFound.
+
+        The group is gone at one moment. prune_groups removes what the store still has of it.
+        """
+
+    async def groups(
+        self, *, queue: str | None = None, group: str | None = None, exact: bool = False
+    ) -> list[GroupInfo]:
+        """Groups by queue name, then group name. Raises QueueNotFound."""
+
+    async def lag(
+        self,
+        queue: str,
+        *,
+        group: str | None = None,
+        partition: str | None = None,
+        after_partition_id: int = 0,
+        limit: int = 1000,
+    ) -> list[PartitionLag]:
+        """Cursors with their exact lag, by partition id, then group name. Of a shared group: the lag is what is new and
+        what is in flight, `acked` up to where all is done, `due_at` the next time at which a pop may find something,
+        `attempts` those of the first message in flight. Raises QueueNotFound, GroupNotFound, PartitionNotFound."""
+
+    async def depth(self, queue: str, group: str, *, exact: bool = False) -> Depth:
+        """Sums of the lag; see `queues`. For queue mode that was never popped: all stored messages. Raises
+        QueueNotFound, GroupNotFound."""
+
+    async def spark_streams(self, *, queue: str | None = None) -> list[SparkStreamInfo]:
+        """Spark streams that published their position, by queue, then name, with their lag. The memory store has none.
+        Raises QueueNotFound."""
+
+    async def forget_spark_stream(self, stream_id: str) -> int:
+        """Forget the position of a Spark stream, so that it no longer holds messages back from retention; returns on
+        how many queues. Raises SparkStreamNotFound."""
+
+    async def accept_spark_stream(self, stream_id: str) -> int:
+        """Let a Spark stream whose checkpoint is ahead of the database, after a failover or a restore, continue from
+        the position that it last published here. Returns on how many queues. Raises SparkStreamNotFound."""

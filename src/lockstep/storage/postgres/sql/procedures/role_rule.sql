@@ -1,0 +1,168 @@
+-- Rights of roles of the database: which functions they may call, and on which queues those serve them.
+--
+-- An application's role has no table. It has the right to execute some functions, which run with the rights of the schema's
+-- owner and first ask whether the caller has the right on each queue of the call, by whatever id it is named. The caller is the
+-- role that the session has set, or else the one that has logged in; within such a function current_user is the owner.
+-- Whoever may write the tables, as the owner and lockstep_server may, is not asked: they could do anything without us.
+-- Locks: none. Index: role_rule_pkey.
+
+create or replace function lockstep.caller() returns name language sql stable as $$
+    select case when current_setting('role') = 'none' then session_user else current_setting('role')::name end
+$$;
+
+create or replace function lockstep.is_trusted() returns boolean language sql stable as $$
+    select has_table_privilege(lockstep.caller(), 'lockstep.segment', 'insert')
+$$;
+
+-- Whether the caller, or a role that it is a member of, has one of the rights on a queue.
+create or replace function lockstep.may(_rights text[], _queue text) returns boolean language sql stable as $$
+    select exists (
+        select 1 from lockstep.role_rule r
+        where (r.right_name = any (_rights) or r.right_name = 'admin' or (r.right_name = 'configure' and 'manage' = any (_rights)))
+          and _queue like r.queue_like and pg_has_role(lockstep.caller(), to_regrole(quote_ident(r.role)), 'usage')
+    )
+$$;
+
+-- A copy of what dies goes to the dead queue of its queue; whoever consumes the one may push to the other.
+create or replace function lockstep.may_push(_queue text) returns boolean language sql stable as $$
+    select lockstep.may('{push}', _queue) or exists (
+        select 1 from lockstep.queue d join lockstep.queue q on q.dead_queue_id = d.id
+        where d.name = _queue and lockstep.may('{pop}', q.name))
+$$;
+
+-- Raises unless the caller has one of the rights on all of the queues. SQLSTATE LS009: without the names, because whoever gave an
+-- id should not learn whose it is.
+create or replace function lockstep.need_names(_rights text[], _queues text[]) returns void language plpgsql stable as $$
+begin
+    if exists (
+        select 1 from (select distinct unnest(_queues) as name) q
+        where not case when _rights = '{push}' then lockstep.may_push(q.name) else lockstep.may(_rights, q.name) end)
+    then
+        raise exception 'Insufficient permissions: role % needs the right % on all queues of the call',
+            lockstep.caller(), array_to_string(_rights, ' or ') using errcode = 'LS009';
+    end if;
+end $$;
+
+-- The same for the queues of ids; what does not exist belongs to none. One statement, where nothing is missing: it is asked in
+-- every push and pop.
+create or replace function lockstep.need_places(_rights text[], _queue_ids int[], _partition_ids bigint[] default '{}') returns void language plpgsql stable as $$
+declare
+    _caller name := lockstep.caller();
+    _missing text[];
+begin
+    _missing := array(
+        select q.name
+        from (
+            select distinct unnest(_queue_ids)
+            union
+            select p.queue_id from unnest(_partition_ids) t (id)
+            cross join lateral (select p.queue_id from lockstep.partition p where p.id = t.id limit 1) p
+        ) i (id)
+        cross join lateral (select q.name from lockstep.queue q where q.id = i.id limit 1) q
+        where not exists (
+            select 1 from lockstep.role_rule r
+            where (r.right_name = any (_rights) or r.right_name = 'admin' or (r.right_name = 'configure' and 'manage' = any (_rights)))
+              and q.name like r.queue_like and pg_has_role(_caller, to_regrole(quote_ident(r.role)), 'usage')));
+    if _missing <> '{}' then
+        perform lockstep.need_names(_rights, _missing);
+    end if;
+end $$;
+
+create or replace function lockstep.need_groups(_rights text[], _group_ids int[], _partition_ids bigint[] default '{}') returns void language plpgsql stable as $$
+begin
+    perform lockstep.need_places(_rights, array(
+        select g.queue_id from unnest(_group_ids) t (id)
+        cross join lateral (select g.queue_id from lockstep.consumer_group g where g.id = t.id limit 1) g), _partition_ids);
+end $$;
+
+create or replace function lockstep.need_segments(_rights text[], _segment_ids bigint[]) returns void language plpgsql stable as $$
+begin
+    perform lockstep.need_places(_rights, array(
+        select s.queue_id from unnest(_segment_ids) t (id)
+        cross join lateral (select s.queue_id from lockstep.segment s where s.id = t.id limit 1) s));
+end $$;
+
+-- By lease, and by partition where that is not null.
+create or replace function lockstep.need_leases(
+    _rights text[], _lease_ids uuid[], _partition_ids bigint[] default '{}', _queue_ids int[] default '{}'
+) returns void language plpgsql stable as $$
+begin
+    perform lockstep.need_places(_rights, _queue_ids, _partition_ids
+        || array(select c.partition_id from lockstep.cursor c where c.lease_id = any (_lease_ids))
+        || array(select d.partition_id from lockstep.delivery d where d.lease_id = any (_lease_ids)));
+end $$;
+
+-- The functions that a right is about.
+create or replace function lockstep.functions_for(_right text) returns text[] language plpgsql stable as $$
+begin
+    return case _right
+        when 'push' then array[
+            'push', 'resolve', 'mark_expiring', 'push_segments', 'push_run', 'push_runs', 'schedule', 'balanced_partition',
+            'balanced_over', 'partition_balance', 'occupancy', 'notify_pushed', 'find_queue', 'find_partition',
+            'lock_for_transaction', 'schema_state']
+        when 'pop' then array[
+            'find_queue', 'find_partition', 'find_group', 'group_room', 'subscribe', 'note_first_poll', 'use_first_poll', 'place_for_pop',
+            'place_slice', 'pop', 'shared_pop', 'next', 'load_segments', 'ack_leases', 'ack_items', 'shared_complete', 'renew', 'hold_leases', 'due_in', 'due_in_labels', 'queues_by_priority',
+            'lock_for_transaction', 'take_forwards', 'note_copies', 'schema_state',
+            'resolve', 'mark_expiring', 'push_segments', 'push_run', 'push_runs', 'occupancy']
+        when 'manage' then array['configure', 'seek', 'find_queue', 'find_partition', 'find_group', 'schema_state']
+        when 'configure' then lockstep.functions_for('manage') || array['delete_queue', 'delete_group']
+        when 'admin' then
+            lockstep.functions_for('push') || lockstep.functions_for('pop') || lockstep.functions_for('configure') || array['stop_encryption']
+        else '{}'
+    end;
+end $$;
+
+-- The version of the schema, and the checksum of these functions: for roles without tables.
+create or replace function lockstep.schema_state(out _version int, out _checksum text) language sql stable as $$
+    select (select coalesce(max(m.version), 0) from lockstep.migration m), (select p.checksum from lockstep.procedures p)
+$$;
+
+-- Gives a role the right on the queues of a pattern; returns whether it had not got it. Only the owner of the schema can.
+create or replace function lockstep.grant_right(_right text, _pattern text, _role text) returns boolean language plpgsql as $$
+begin
+    if to_regrole(quote_ident(_role)) is null then
+        raise exception 'there is no role %', quote_ident(_role) using errcode = 'LS004';
+    end if;
+    insert into lockstep.role_rule (role, right_name, pattern) values (_role, _right, _pattern) on conflict do nothing;
+    if not found then
+        return false;
+    end if;
+    perform lockstep.renew_role(_role);
+    return true;
+end $$;
+
+-- Takes a right from a role again; returns whether it had it.
+create or replace function lockstep.revoke_right(_right text, _pattern text, _role text) returns boolean language plpgsql as $$
+declare
+    _had boolean;
+begin
+    delete from lockstep.role_rule r where r.role = _role and r.right_name = _right and r.pattern = _pattern;
+    _had := found;
+    perform lockstep.renew_role(_role);
+    return _had;
+end $$;
+
+-- Lets a role execute what its rules are about, and nothing else of the functions that rules are about.
+create or replace function lockstep.renew_role(_role text) returns void language plpgsql as $$
+declare
+    _wanted text[];
+    _function record;
+begin
+    if to_regrole(quote_ident(_role)) is null then
+        return;
+    end if;
+    select coalesce(array_agg(distinct f.name), '{}') into _wanted
+    from lockstep.role_rule r cross join lateral unnest(lockstep.functions_for(r.right_name)) f (name) where r.role = _role;
+    for _function in
+        select p.oid::regprocedure as called, p.proname = any (_wanted) as wanted from pg_proc p
+        where p.pronamespace = 'lockstep'::regnamespace and p.proname = any (lockstep.functions_for('admin'))
+    loop
+        execute format(
+            case when _function.wanted then 'grant execute on function %s to %I' else 'revoke execute on function %s from %I' end,
+            _function.called, _role);
+    end loop;
+    if _wanted <> '{}' then
+        execute format('grant usage on schema lockstep to %I', _role);
+    end if;
+end $$;

@@ -1,0 +1,27 @@
+-- How runs are found, for queries and procedures that need the same ones. The planner inlines these functions.
+
+-- The runs that a segment has left, by its manifest. `offset 0` keeps the planner from scanning all runs for many segments.
+create or replace function lockstep.runs_of(_segment_id bigint, _partition_ids bigint[], _first_seqs bigint[], _counts int[])
+returns setof lockstep.run language sql stable as $$
+    select r.*
+    from unnest(_partition_ids, _first_seqs, _counts) m (partition_id, first_seq, n)
+    cross join lateral (
+        select r.* from lockstep.run r
+        where r.partition_id = m.partition_id and r.segment_id = _segment_id and r.first_seq between m.first_seq and m.first_seq + m.n - 1
+        offset 0
+    ) r
+$$;
+
+-- The first runs of stored messages of a partition after a seq, oldest first; of segments created within a time, if it is given.
+-- Indexes: run_pkey, segment_pkey.
+create or replace function lockstep.runs_after(_partition_id bigint, _after bigint, _from timestamptz, _to timestamptz, _most bigint)
+returns table (first_seq bigint, last_seq bigint, segment_id bigint, ordinal int, created_at timestamptz) language sql stable as $$
+    select r.first_seq, r.last_seq, r.segment_id, r.ordinal, s.created_at
+    from lockstep.run r join lockstep.segment s on s.id = r.segment_id
+    where r.partition_id = _partition_id and r.last_seq > _after
+      and r.first_seq >= case when _after = 0 then 0 else coalesce((
+          select f.first_seq from lockstep.run f where f.partition_id = _partition_id and f.first_seq <= _after + 1
+          order by f.first_seq desc limit 1), 0) end
+      and (_from is null or s.created_at >= _from) and (_to is null or s.created_at < _to)
+    order by r.first_seq limit _most
+$$;

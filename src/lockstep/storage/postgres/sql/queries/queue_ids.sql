@@ -1,0 +1,2 @@
+-- The ids of queues by name.
+select q.name, q.id from lockstep.queue q where q.name = any ($1::text[])

@@ -1,0 +1,62 @@
+"""Leases that are continued while something goes wrong: locks that are held for long, messages that cannot be read."""
+
+from __future__ import annotations
+
+import asyncio
+
+from lockstep.config import Config
+from lockstep.core.messages import Batch
+from lockstep.core.records import NextRequest, PopRequest
+from lockstep.engine.engine import Engine
+from lockstep.storage.postgres.store import PostgresStore
+from support.builders import batch, pop
+from support.builders import next_of as continued_of
+from support.sessions import Stage
+
+
+async def test_lease_that_waited_for_a_lock_begins_after_it(stage: Stage) -> None:
+    """B holds the partition that A's lease drains, for longer than the next lease is to last."""
+    a, b = await stage.actors(2)
+    await a.store.push([batch("q", partition="first")])
+    await a.store.push([batch("q", 3, partition="second")])
+    popped = await pop(a.store, "q", batch=2, partitions=2)
+    await b.begin()
+    await b.sql("select 1 from lockstep.partition where name = 'first' for update")
+    continuing = continued_of(a.store, popped, "q", batch=2, partitions=2, lease_seconds=1)
+    waiting = await stage.blocked(continuing, a, by=b)
+    await b.sql("select pg_sleep(1.2)")
+    await b.commit()
+    continued = await waiting
+    [lease] = await a.store.leases()
+    assert (continued.acked.success, lease.partition) == (True, "second")
+    assert not await pop(b.store, "q", batch=2, partitions=2)
+
+
+async def test_queue_that_cannot_be_read_does_not_fail_those_who_share_its_call(dsn: str, stage: Stage) -> None:
+    """What was completed is said to be, because it cannot be said again."""
+    large = Batch.of("good", [b'"%s"' % (b"x" * 3000)])
+    [a] = await stage.actors(1)
+    for _ in range(2):
+        await a.store.push([large])
+        await a.store.push([Batch.of("bad", large.columns.payloads)])
+    leased = {queue: await pop(a.store, queue, group="g") for queue in ("good", "bad")}
+    await stage.observer.execute(
+        "update lockstep.segment s set body = 'none' from lockstep.queue q where q.id = s.queue_id and q.name = 'bad'"
+    )
+    async with Engine(PostgresStore(dsn), Config()) as engine:
+        ahead = engine.next(
+            [NextRequest(lease_id="0190a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b", pop=PopRequest(queue="good", group="g"))]
+        )
+        joined = [
+            engine.next([NextRequest(lease_id=popped.lease_id or "", pop=PopRequest(queue=queue, group="g"))])
+            for queue, popped in leased.items()
+        ]
+        _, [good], [bad] = await asyncio.gather(ahead, *joined)
+    assert (good.acked.success, bad.acked.success) == (True, True)
+    assert not bad.popped
+    assert {
+        row[0]
+        for row in await stage.observer.fetch(
+            "select acked from lockstep.cursor c join lockstep.consumer_group g on g.id = c.group_id where g.name = 'g'"
+        )
+    } == {1}

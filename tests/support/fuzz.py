@@ -1,0 +1,24 @@
+"""How many random examples a test tries: a few in each run, other ones each time, and many in `make soak`.
+
+The seed of a run is that of its random order; `make test ARGS="--randomly-seed=<seed>"` repeats both.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+
+SOAK = bool(os.environ.get("LOCKSTEP_SOAK"))
+
+
+def examples(count: int, *, soak: int, **others: Any) -> settings:
+    """Settings for a test with `count` examples, or in `make soak` with `soak`."""
+    return settings(
+        max_examples=soak if SOAK else count,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+        **others,
+    )
