@@ -8,31 +8,54 @@
     │   └── InvalidPayload         a payload that cannot be encoded, or does not have the requested type
     ├── Unauthorized 401
     ├── Forbidden 403
-    │ ├── HostNotAllowed the request names a host that is not allowed │ └── CrossSite a web page of another site sent
-    the request ├── NotFound 404 │ ├── NoSuchRoute the path of the request │ ├── QueueNotFound, PartitionNotFound,
-    GroupNotFound │ ├── MessageNotFound, DeadLetterNotFound │ ├── ScheduleNotFound, CronNotFound │ ├──
-    OperationNotFound, StreamQueryNotFound │ ├── SparkStreamNotFound the published position of a Spark stream │ ├──
-    ArchiveNotFound an archive of messages │ └── ApiKeyNotFound ├── MethodNotAllowed 405 the route exists, but not for
-    this method ├── RequestTimeout 408 the client sent its request too slowly ├── Conflict 409 │ ├── LeaseLost the lease
-    is not, or no longer, the live one │ ├── TransactionRolledBack one step of a transaction failed, so none was applied
-    │ ├── TooManyGroups the queue has the maximum number of groups │ ├── GroupModeMismatch the group is ordered and was
-    asked for as shared, or the other way round │ ├── StreamConfigMismatch the stream query is registered with another
-    configuration │ ├── CheckpointMismatch the checkpoint of a Spark stream belongs to another database, or to other
-    queues │ │ ├── CheckpointAhead the database has lost what a Spark stream counts as read │ │ └── CheckpointElsewhere
-    the step of a pipeline last ran with another checkpoint │ └── DataLost messages were removed before a Spark stream
-    had read them ├── TooLarge 413 │ └── TooManyItems the body has too many values ├── UnsupportedEncoding 415 the body
-    is compressed ├── QueueFull 429 the queue's own limit (max_size) ├── Overloaded 429 the server's limit │ ├──
-    OperationPending earlier pushes to the same partition wait to be applied │ ├── TooManyConnections of all clients, or
-    of one address │ ├── TooManyBytes of request bodies in transit │ ├── TooManyPolls that wait for messages │ └──
-    TooManyRequests from one caller per second ├── EncryptionUnavailable 500 the queue is encrypted, and its key is not
-    configured ├── CorruptSegment 500 stored data cannot be decoded │ └── SealBroken stored data was changed, moved or
-    replaced ├── Unavailable 503 the database cannot be reached, or not in time │ ├── LockTimeout other sessions held a
-    lock for too long │ ├── Buffering pushes are buffered, and this request cannot be │ │ └── SpoolAhead the database
-    has lost pushes from the buffer │ ├── SpoolFull pushes are buffered, and there is no room for more │ ├──
-    SpoolUnusable pushes cannot be buffered on this machine │ ├── StillQueued the request was accepted, and is not
-    applied yet │ └── SchemaTooNew the database belongs to a newer Lockstep ├── SparkUnavailable 500 PySpark or Java is
-    missing, or too old ├── JobFailed 500 a Spark job failed │ └── StepFailed a step of a pipeline failed └──
-    EmbeddedError 500 the embedded PostgreSQL cannot run
+    │   ├── HostNotAllowed         the request names a host that is not allowed
+    │   └── CrossSite              a web page of another site sent the request
+    ├── NotFound 404
+    │   ├── NoSuchRoute            the path of the request
+    │   ├── QueueNotFound, PartitionNotFound, GroupNotFound
+    │   ├── MessageNotFound, DeadLetterNotFound
+    │   ├── ScheduleNotFound, CronNotFound
+    │   ├── OperationNotFound, StreamQueryNotFound
+    │   ├── SparkStreamNotFound    the published position of a Spark stream
+    │   ├── ArchiveNotFound        an archive of messages
+    │   └── ApiKeyNotFound
+    ├── MethodNotAllowed 405       the route exists, but not for this method
+    ├── RequestTimeout 408         the client sent its request too slowly
+    ├── Conflict 409
+    │   ├── LeaseLost              the lease is not, or no longer, the live one
+    │   ├── TransactionRolledBack  one step of a transaction failed, so none was applied
+    │   ├── TooManyGroups          the queue has the maximum number of groups
+    │   ├── GroupModeMismatch      the group is ordered and was requested as shared, or vice versa
+    │   ├── StreamConfigMismatch   the stream query is registered with another configuration
+    │   ├── CheckpointMismatch     the checkpoint of a Spark stream belongs to another database, or to other queues
+    │   │   ├── CheckpointAhead    the database has lost messages that a Spark stream has read
+    │   │   └── CheckpointElsewhere  the step of a pipeline last ran with another checkpoint
+    │   └── DataLost               messages were removed before a Spark stream had read them
+    ├── TooLarge 413
+    │   └── TooManyItems           the body has too many values
+    ├── UnsupportedEncoding 415    the body is compressed
+    ├── QueueFull 429              the queue's own limit (max_size)
+    ├── Overloaded 429             the server's limit
+    │   ├── OperationPending       earlier pushes to the same partition wait to be applied
+    │   ├── TooManyConnections     from all clients, or from one address
+    │   ├── TooManyBytes           of request bodies in transit
+    │   ├── TooManyPolls           pops that wait for messages
+    │   └── TooManyRequests        from one caller per second
+    ├── EncryptionUnavailable 500  the queue is encrypted, and its key is not configured
+    ├── CorruptSegment 500         stored data cannot be decoded
+    │   └── SealBroken             stored data was changed, moved or replaced
+    ├── Unavailable 503            the database cannot be reached, or not in time
+    │   ├── LockTimeout            other sessions held a lock for too long
+    │   ├── Buffering              pushes are buffered, and this request cannot be
+    │   │   └── SpoolAhead         the database has lost pushes from the buffer
+    │   ├── SpoolFull              pushes are buffered, and there is no room for more
+    │   ├── SpoolUnusable          pushes cannot be buffered on this machine
+    │   ├── StillQueued            the request was accepted, and is not applied yet
+    │   └── SchemaTooNew           the database belongs to a newer Lockstep
+    ├── SparkUnavailable 500       PySpark or Java is missing, or too old
+    ├── JobFailed 500              a Spark job failed
+    │   └── StepFailed             a step of a pipeline failed
+    └── EmbeddedError 500          the embedded PostgreSQL cannot run
         ├── DataDirectoryInUse, DataDirectoryVersion, DataDirectoryUnusable
         └── ServerStartFailed
 

@@ -1675,24 +1675,24 @@ export interface components {
         RouteSeconds: {
             method: string;
             route: string;
-            /** @description Spent answering, waiting polls included. */
+            /** @description Time spent answering, including waiting polls. */
             seconds: number;
         };
         /**
          * DurationRow
-         * @description How long the requests of one verb took, and what they carried.
+         * @description Duration of the requests of one verb, and what they carried.
          */
         DurationRow: {
             verb: string;
-            /** @description Of all of them together. */
+            /** @description Total of all requests. */
             seconds: number;
-            /** @description How many took at most each number of seconds; `+Inf` counts all. */
+            /** @description Number of requests that took at most each number of seconds; `+Inf` counts all. */
             buckets: {
                 [key: string]: number;
             };
-            /** @description Of the bodies of the requests. */
+            /** @description Bytes of request bodies. */
             bytesIn: number;
-            /** @description Of the bodies of the answers. */
+            /** @description Bytes of answer bodies. */
             bytesOut: number;
         };
         /** MessageSums */
@@ -1701,7 +1701,7 @@ export interface components {
             duplicate: number;
             popped: number;
             acked: number;
-            /** @description Those popped for the second time or more. */
+            /** @description Messages popped for at least the second time. */
             redelivered: number;
         };
         /** Polls */
@@ -1714,7 +1714,7 @@ export interface components {
         };
         /**
          * BufferRow
-         * @description How the requests of one verb are joined into calls of the store, by the process that answered.
+         * @description How the process that answered joins the requests of one verb into calls of the store.
          */
         BufferRow: {
             verb: string;
@@ -1745,7 +1745,7 @@ export interface components {
         };
         /**
          * Buffer
-         * @description Pushes that wait on disk for the database; of all processes on the machine. Zero where none are buffered.
+         * @description Pushes that wait on disk for the database, of all processes on the machine; zero if buffering is off.
          */
         Buffer: {
             /** @default 0 */
@@ -1765,7 +1765,7 @@ export interface components {
             /** @default 0 */
             bytesLost?: number;
             /**
-             * @description This process considers the database unavailable.
+             * @description Whether this process considers the database unavailable.
              * @default false
              */
             breakerOpen?: boolean;
@@ -1778,7 +1778,7 @@ export interface components {
             kind: string;
             answer: string;
             load: number;
-            /** @description Operations of the kind that wait, of all servers, as far as this process knows. */
+            /** @description Waiting operations of this kind, over all servers, as far as this process knows. */
             depth: number;
             queued: number;
             rejected: number;
@@ -1786,7 +1786,7 @@ export interface components {
         };
         /**
          * OperationsRow
-         * @description Operations that the process has applied.
+         * @description Operations that this process has applied.
          */
         OperationsRow: {
             applied: number;
@@ -1794,14 +1794,14 @@ export interface components {
         };
         /**
          * QueryRow
-         * @description Queries of one name that the process has made.
+         * @description Queries of one name that this process has run.
          */
         QueryRow: {
             query: string;
             calls: number;
             seconds: number;
             failures: number;
-            /** @description Those that took at least `slow_query_seconds`. */
+            /** @description Queries that took at least `slow_query_seconds`. */
             slow: number;
         };
         /** CpuUse */
@@ -1819,7 +1819,7 @@ export interface components {
         };
         /**
          * PushItem
-         * @description One message to push. A `producerSub` is ignored: it is never trusted.
+         * @description One message to push. `producerSub` is ignored, because the client's word is not trusted.
          */
         PushItem: {
             /** @default null */
@@ -1833,7 +1833,7 @@ export interface components {
                 [key: string]: string;
             } | null;
             /**
-             * @description The payload as opaque bytes, in place of `payload`; `encoding` says what they are.
+             * @description The payload as opaque bytes, instead of `payload`; `encoding` names their format.
              * @default null
              */
             payloadBase64?: string | null;
@@ -1846,61 +1846,61 @@ export interface components {
             /** @default null */
             traceId?: string | null;
             /**
-             * @description Not delivered from this time on; or, instead, after the given number of seconds. The default is the queue's
-             *     option.
+             * @description The message is not delivered from this time on or, alternatively, after the given number of seconds. The default
+             *     is the queue's option.
              * @default null
              */
             expiresAt?: string | null;
             /** @default null */
             expireSeconds?: number | null;
             /**
-             * @description Not delivered before this time; or, instead, before the given number of seconds have passed.
+             * @description The message is not delivered before this time or, alternatively, before the given number of seconds have passed.
              * @default null
              */
             deliverAt?: string | null;
             /** @default null */
             delaySeconds?: number | null;
             /**
-             * @description By which it can be found, cancelled and rescheduled while it waits; unique in its queue.
+             * @description Identifies the message while it is scheduled, to find, cancel or reschedule it; unique in its queue.
              * @default null
              */
             scheduleKey?: string | null;
         };
         /**
          * PushReceipt
-         * @description What became of one item. The names are a mix of two spellings, because the protocol's are.
+         * @description The result for one item. The names mix two spellings, as the protocol does.
          */
         PushReceipt: {
             index: number;
             transaction_id: string;
             /** @enum {unknown} */
             status: "buffered" | "duplicate" | "queued" | "scheduled";
-            /** @description Empty while the message waits for its time, or for the database; so is a transaction id that was not given. */
+            /** @description Empty while the message is scheduled or buffered; a transaction id that was not given is empty, too. */
             message_id: string;
             partition_id: string;
             trace_id: string | null;
             queueName: string;
             partition: string;
             seq: number;
-            /** @description Of a queue with a max_size: its pending messages after this push, and how many more it takes. */
+            /** @description For a queue with a max_size: its pending messages after this push, and how many more fit. */
             depth?: number;
             remaining?: number;
-            /** @description Of a message that waits: by what it can be cancelled, and when it is due. */
+            /** @description For a scheduled message: the id for cancelling it, and when it is due. */
             scheduleId?: string;
             dueAt?: string;
         };
         /**
          * QueuedAnswer
-         * @description A push that was accepted, and is applied a little later, in order.
+         * @description A push that was accepted and is applied later, in order.
          */
         QueuedAnswer: {
             /**
-             * @description Not `queued`, which says that a message is stored.
+             * @description Not `queued`, which means that a message is stored.
              * @enum {unknown}
              */
             status: "deferred";
             operationId: string;
-            /** @description Its place among those that wait, about. */
+            /** @description Approximate position in the queue of operations. */
             queuePosition: number;
             /** @description Seconds. */
             estimatedWait: number;
@@ -1920,7 +1920,7 @@ export interface components {
             expiresAt: string | null;
             messages: components["schemas"]["PoppedMessage"][];
             /**
-             * @description In a shared group each message is acknowledged by itself.
+             * @description In a shared group each message is acknowledged on its own.
              * @default ordered
              * @enum {unknown}
              */
@@ -1931,7 +1931,7 @@ export interface components {
             id: string;
             transactionId: string;
             traceId: string | null;
-            /** @description The payload; a base64 string where `encoding` says that it is not JSON. */
+            /** @description The payload; a base64 string if `encoding` is set. */
             data: unknown;
             producerSub: string | null;
             createdAt: string;
@@ -1951,12 +1951,12 @@ export interface components {
         /** Acknowledgment */
         Acknowledgment: {
             /**
-             * @description Needed, or `seq`.
+             * @description Required, unless `seq` is given.
              * @default null
              */
             transactionId?: string | null;
             /**
-             * @description Needed.
+             * @description Required.
              * @default null
              */
             partitionId?: string | number | null;
@@ -1972,12 +1972,13 @@ export interface components {
             /** @default null */
             error?: string | null;
             /**
-             * @description In place of the transaction id, with `leaseId` and `partitionId`.
+             * @description Instead of the transaction id, with `leaseId` and `partitionId`.
              * @default null
              */
             seq?: number | null;
             /**
-             * @description With the status failed or retry: when it is delivered again, instead of after the queue's delay, or now.
+             * @description With the status failed or retry: when the message is delivered again, instead of at once or after the queue's
+             *     delay.
              * @default null
              */
             retryAt?: string | null;
@@ -2000,7 +2001,7 @@ export interface components {
             /** @default null */
             consumerGroup?: string | null;
             /**
-             * @description All of them or none: if one has no success, nothing is applied, and the answer is a 409.
+             * @description All or none: if one ack fails, nothing is applied and the answer is 409.
              * @default false
              */
             atomic?: boolean;
@@ -2023,7 +2024,7 @@ export interface components {
             leaseId: string;
             success: boolean;
             error: string | null;
-            /** @description How many messages this completed. */
+            /** @description Number of messages completed. */
             messages: number;
             leaseReleased: boolean;
             dlq: boolean;
@@ -2031,7 +2032,7 @@ export interface components {
         };
         /**
          * NextBody
-         * @description What is to be leased next: as the query of a pop, and its path.
+         * @description What to lease next; the fields are those of a pop's query and path.
          */
         NextBody: {
             /** @default null */
@@ -2081,7 +2082,7 @@ export interface components {
         TransactionBody: {
             operations: (components["schemas"]["PushOperation"] | components["schemas"]["AckOperation"])[];
             /**
-             * @description Acks that name no lease must each be under one of these; without any ack, all of them must be live.
+             * @description Each ack without a lease must be under one of these leases; without any ack, all of them must be live.
              * @default []
              */
             requiredLeases?: string[];
@@ -2100,12 +2101,12 @@ export interface components {
             /** @enum {unknown} */
             type: "ack";
             /**
-             * @description Needed, or `seq`.
+             * @description Required, unless `seq` is given.
              * @default null
              */
             transactionId?: string | null;
             /**
-             * @description Needed.
+             * @description Required.
              * @default null
              */
             partitionId?: string | number | null;
@@ -2121,12 +2122,13 @@ export interface components {
             /** @default null */
             error?: string | null;
             /**
-             * @description In place of the transaction id, with `leaseId` and `partitionId`.
+             * @description Instead of the transaction id, with `leaseId` and `partitionId`.
              * @default null
              */
             seq?: number | null;
             /**
-             * @description With the status failed or retry: when it is delivered again, instead of after the queue's delay, or now.
+             * @description With the status failed or retry: when the message is delivered again, instead of at once or after the queue's
+             *     delay.
              * @default null
              */
             retryAt?: string | null;
@@ -2179,19 +2181,19 @@ export interface components {
             messages: components["schemas"]["MessageCounts"];
             /** @description The age of the oldest pending message. */
             lagSeconds: number | null;
-            /** @description When these figures were counted; null: just now, or not yet: then they are null, too. */
+            /** @description When these figures were counted; null: they are current, or not counted yet, in which case they are null. */
             figuresAt: string | null;
         };
         /**
          * MessageCounts
-         * @description Null is not known: the queue, or one of the queues, is large and was not counted yet.
+         * @description Null is unknown: the queue, or one of the queues, is large and was not counted yet.
          */
         MessageCounts: {
             /** @description Stored messages. */
             total: number | null;
-            /** @description The lag of the group that is furthest behind; all of them while there is no group. */
+            /** @description The lag of the group that is furthest behind; without groups, all stored messages. */
             pending: number | null;
-            /** @description Under a live lease, summed over all groups: a message that two of them hold counts twice. */
+            /** @description Under a live lease, summed over all groups: a message leased by two groups counts twice. */
             processing: number | null;
         };
         /** UpdateBody */
@@ -2201,7 +2203,7 @@ export interface components {
             /** @default null */
             task?: string | null;
             /**
-             * @description The options to change: missing ones stay as they are.
+             * @description The options to change: missing options keep their values.
              * @default {}
              */
             options?: components["schemas"]["Options"];
@@ -2212,12 +2214,12 @@ export interface components {
             queue: string;
             namespace: string;
             task: string;
-            /** @description All of them, as they rule the queue now. */
+            /** @description All options now in force. */
             options: components["schemas"]["Options"];
         };
         /**
          * Options
-         * @description A queue's options under the names of the protocol.
+         * @description A queue's options under the protocol's names.
          */
         Options: {
             /**
@@ -2345,7 +2347,7 @@ export interface components {
              */
             groupMode?: "ordered" | "shared";
             /**
-             * @description Whether a retry delay of 1000 ms is meant: otherwise it counts as 0.
+             * @description Whether a retry delay of 1000 ms is intended; otherwise it counts as 0.
              * @default false
              */
             enforceRetryDelay?: boolean;
@@ -2358,10 +2360,10 @@ export interface components {
         /** PartitionStatsRow */
         PartitionStatsRow: {
             partition: string;
-            /** @description Messages from the first one on that some group has not done. */
+            /** @description Messages from the first one that some group has not done. */
             total: number;
             leased: number;
-            /** @description Messages that wait for their time. */
+            /** @description Scheduled messages. */
             scheduled: number;
             averageAgeSeconds: number | null;
             averageLeaseAgeSeconds: number | null;
@@ -2381,7 +2383,7 @@ export interface components {
             /** @default null */
             task?: string | null;
             /**
-             * @description All options: missing ones are reset to their defaults.
+             * @description All options: missing options are reset to their defaults.
              * @default {}
              */
             options?: components["schemas"]["Options"];
@@ -2411,7 +2413,7 @@ export interface components {
             partition: string | null;
             /** @enum {unknown} */
             scope: "all" | "scheduled" | "unleased";
-            /** @description Messages. */
+            /** @description Number of messages removed. */
             removed: number;
         };
         /**
@@ -2422,7 +2424,7 @@ export interface components {
             name: string;
             topics: string[];
             queueName: string;
-            /** @description Live leases: members are not registered anywhere. */
+            /** @description Number of live leases: members do not register. */
             members: number | null;
             partitionsWithLag: number | null;
             totalLag: number | null;
@@ -2430,16 +2432,16 @@ export interface components {
             inFlight: number | null;
             /** @description The other messages of the lag. */
             unread: number | null;
-            /** @description Seconds: the age of the oldest message that it has not done. */
+            /** @description Seconds: the age of the oldest message that the group has not done. */
             maxTimeLag: number | null;
-            /** @description When these figures were counted; null: just now, or not yet. Figures that are not known yet are null. */
+            /** @description When these figures were counted; null: they are current, or not counted yet. Figures not counted yet are null. */
             figuresAt: string | null;
-            /** @description Lagging above 300 seconds; Dead if it has a place in no partition; null while neither is known. */
+            /** @description Lagging above 300 seconds; Dead if the group has a cursor in no partition; null while neither is known. */
             state: ("Dead" | "Lagging" | "Stable") | null;
             subscriptionMode: string;
             subscriptionTimestamp: string | null;
             subscriptionCreatedAt: string;
-            /** @description Since when nothing is delivered to it, because somebody paused it. */
+            /** @description Since when nothing is delivered to the group because it is paused. */
             pausedAt: string | null;
         };
         /** LaggingRow */
@@ -2459,7 +2461,7 @@ export interface components {
         };
         /**
          * SparkStreamRow
-         * @description A Spark stream on one queue: it has a place in the whole queue, and none in each partition.
+         * @description A Spark stream on one queue: it has one position for the whole queue, not one per partition.
          */
         SparkStreamRow: {
             id: string;
@@ -2468,11 +2470,11 @@ export interface components {
             kind: "spark";
             queueName: string;
             totalLag: number;
-            /** @description Seconds: the age of the oldest message that it has not read. */
+            /** @description Seconds: the age of the oldest unread message. */
             maxTimeLag: number;
             createdAt: string;
             updatedAt: string;
-            /** @description Until then retention keeps messages that it has not read, even if the stream stays silent. */
+            /** @description Retention keeps unread messages until this time, even if the stream stays silent. */
             heldUntil: string;
         };
         /** GroupPartitions */
@@ -2483,10 +2485,10 @@ export interface components {
         GroupPartition: {
             partition: string;
             partitionId: string;
-            /** @description Always null: a lease belongs to whoever knows its id. */
+            /** @description Always null: leases do not record a consumer. */
             workerId: string | null;
             lastConsumedAt: string | null;
-            /** @description The group's place: the messages of the partition that count as done. */
+            /** @description The number of messages of the partition that the group counts as done. */
             totalConsumed: number;
             offsetLag: number;
             /** @description Messages of the lag that are under a live lease. */
@@ -2532,15 +2534,15 @@ export interface components {
         SeekPreviewAnswer: {
             consumerGroup: string;
             queueName: string;
-            /** @description Those that were looked at. */
+            /** @description Partitions examined. */
             partitions: number;
             /** @description Messages that are done and would be delivered again. */
             readAgain: number;
-            /** @description Messages that are not done and would not be delivered any more. */
+            /** @description Messages that are not done and would no longer be delivered. */
             skipped: number;
             /** @description Partitions under a live lease, which would be lost. */
             leases: number;
-            /** @description Whether all partitions were looked at. */
+            /** @description Whether all partitions were examined. */
             complete: boolean;
         };
         /** SeekBody */
@@ -2575,21 +2577,21 @@ export interface components {
             partition: string;
             consumerGroup: string;
             errorMessage: string | null;
-            /** @description Failed deliveries. */
+            /** @description Number of failed deliveries. */
             retryCount: number;
             data: unknown;
             producerSub: string | null;
             createdAt: string;
             failedAt: string;
             traceId: string | null;
-            /** @description If it is not null the data is a base64 string. */
+            /** @description If not null, the data is a base64 string. */
             encoding: string | null;
         };
         /** Pagination */
         Pagination: {
             limit: number;
             offset: number;
-            /** @description Null is not known: some queue is large, and was not counted yet. */
+            /** @description Null is unknown: some queue is large and was not counted yet. */
             total?: number | null;
         };
         /** RedriveBody */
@@ -2624,7 +2626,7 @@ export interface components {
         };
         /**
          * DeadLetterSelection
-         * @description Which dead letters. So that nothing is taken by mistake, all of them are meant only with `all`.
+         * @description Selects dead letters. To prevent mistakes, an empty selection selects nothing unless `all` is set.
          */
         DeadLetterSelection: {
             /** @default false */
@@ -2663,7 +2665,7 @@ export interface components {
             data: unknown;
             kind: string | null;
             reference: string | null;
-            /** @description If it is not null the data is a base64 string. */
+            /** @description If not null, the data is a base64 string. */
             encoding: string | null;
             headers: {
                 [key: string]: string;
@@ -2680,12 +2682,12 @@ export interface components {
         };
         /** CancelAnswer */
         CancelAnswer: {
-            /** @description Whether it was still waiting; if not, it was promoted or cancelled before. */
+            /** @description Whether the message was still scheduled; if not, it was promoted or cancelled before. */
             success: boolean;
         };
         /**
          * RescheduleBody
-         * @description One of the two.
+         * @description Exactly one of the two.
          */
         RescheduleBody: {
             /** @default null */
@@ -2702,7 +2704,7 @@ export interface components {
             data: unknown;
             kind: string | null;
             reference: string | null;
-            /** @description If it is not null the data is a base64 string. */
+            /** @description If not null, the data is a base64 string. */
             encoding: string | null;
             headers: {
                 [key: string]: string;
@@ -2732,7 +2734,7 @@ export interface components {
                 [key: string]: string;
             } | null;
             /**
-             * @description The payload as opaque bytes, in place of `payload`; `encoding` says what they are.
+             * @description The payload as opaque bytes, instead of `payload`; `encoding` names their format.
              * @default null
              */
             payloadBase64?: string | null;
@@ -2754,7 +2756,7 @@ export interface components {
         };
         /** RemoveCronAnswer */
         RemoveCronAnswer: {
-            /** @description Whether there was one. */
+            /** @description Whether the recurring message existed. */
             success: boolean;
         };
         /** TraceMessagesAnswer */
@@ -2774,7 +2776,7 @@ export interface components {
             kind: string | null;
             reference: string | null;
             data: unknown;
-            /** @description If it is not null, the data is a base64 string. */
+            /** @description If not null, the data is a base64 string. */
             encoding: string | null;
             headers: {
                 [key: string]: string;
@@ -2833,7 +2835,7 @@ export interface components {
             partition_id: string;
             queue_name: string;
             partition_name: string;
-            /** @description Null if the message is not stored any more. */
+            /** @description Null if the message is no longer stored. */
             message_payload: unknown | null;
         };
         /** TracesAnswer */
@@ -2854,7 +2856,7 @@ export interface components {
         MessagesAnswer: {
             messages: components["schemas"]["MessageRow"][];
             mode: components["schemas"]["Mode"];
-            /** @description Give it back for what comes after these; null at the end. */
+            /** @description Pass it to get the next page; null at the end. */
             cursor: string | null;
         };
         /** MessageRow */
@@ -2872,7 +2874,7 @@ export interface components {
              * @enum {unknown}
              */
             status: "completed" | "dead_letter" | "pending" | "processing";
-            /** @description For plain consumers; null if there were none yet. */
+            /** @description In queue mode; null if nobody has read the queue so yet. */
             queueStatus: ("completed" | "pending" | "processing") | null;
             busStatus: components["schemas"]["BusStatus"];
             traceId: string | null;
@@ -2884,7 +2886,7 @@ export interface components {
         };
         /**
          * BusStatus
-         * @description How many groups, beside plain consumers, have done the message.
+         * @description Number of groups that have done the message, besides queue mode.
          */
         BusStatus: {
             consumedBy: number;
@@ -2892,7 +2894,7 @@ export interface components {
         };
         /**
          * Mode
-         * @description How a queue is read: by plain consumers, by groups, by both.
+         * @description How a queue is read: in queue mode, by groups, or both.
          */
         Mode: {
             hasQueueMode: boolean;
@@ -2915,7 +2917,7 @@ export interface components {
              * @enum {unknown}
              */
             status: "completed" | "dead_letter" | "pending" | "processing";
-            /** @description For plain consumers; null if there were none yet. */
+            /** @description In queue mode; null if nobody has read the queue so yet. */
             queueStatus: ("completed" | "pending" | "processing") | null;
             busStatus: components["schemas"]["BusStatus"];
             traceId: string | null;
@@ -2925,7 +2927,7 @@ export interface components {
             leaseExpiresAt: string | null;
             seq: number;
             payload: unknown;
-            /** @description If it is not null the payload is a base64 string. */
+            /** @description If not null, the payload is a base64 string. */
             encoding: string | null;
             kind: string | null;
             reference: string | null;
@@ -2934,7 +2936,7 @@ export interface components {
             };
             isEncrypted: boolean;
             errorMessage: string | null;
-            /** @description Failed deliveries, of a dead letter. */
+            /** @description For a dead letter: number of failed deliveries. */
             retryCount: number;
             queueConfig: components["schemas"]["QueueConfig"];
             mode: components["schemas"]["Mode"];
@@ -2967,7 +2969,7 @@ export interface components {
             partitionId: string;
             transactionId: string;
             message: string;
-            /** @description Of the message as it was pushed again. */
+            /** @description The message that was pushed again. */
             messageId: string;
             seq: number;
         };
@@ -2997,7 +2999,7 @@ export interface components {
             throughput: components["schemas"]["Throughput"];
             timestamp: string;
             /**
-             * @description When the oldest of these figures was counted; null: all just now.
+             * @description When the oldest of these figures was counted; null: all are current.
              * @default null
              */
             figuresAt?: string | null;
@@ -3006,13 +3008,13 @@ export interface components {
         FullCounts: {
             /** @description Stored messages. */
             total: number | null;
-            /** @description The lag of the group that is furthest behind; all of them while there is no group. */
+            /** @description The lag of the group that is furthest behind; without groups, all stored messages. */
             pending: number | null;
-            /** @description Under a live lease, summed over all groups: a message that two of them hold counts twice. */
+            /** @description Under a live lease, summed over all groups: a message leased by two groups counts twice. */
             processing: number | null;
             /** @description Stored messages that are not pending any more. */
             completed: number | null;
-            /** @description Always 0: a failed message is pending again, or a dead letter. */
+            /** @description Always 0: a failed message is pending again or a dead letter. */
             failed: number;
             deadLetter: number | null;
         };
@@ -3032,7 +3034,7 @@ export interface components {
         };
         /**
          * Throughput
-         * @description Over the last five minutes, by samples.
+         * @description Over the last five minutes, according to samples.
          */
         Throughput: {
             ingestedPerSecond: number;
@@ -3049,7 +3051,7 @@ export interface components {
             partitions: number | null;
             messages: components["schemas"]["LabelCounts"];
             /**
-             * @description When the oldest of these figures was counted; null: all just now.
+             * @description When the oldest of these figures was counted; null: all are current.
              * @default null
              */
             figuresAt?: string | null;
@@ -3080,10 +3082,10 @@ export interface components {
             task: string;
             createdAt: string;
             options: components["schemas"]["Options"];
-            /** @description The first ones by name, up to the limit; GET /api/v1/resources/partitions has all of them, page by page. */
+            /** @description The first partitions by name, up to the limit; GET /api/v1/resources/partitions lists all of them in pages. */
             partitions: components["schemas"]["PartitionRow"][];
             totals: components["schemas"]["FullCounts"];
-            /** @description When the totals were counted; null: just now. */
+            /** @description When the totals were counted; null: they are current. */
             figuresAt: string | null;
         };
         /** PartitionRow */
@@ -3108,9 +3110,9 @@ export interface components {
             inFlight: number | null;
             /** @description The age of the oldest pending message. */
             lagSeconds: number | null;
-            /** @description When these figures were counted; null: just now, or not yet: then they are null, too. */
+            /** @description When these figures were counted; null: they are current, or not counted yet, in which case they are null. */
             figuresAt: string | null;
-            /** @description Partitions with something pending, among the first ones of the queue, up to the limit. */
+            /** @description Partitions with pending messages, among the first partitions of the queue, up to the limit. */
             partitions: components["schemas"]["PartitionDepth"][];
         };
         /** PartitionDepth */
@@ -3133,12 +3135,12 @@ export interface components {
             messages: components["schemas"]["FullCounts"];
             leases: components["schemas"]["LeaseSums"];
             deadLetterQueue: components["schemas"]["DeadLetterSums"];
-            /** @description The process that answered, and the others behind the same port; other machines have their own. */
+            /** @description The process that answered, and the other processes behind the same port; other machines report their own. */
             workers: components["schemas"]["WorkerRow"][];
             errors: components["schemas"]["Failures"];
             /**
-             * @description The machine had buffered and pushed them, and the database has lost them. Nothing is drained until that is
-             *     accepted.
+             * @description The machine buffered and pushed these, and the database has lost them. Nothing is drained until an operator
+             *     accepts the loss.
              */
             bufferBytesLost: number;
             /** @description Whether everybody who reaches the server over a network may use it. */
@@ -3151,13 +3153,13 @@ export interface components {
         };
         /**
          * Point
-         * @description What happened in one span of time, and how it stood at the end.
+         * @description What happened in one time span, and the state at its end.
          */
         Point: {
-            /** @description Its beginning. */
+            /** @description The start of the span. */
             timestamp: string;
             ingested: number;
-            /** @description Over all groups. */
+            /** @description Summed over all groups. */
             processed: number;
             deadLettered: number;
             ingestedPerSecond: number;
@@ -3176,7 +3178,7 @@ export interface components {
             messages: components["schemas"]["FullCounts"];
             /** @description The age of the oldest pending message. */
             lagSeconds: number | null;
-            /** @description When these figures were counted; null: just now, or not yet: then they are null, too. */
+            /** @description When these figures were counted; null: they are current, or not counted yet, in which case they are null. */
             figuresAt: string | null;
         };
         /** LeaseSums */
@@ -3186,7 +3188,7 @@ export interface components {
             /** @description Null if there are too many to count by partition. */
             partitionsWithLeases: number | null;
             /**
-             * @description When the leases were counted; null: just now.
+             * @description When the leases were counted; null: they are current.
              * @default null
              */
             figuresAt?: string | null;
@@ -3213,7 +3215,7 @@ export interface components {
         };
         /**
          * Failures
-         * @description Answers of these workers, since each began.
+         * @description Answers of these worker processes since each was started.
          */
         Failures: {
             clientErrors: number;
@@ -3235,24 +3237,24 @@ export interface components {
             messages: components["schemas"]["FullCounts"];
             /** @description The age of the oldest pending message. */
             lagSeconds: number | null;
-            /** @description When these figures were counted; null: just now, or not yet: then they are null, too. */
+            /** @description When these figures were counted; null: they are current, or not counted yet, in which case they are null. */
             figuresAt: string | null;
             /** @description Null if it was not requested. */
             recent: components["schemas"]["RecentRates"] | null;
         };
         /**
          * RecentRates
-         * @description How a queue has been doing over the last minutes, by samples.
+         * @description The recent activity of a queue, according to samples.
          */
         RecentRates: {
-            /** @description The newest last. */
+            /** @description Newest last. */
             ingestedPerSecond: number[];
             processedPerSecond: number[];
         };
         /** StatusQueueAnswer */
         StatusQueueAnswer: {
             queue: components["schemas"]["StatusQueueConfig"];
-            /** @description The first ones by name, up to the limit. */
+            /** @description The first partitions by name, up to the limit. */
             partitions: components["schemas"]["PartitionRow"][];
             totals: components["schemas"]["FullCounts"];
         };
@@ -3267,7 +3269,7 @@ export interface components {
             messages: components["schemas"]["FullCounts"];
             /** @description The age of the oldest pending message. */
             lagSeconds: number | null;
-            /** @description When these figures were counted; null: just now, or not yet: then they are null, too. */
+            /** @description When these figures were counted; null: they are current, or not counted yet, in which case they are null. */
             figuresAt: string | null;
             config: components["schemas"]["Options"];
         };
@@ -3340,7 +3342,7 @@ export interface components {
         };
         /**
          * DutyRow
-         * @description A maintenance duty, which one server does at a time.
+         * @description A maintenance duty, which one server performs at a time.
          */
         DutyRow: {
             name: string;
@@ -3359,14 +3361,14 @@ export interface components {
         };
         /**
          * UtilisationRow
-         * @description One group of one queue. Null is not known: the queue is large, and was not counted yet.
+         * @description One group of one queue. Null is unknown: the queue is large and was not counted yet.
          */
         UtilisationRow: {
             queue: string;
             consumerGroup: string;
             partitions: number | null;
             partitionsLeased: number | null;
-            /** @description Due now and not leased: work that no consumer has taken. */
+            /** @description Due and not leased: work that no consumer has taken. */
             partitionsReady: number | null;
             /** @description Due later: delayed, backing off, or held by a window. */
             partitionsWaiting: number | null;
@@ -3394,14 +3396,14 @@ export interface components {
         };
         /** DatabaseActivityAnswer */
         DatabaseActivityAnswer: {
-            /** @description What was ever written to the log; null on a standby. */
+            /** @description All bytes ever written to the WAL; null on a standby. */
             walBytes: number | null;
-            /** @description The oldest first. */
+            /** @description Oldest first. */
             horizon: components["schemas"]["HorizonRow"][];
         };
         /**
          * HorizonRow
-         * @description Something that keeps PostgreSQL from removing dead rows, or its log.
+         * @description Something that keeps PostgreSQL from removing dead rows or old WAL.
          */
         HorizonRow: {
             /** @enum {unknown} */
@@ -3409,7 +3411,7 @@ export interface components {
             owner: string;
             state: string | null;
             ageSeconds: number | null;
-            /** @description Of the log, by a slot. */
+            /** @description WAL kept by a replication slot. */
             keptBytes: number | null;
         };
         /**
@@ -3427,7 +3429,7 @@ export interface components {
         };
         /**
          * WorkerMetricsAnswer
-         * @description The process that answered, and the others behind the same port; other machines have their own.
+         * @description The process that answered, and the other processes behind the same port; other machines report their own.
          */
         WorkerMetricsAnswer: {
             workers: components["schemas"]["WorkerRow"][];
@@ -3512,7 +3514,7 @@ export interface components {
             /** @default completed */
             status?: string;
             /**
-             * @description How many messages the client means. The cursor goes to the message that is named, whatever this says.
+             * @description The client's number of messages. Ignored: the cursor moves to the message that is named.
              * @default null
              */
             count?: number | null;
@@ -3553,38 +3555,38 @@ export interface components {
             /** @enum {unknown} */
             status: "done" | "failed" | "pending";
             priority: number;
-            /** @description To which it pushes; acks do not say it. */
+            /** @description The queues of a push; acks have none. */
             queues: string[];
-            /** @description To which it pushes, if there is only one. */
+            /** @description The partition of a push, if there is only one. */
             partition: string | null;
             partitions: number;
-            /** @description Messages, or acks. */
+            /** @description The number of messages, or of acks. */
             messages: number;
-            /** @description Of one that waits, where a single one was asked for. */
+            /** @description While it waits, when requested by id. */
             queuePosition: number | null;
             createdAt: string;
-            /** @description Of one that waits: not before this time. */
+            /** @description While it waits: not applied before this time. */
             dueAt: string | null;
             completedAt: string | null;
             retries: number;
             worker: string | null;
-            /** @description What it failed with; of one that waits, why it could not be applied when that was last tried. */
+            /** @description Why it failed; while it waits, why the last attempt did not apply it. */
             error: string | null;
             code: string | null;
             /**
-             * @description Of a push that was applied.
+             * @description For an applied push.
              * @default null
              */
             receipts?: components["schemas"]["OperationReceipt"][] | null;
             /**
-             * @description Of acks that were applied.
+             * @description For applied acks.
              * @default null
              */
             acks?: components["schemas"]["OperationAck"][] | null;
         };
         /**
          * OperationReceipt
-         * @description What became of one item of a push, in the order of its items. The names are those of a push's own answer.
+         * @description The result for one item of a push, in the order of its items. The names are those of a push's own answer.
          */
         OperationReceipt: {
             index: number;
@@ -3600,12 +3602,12 @@ export interface components {
         };
         /**
          * OperationAck
-         * @description What became of one ack.
+         * @description The result of one ack.
          */
         OperationAck: {
             index: number;
             success: boolean;
-            /** @description It may have come too late for its lease. */
+            /** @description Why it failed; it may have come too late for its lease. */
             error: string | null;
             noop: boolean;
             leaseReleased: boolean;
@@ -3616,7 +3618,7 @@ export interface components {
         };
         /**
          * OperationStatsAnswer
-         * @description What waits, of all servers together; how busy the answering process is, and what it has applied.
+         * @description Waiting operations of all servers; the load of the answering process, and what it has applied.
          */
         OperationStatsAnswer: {
             workerId: string;
@@ -3646,9 +3648,9 @@ export interface components {
              * @enum {unknown}
              */
             answer: "execute" | "queue" | "reject" | "shed";
-            /** @description At 1 it is as bad as the settings allow. */
+            /** @description At 1 the load has reached the limit that the settings define. */
             load: number;
-            /** @description For how long it has answered so. */
+            /** @description How long it has been in this state. */
             seconds: number;
             queued: number;
             rejected: number;
@@ -3658,7 +3660,7 @@ export interface components {
             maintenanceMode: boolean;
             popMaintenanceMode: boolean;
             bufferedMessages: number;
-            /** @description Whether pushes can be buffered, and nothing holds up the buffered ones. */
+            /** @description Whether pushes can be buffered, and buffered pushes are not held up. */
             bufferHealthy: boolean;
             /** @enum {unknown} */
             breaker: "closed" | "open";
@@ -3666,7 +3668,7 @@ export interface components {
         };
         /**
          * BufferStatsRow
-         * @description The spool of the machine that answered. Sums are since it was made.
+         * @description The spool of the machine that answered. Sums count from its creation.
          */
         BufferStatsRow: {
             directory: string;
@@ -3678,9 +3680,9 @@ export interface components {
             messagesRejected: number;
             bytesDamaged: number;
             draining: boolean;
-            /** @description Drained once, lost by the database, and not here any more: nothing is drained until that is accepted. */
+            /** @description Drained, lost by the database, and no longer here. Nothing is drained until an operator accepts the loss. */
             bytesLost: number;
-            /** @description What the database said to the push that is next, if it refuses it; or that something is lost. */
+            /** @description The database's error for the next push, if it refuses it; or a message that pushes are lost. */
             waitingFor: string | null;
         };
         /** MaintenanceBody */
@@ -3689,7 +3691,7 @@ export interface components {
         };
         /** SettingsAnswer */
         SettingsAnswer: {
-            /** @description By name. */
+            /** @description Sorted by name. */
             settings: components["schemas"]["SettingRow"][];
         };
         /** SettingRow */
@@ -3697,14 +3699,14 @@ export interface components {
             name: string;
             /** @description Secrets are hidden. */
             value: unknown;
-            /** @description The variable, file or option that it comes from; or `default`. */
+            /** @description The variable, file or option that sets it, or `default`. */
             source: string;
             meaning: string;
         };
         /** VerifyBody */
         VerifyBody: {
             /**
-             * @description Only what belongs to this queue.
+             * @description Check only the data of this queue.
              * @default null
              */
             queue?: string | null;
@@ -3722,7 +3724,7 @@ export interface components {
         };
         /** PipelinesAnswer */
         PipelinesAnswer: {
-            /** @description By pipeline, then by start. */
+            /** @description Sorted by pipeline, then by start. */
             steps: components["schemas"]["PipelineStepRow"][];
         };
         /** PipelineStepRow */
@@ -3732,28 +3734,28 @@ export interface components {
             sources: string[];
             sinks: string[];
             /**
-             * @description restarting: it failed of what may pass, and is started again; gone: it ended without a word.
+             * @description restarting: it failed for a reason that may go away, and is started again; gone: it stopped reporting.
              * @enum {unknown}
              */
             state: "failed" | "gone" | "restarting" | "running" | "stopped";
             startedAt: string;
             seenAt: string;
-            /** @description The last one that was committed. */
+            /** @description The last committed batch. */
             batch: number | null;
             committedAt: string | null;
             batchPushed: number;
             batchRejected: number;
             pushed: number;
             rejected: number;
-            /** @description Rows that were not pushed, because their partition has their transaction id. */
+            /** @description Rows that were not pushed, because their partition already has their transaction id. */
             duplicates: number;
-            /** @description How often it was started again since it began to run, because of what passed. */
+            /** @description Number of restarts since the step began to run, for reasons that may go away. */
             restarts: number;
             rowsPerSecond: number | null;
             error: string | null;
-            /** @description Of those that it has rejected, how many are dead letters still. */
+            /** @description How many of the rejected rows are still dead letters. */
             deadLetters: number;
-            /** @description Messages that it has still to read. */
+            /** @description Messages still to read. */
             lag: number;
             oldestAt: string | null;
         };
@@ -3766,20 +3768,20 @@ export interface components {
         JobRunRow: {
             /** @enum {unknown} */
             job: "archive" | "stats";
-            /** @description The location of the archive; or how long the windows are. */
+            /** @description The location of the archive, or the length of the windows. */
             target: string;
             queues: string[];
             beganAt: string | null;
-            /** @description Null: it is at work, or broke off. */
+            /** @description Null: it is running or was aborted. */
             endedAt: string | null;
             messages: number | null;
             bytes: number | null;
-            /** @description Of queues and groups, with statistics. */
+            /** @description Windows of queues and groups for which statistics were computed. */
             windows: number | null;
         };
         /** LeasesAnswer */
         LeasesAnswer: {
-            /** @description By deadline. */
+            /** @description Sorted by deadline. */
             leases: components["schemas"]["LeaseRow"][];
         };
         /** LeaseRow */
@@ -3798,9 +3800,9 @@ export interface components {
         };
         /** AttentionAnswer */
         AttentionAnswer: {
-            /** @description The worst first. */
+            /** @description Worst first. */
             findings: components["schemas"]["FindingRow"][];
-            /** @description The list may be cut. */
+            /** @description The number of all findings; the list may be truncated. */
             total: number;
             timestamp: string;
         };
@@ -3814,29 +3816,29 @@ export interface components {
             text: string;
             queue: string | null;
             consumerGroup: string | null;
-            /** @description Of what it is about: messages, partitions, operations. */
+            /** @description How many messages, partitions or operations are concerned. */
             count: number;
             since: string | null;
         };
         /** WhoAmIAnswer */
         WhoAmIAnswer: {
-            /** @description Whether this server asks who one is; if not, everybody may do everything. */
+            /** @description Whether this server authenticates callers; if not, every caller may do everything. */
             authRequired: boolean;
             name: string;
             /** @description `key`, `token` or `anonymous`. */
             kind: string;
             role: string | null;
-            /** @description On all queues, and on what concerns no single queue. */
+            /** @description Rights on all queues, and on everything that does not concern a single queue. */
             rights: ("admin" | "browse" | "configure" | "manage" | "pop" | "push")[];
-            /** @description All rules, as `push,pop orders.*`. */
+            /** @description All rules, in the form `push,pop orders.*`. */
             rules: string[];
             expiresAt: string | null;
         };
         /** KeysAnswer */
         KeysAnswer: {
-            /** @description By id; revoked and expired ones, too. */
+            /** @description Sorted by id; includes revoked and expired keys. */
             keys: components["schemas"]["KeyRow"][];
-            /** @description Where the next page begins; null at the end. */
+            /** @description Cursor of the next page; null at the end. */
             nextAfter: string | null;
         };
         /** KeyRow */
@@ -3851,20 +3853,20 @@ export interface components {
         };
         /** KeyBody */
         KeyBody: {
-            /** @description What the audit log calls its holder, and the producer of what is pushed with it. */
+            /** @description Name of the key's holder in the audit log, and producer name of messages pushed with the key. */
             name: string;
             /**
-             * @description What it may do on all queues: `admin`, `read-write` or `read-only`.
+             * @description Role on all queues: `admin`, `read-write` or `read-only`.
              * @default null
              */
             role?: string | null;
             /**
-             * @description Rights on queues by pattern, as `push,pop orders.*`.
+             * @description Rights on queues by pattern, in the form `push,pop orders.*`.
              * @default []
              */
             rules?: string[];
             /**
-             * @description Until when it is valid; without it, until it is revoked.
+             * @description When the key expires; without it, the key is valid until it is revoked.
              * @default null
              */
             expiresAt?: string | null;
@@ -3872,19 +3874,19 @@ export interface components {
         /** CreatedKeyAnswer */
         CreatedKeyAnswer: {
             key: components["schemas"]["KeyRow"];
-            /** @description The text of the key. It is shown this once. */
+            /** @description The text of the key, which is shown only once. */
             token: string;
         };
         /** RevokeKeyAnswer */
         RevokeKeyAnswer: {
-            /** @description The id of the key. Other servers know it within 5 seconds. */
+            /** @description The id of the key. Other servers apply the revocation within 5 seconds. */
             revoked: string;
         };
         /** AuditAnswer */
         AuditAnswer: {
             /** @description Newest first. */
             entries: components["schemas"]["AuditRow"][];
-            /** @description Where the next page begins; null at the end. */
+            /** @description Cursor of the next page; null at the end. */
             nextBefore: string | null;
         };
         /** AuditRow */
@@ -3893,7 +3895,7 @@ export interface components {
             at: string;
             who: string;
             act: string;
-            /** @description None: the server as a whole. */
+            /** @description Empty: the server as a whole. */
             queues: string[];
             /** @enum {unknown} */
             outcome: "denied" | "done" | "failed";

@@ -1,7 +1,7 @@
-"""API keys and the audit log: the records, and how a key is spelled.
+"""API keys and the audit log: their records, and the format of a key.
 
-A key is `lsk_<id>_<secret>`. The store has the id and the SHA-256 of the secret, which has 256 random bits, so that
-nothing slower is needed; nobody can read the secret again.
+A key is `lsk_<id>_<secret>`. The store keeps the id and the SHA-256 of the secret, so nobody can read the secret again.
+The secret has 256 random bits; a slow hash is not needed.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ AUDIT_QUEUES_MAX = 100
 
 Outcome = Literal["done", "failed", "denied"]
 OwnedKind = Literal["partition", "lease", "dead_letter", "stream_query", "stream_query_name", "dead_queue"]
-"""What belongs to queues: by partition id, lease id, dead letter id, id or name of a stream query; and by the name of a
-dead queue the queues that its messages came from."""
+"""Things that belong to queues. The first four are found by partition id, lease id, dead letter id, and id or name of a
+stream query. `dead_queue` stands for the queues that the messages of a dead queue came from."""
 
 
 class NewApiKey(msgspec.Struct, frozen=True, kw_only=True):
-    """A key to be made."""
+    """A request to create a key."""
 
     name: str
-    """For people; the producer's name on what is pushed with it."""
+    """For people. Also the producer name of messages pushed with the key."""
     role: str | None = None
     rules: tuple[str, ...] = ()
     expires_at: datetime | None = None
 
 
 class ApiKey(NewApiKey, frozen=True, kw_only=True):
-    """A key as it can be listed."""
+    """A key as shown in lists."""
 
     id: str
     created_at: datetime
@@ -44,14 +44,14 @@ class ApiKey(NewApiKey, frozen=True, kw_only=True):
 
 
 class StoredKey(ApiKey, frozen=True, kw_only=True):
-    """A key as the server compares it."""
+    """A key as the server checks it."""
 
     digest: bytes
     """SHA-256 of the secret."""
 
 
 class CreatedKey(msgspec.Struct, frozen=True, kw_only=True):
-    """A new key with its text, which is shown this once."""
+    """A new key and its text, which is shown only once."""
 
     key: ApiKey
     token: str
@@ -65,10 +65,10 @@ class NewAuditEntry(msgspec.Struct, frozen=True, kw_only=True):
     act: str
     """The verb."""
     queues: tuple[str, ...] = ()
-    """Those that it concerned; none: the server as a whole."""
+    """The queues concerned; empty: the server as a whole."""
     outcome: Outcome
     detail: str | None = None
-    """Its arguments, without payloads; or why it failed."""
+    """The arguments, without payloads; or the reason of the failure."""
 
 
 class AuditEntry(NewAuditEntry, frozen=True, kw_only=True):
@@ -81,7 +81,7 @@ def key_text(key_id: str, secret: str) -> str:
 
 
 def parse_key(text: str) -> tuple[str, str] | None:
-    """Id and secret of a key; None for what is no key."""
+    """The id and secret of a key; None if the text is not a key."""
     key_id, separator, secret = text.removeprefix(KEY_PREFIX).partition("_")
     if not text.startswith(KEY_PREFIX) or not separator or len(key_id) != KEY_ID_LENGTH or not secret:
         return None

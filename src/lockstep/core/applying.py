@@ -1,9 +1,9 @@
-"""How operations (operations.py) are applied, for any store.
+"""How operations (operations.py) are applied, in any store.
 
-All requests of a kind are one call, if that works; else each is one for itself, so that one that is at fault fails
-alone. A request whose queue is full, or whose partition is held, is tried again later, and so is everything that comes
-after it in the same partitions, and after that in turn; when it has been tried often enough it fails, and what it held
-up goes on.
+All requests of one kind are tried as one call. If that call fails, each request is tried alone, so that only the
+request at fault fails. A request whose queue is full, or whose partition is locked, is retried later, and so are all
+later requests for the same partitions, and those that wait for them in turn. After the maximum number of retries the
+request fails, and the requests behind it go on.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from lockstep.core.records import Ack, AckOutcome
 from lockstep.errors import EncryptionUnavailable, LockstepError, LockTimeout, QueueFull, Unavailable
 
 _ERRORS = (QueueFull, LockTimeout, EncryptionUnavailable)
-"""What may be otherwise a little later."""
+"""Errors that may be gone a little later."""
 
 
 class ApplyLimits(Struct, frozen=True, kw_only=True):
-    """Of one call that applies operations."""
+    """Limits of one call that applies operations."""
 
     messages_max: int = 10_000
     bytes_max: int = 16 * 1024**2
     retries_max: int = 20
-    """How often a request is tried again whose queue is full; then it fails."""
+    """Number of retries of a request whose queue is full; then it fails."""
     retry_seconds_min: float = 0.1
-    """The first wait before it is tried again; it doubles."""
+    """The wait before the first retry; each further wait doubles."""
     retry_seconds_max: float = 10.0
     lock_seconds: float = 0.25
-    """Longest wait for a partition that somebody holds."""
+    """Longest wait for a locked partition."""
     timeout_seconds: float = 30.0
-    """A processor that hangs for longer loses what it has claimed."""
+    """A processor that hangs for longer loses the bundles that it has claimed."""
 
     def wait_seconds(self, retries: int) -> float:
         return min(self.retry_seconds_min * 2.0 ** min(retries, 30), self.retry_seconds_max)
@@ -46,7 +46,7 @@ class ApplyLimits(Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class Bundle:
-    """Requests that were queued together, as they are applied."""
+    """Requests that were queued together, while they are applied."""
 
     uuid: UUID
     operations: list[NewOperation]
@@ -54,15 +54,15 @@ class Bundle:
     retries: int = 0
     lanes: frozenset[int] = frozenset()
     problem: LockstepError | None = None
-    """Why its operations cannot be read, if so; they are empty then."""
+    """Why the operations cannot be read; `operations` is empty then."""
     error: str | None = None
-    """Why something of it is left, if it is."""
+    """Why part of the bundle is left."""
     charged: bool = False
-    """Whether that counts as one of its retries."""
+    """Whether this attempt counts as a retry."""
 
     @property
     def left(self) -> list[NewOperation]:
-        """What is still to be applied."""
+        """The ordinals that are still to be applied."""
         return [one for one, outcome in zip(self.operations, self.outcomes, strict=True) if outcome is None]
 
     @property
@@ -75,24 +75,24 @@ class Applied:
     """What one call has applied."""
 
     settled: list[tuple[UUID, list[Outcome]]] = field(default_factory=list)
-    """Bundles that have ended, with all their outcomes."""
+    """Finished bundles, with all their outcomes."""
     operations: int = 0
     messages: int = 0
     failed: int = 0
     postponed: int = 0
-    """Operations that are tried again later."""
+    """Operations to retry later."""
     partitions_by_queue: dict[str, set[str]] = field(default_factory=dict)
-    """To which something was pushed."""
+    """The partitions that received messages, by queue."""
     messages_by_queue: dict[str, int] = field(default_factory=dict)
-    """How much of it."""
+    """How many messages, per queue."""
     first_due_at: datetime | None = None
-    """The earliest of what was scheduled."""
+    """When the earliest newly scheduled message is due."""
     acks: list[AckOutcome] = field(default_factory=list)
     more: bool = False
-    """There may be more that can be applied now."""
+    """Whether more can be applied now."""
 
     def add(self, bundle: Bundle, before: Sequence[Outcome | None]) -> None:
-        """Count what is new in a bundle; `before` are the outcomes that it had."""
+        """Count what is new in a bundle; `before` has its earlier outcomes."""
         left = len(bundle.left)
         self.postponed += left
         if not left:
@@ -119,15 +119,15 @@ class Applied:
 
 
 Attempt = Sequence[NewOperation]
-"""Operations to apply as one call: the answer is a PushResult, a list of AckOutcome, or the error."""
+"""Operations to apply as one call. The answer is a PushResult, a list of AckOutcome, or the error."""
 Answer = PushResult | list[AckOutcome] | LockstepError
 Applying = Generator[Attempt, Answer, None]
 
 
 def applying(bundles: Sequence[Bundle], limits: ApplyLimits) -> Applying:
-    """Apply the bundles, in order: yields attempts, and takes their answers; fills in the outcomes.
+    """Apply the bundles in order: yield attempts, receive their answers, and fill in the outcomes.
 
-    An attempt that fails must have changed nothing. Raises Unavailable: then all of it is to be undone.
+    An attempt that fails must not have changed anything. Raises Unavailable; then the whole call must be rolled back.
     """
     for bundle in bundles:
         bundle.error, bundle.charged = None, False
@@ -148,8 +148,8 @@ def applying(bundles: Sequence[Bundle], limits: ApplyLimits) -> Applying:
 
 
 def _readable(bundles: Sequence[Bundle], limits: ApplyLimits) -> list[Bundle]:
-    """Those that can be applied. One that cannot be read for want of a key is left for a server that has it, with all
-    that comes after it in its lanes; others that cannot be read fail."""
+    """The bundles that can be applied. A bundle whose key is missing here is left for a server that has the key, along
+    with everything behind it in its lanes. Other unreadable bundles fail."""
     held: set[int] = set()
     readable = []
     for bundle in bundles:
@@ -169,7 +169,9 @@ _Waiting = Sequence[tuple[Bundle, int]]
 
 
 class _Held:
-    """What operations that are tried again later are about, and why they are: whatever is about the same waits, too."""
+    """The subjects of operations that are retried later, with the reason. Other operations on the same subjects wait,
+    too.
+    """
 
     def __init__(self) -> None:
         self._why: dict[Hashable, str] = {}
@@ -178,8 +180,8 @@ class _Held:
         self._why |= dict.fromkeys(_subjects(operation), why)
 
     def holds(self, bundle: Bundle, ordinal: int) -> bool:
-        """Whether an operation has to wait for an earlier one. It then holds up all that it is about itself: else what
-        comes after it elsewhere would overtake it."""
+        """Whether an operation has to wait for an earlier one. If so, its other subjects are held as well; otherwise
+        later operations on them would overtake it."""
         operation = bundle.operations[ordinal]
         why = next((self._why[one] for one in _subjects(operation) if one in self._why), None)
         if why is None:
@@ -190,12 +192,12 @@ class _Held:
 
 
 def _subjects(operation: NewOperation) -> Iterable[Hashable]:
-    """What an operation has an order in: the partitions of a push, the leases and cursors of acks."""
+    """The things within which operations keep their order: the partitions of a push, the leases and cursors of acks."""
     return ack_keys(operation.acks) if operation.acks else operation.places()
 
 
 def _calls(waiting: _Waiting) -> Iterator[_Waiting]:
-    """What may share a call. All pushes; of acks, those that do not speak of the same thing."""
+    """The operations that may share a call: all pushes; acks only if they concern different leases and cursors."""
     call: list[tuple[Bundle, int]] = []
     keys: set[Hashable] = set()
     for bundle, ordinal in waiting:
@@ -210,8 +212,8 @@ def _calls(waiting: _Waiting) -> Iterator[_Waiting]:
 
 
 def ack_keys(acks: Iterable[Ack]) -> set[Hashable]:
-    """What acks speak of: two requests that have one of these in common must not share a call, because one would clamp
-    the other."""
+    """The leases and cursors that acks concern. Requests that have a key in common must not share a call, because one
+    would clamp the other."""
     keys: set[Hashable] = set()
     for ack in acks:
         if ack.lease_id is not None:
@@ -222,7 +224,7 @@ def ack_keys(acks: Iterable[Ack]) -> set[Hashable]:
 
 
 def _one_by_one(call: _Waiting, limits: ApplyLimits, error: LockstepError, held: _Held) -> Applying:
-    """Each for itself, after all together have failed."""
+    """Apply each operation alone, after applying them together has failed."""
     for bundle, ordinal in call:
         if held.holds(bundle, ordinal):
             continue
@@ -241,7 +243,9 @@ def _one_by_one(call: _Waiting, limits: ApplyLimits, error: LockstepError, held:
 
 
 def _may_be_otherwise(error: LockstepError, bundle: Bundle, limits: ApplyLimits) -> bool:
-    """Whether it is worth trying again. A partition that somebody holds is free some day, however long that takes."""
+    """Whether a retry may succeed. A locked partition is always retried: it becomes free some day, however long that
+    takes.
+    """
     if isinstance(error, LockTimeout):
         return True
     if isinstance(error, Unavailable):
@@ -254,7 +258,7 @@ def _text(error: LockstepError) -> str:
 
 
 def _settle(call: _Waiting, answer: PushResult | list[AckOutcome]) -> None:
-    """Give each of the operations of a call its part of the answer."""
+    """Give each operation of a call its part of the answer."""
     start = 0
     for bundle, ordinal in call:
         operation = bundle.operations[ordinal]
@@ -278,7 +282,7 @@ def _pushed(operation: NewOperation, result: PushResult, start: int, stop: int) 
 
 
 def applied_to(bundles: Sequence[Bundle], steps: Callable[[Attempt], Answer], limits: ApplyLimits) -> Applied:
-    """Apply bundles by a function that attempts: what a store does that never waits."""
+    """Apply bundles with a function that makes one attempt, for a store that never waits."""
     before = [list(bundle.outcomes) for bundle in bundles]
     conversation = applying(bundles, limits)
     try:

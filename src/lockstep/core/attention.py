@@ -1,4 +1,4 @@
-"""What needs attention, in plain words, worst first: what an operator would find by going over all figures."""
+"""Findings that need attention, in plain words, worst first: what an operator would find by going over all figures."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ Severity = Literal["critical", "warning", "notice"]
 Subject = Literal["queue", "group", "dead_letters", "operations", "load", "maintenance", "duty", "database", "server"]
 
 LAG_SECONDS = 300.0
-"""A group whose oldest message is older is behind."""
+"""A group is behind if its oldest message is older than this."""
 _FULL = 0.9
-"""Share of a limit from which on it is nearly reached."""
+"""Fraction of a limit from which it counts as nearly reached."""
 _OVERDUE_INTERVALS = 5
 _OVERDUE_SECONDS_MIN = 60.0
 _SEVERITIES: tuple[Severity, ...] = ("critical", "warning", "notice")
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that somebody should look at."""
+    """Something that an operator should look at."""
 
     severity: Severity
     subject: Subject
@@ -36,7 +36,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     queue: str | None = None
     group: str | None = None
     count: int = 0
-    """Of what it is about: messages, partitions, operations."""
+    """How many messages, partitions or operations are concerned."""
     since: datetime | None = None
 
 
@@ -52,13 +52,13 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     """Dead letters of the last hour, by queue."""
     operations_failed: int = 0
     load: dict[str, str] = {}
-    """By kind of request: what the server does with the next one, where that is not to execute it."""
+    """By kind of request: what the server does with the next request, unless it executes it."""
     mode: MaintenanceMode | None = None
     database: DatabaseStats | None = None
 
 
 def findings(seen: Seen) -> list[Finding]:
-    """The worst first; of those that are as bad, the one that concerns the most."""
+    """All findings, worst first; among equally bad findings, those that concern the most come first."""
     found = [
         *_of_server(seen),
         *_of_stopped(seen.utilisation),

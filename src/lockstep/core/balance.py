@@ -1,4 +1,4 @@
-"""Where a push to a balanced queue goes whose messages have transaction ids."""
+"""Which partition of a balanced queue a push with transaction ids goes to."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ def first_transaction_id(batch: Batch) -> str | None:
 
 
 def partition_of(transaction_id: str, partitions: int) -> int:
-    """The number of the partition for a transaction id. A repeated push must meet its duplicate, and the ids are
-    unique per partition only. lockstep.balanced_partition computes the same."""
+    """The number of the partition for a transaction id. Transaction ids are unique per partition, so a repeated push
+    must reach the partition of its duplicate. lockstep.balanced_partition computes the same."""
     return int.from_bytes(md5(transaction_id.encode(), usedforsecurity=False).digest()[:4], "big") % partitions

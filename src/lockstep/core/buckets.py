@@ -1,4 +1,4 @@
-"""Samples joined into longer spans of time, for charts."""
+"""Samples aggregated into longer time spans, for charts."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from lockstep.core.maintenance import Sample
 
 
 class SampleSpan(msgspec.Struct, frozen=True, kw_only=True):
-    """What the samples of one span of time say, over all of their queues."""
+    """The samples of one time span, over all of their queues."""
 
     at: datetime
-    """Its beginning."""
+    """The start of the span."""
     seconds: float
-    """How much time the samples cover: of the queue for which it is most."""
+    """The time that the samples cover: the longest such time of any queue."""
     pushed: int
     completed: int
     dead: int
     pending: int
-    """At its end: the sum over the queues."""
+    """At the end of the span: the sum over the queues."""
     lag_seconds: float
-    """The longest."""
+    """The maximum over the queues."""
 
     def rate(self, count: int) -> float:
-        """So many, per second."""
+        """A number as a rate per second."""
         return count / self.seconds if self.seconds > 0 else 0.0
 
 
@@ -49,19 +49,19 @@ class _Bucket:
 
 
 class Buckets:
-    """Spans of one length, counted from the epoch. Those without a sample are left out."""
+    """Time spans of one length, counted from the epoch. Spans without a sample are left out."""
 
     def __init__(self, seconds: int) -> None:
         self._seconds = seconds
         self._buckets: dict[int, _Bucket] = {}
 
     def add(self, sample: Sample) -> None:
-        """Samples come in the order of their time."""
+        """Add a sample. Samples come in order of time."""
         number = int(sample.at.timestamp() // self._seconds)
         self._buckets.setdefault(number, _Bucket()).add(sample)
 
     def spans(self) -> list[SampleSpan]:
-        """By time."""
+        """The spans, in order of time."""
         return [self._span(number, self._buckets[number]) for number in sorted(self._buckets)]
 
     def _span(self, number: int, bucket: _Bucket) -> SampleSpan:

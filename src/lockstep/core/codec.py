@@ -3,11 +3,11 @@
     magic "LSG1" | count int32 | mask int32 | column 0 | column 1 | …        little endian
     a column:    lengths int32[count] (-1: no value) | all values, concatenated
 
-Column 0, the payloads, is always there and has no -1. Bit i of the mask says whether column i is. So a reader
-slices values out by offsets alone, and an Arrow binary array can lie on lengths and values as they are.
-Transaction ids take one of two columns: UUIDs in canonical spelling as 16 bytes, anything else as text. A segment has
-the times at which its messages expire beside its body, where SQL can read them; only a message that waits has it here.
-The block is compressed with zstd and, for an encrypted queue, sealed afterwards (`core/sealing.py`).
+Column 0, the payloads, is always present and has no -1. Bit i of the mask says whether column i is present. A reader
+slices values by offsets alone, and an Arrow binary array can use the lengths and values in place. Transaction ids take
+one of two columns: UUIDs in canonical spelling as 16 bytes, anything else as text. The expiry times of a segment's
+messages are stored outside its body, where SQL can read them; only a scheduled message has its expiry time in here. The
+block is compressed with zstd and, for an encrypted queue, sealed afterwards (`core/sealing.py`).
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from lockstep.errors import CorruptSegment
 
 
 class Codec(IntFlag):
-    """How a segment's messages are stored; the value is the column `segment.codec`."""
+    """How the messages of a segment are stored; the value of the column `segment.codec`."""
 
     PLAIN = 0
-    """As SQL arrays, for small pushes and for readers in SQL."""
+    """SQL arrays, for small pushes and for readers in SQL."""
     PACKED = 1
     ENCRYPTED = 2
     BOUND = 4
-    """Encrypted for where it is; without this, in the form before that one, which says neither where nor with which
-    key."""
+    """Encrypted and bound to its place. Without this bit, an encrypted body has the older form, which names neither the
+    place nor the key."""
 
 
 SEALED = Codec.PACKED | Codec.ENCRYPTED | Codec.BOUND
-"""How what is encrypted is written. What is only encrypted is still read."""
+"""How encrypted bodies are written. Bodies with ENCRYPTED alone can still be read."""
 
 
 LAYOUT_MAGIC = b"LSG1"
@@ -59,12 +59,12 @@ NO_KEYS = Keyring()
 Buffer = bytes | memoryview
 
 STORED_COLUMNS = (COLUMN_NAMES[0], "transaction_uuids", "transaction_texts", *COLUMN_NAMES[2:])
-"""What the columns of a layout hold, in their order."""
+"""The columns of a layout, in order."""
 
 HEADER_BYTES = _HEADER.size
 """Where the first column begins."""
 
-# The order of these is the order of the mask's bits; it is part of the stored form.
+# The order of the columns is the order of the mask's bits; it is part of the stored form.
 (
     _PAYLOADS,
     _TRANSACTION_UUIDS,
@@ -79,40 +79,40 @@ HEADER_BYTES = _HEADER.size
 ) = range(10)
 
 _PARAMETERS = zstandard.ZstdCompressionParameters.from_level(1, hash_log=13, min_match=7, write_checksum=1)
-"""Level 1, with a table that fits into the processor's first cache, and without matches that are hardly worth it: 7 per
-cent less time for 1,000 messages of JSON, and bodies that are 4 per cent smaller to 4 per cent larger."""
+"""Level 1, with a table that fits into the processor's L1 cache, and without searching for matches that hardly pay: 7
+per cent less time for 1,000 messages of JSON, and bodies between 4 per cent smaller and 4 per cent larger."""
 
-# A (de)compressor of zstandard serves one thread at a time.
+# A zstandard compressor or decompressor must not be shared by threads.
 _local = threading.local()
 
 
 def pack(layout: bytes) -> bytes:
-    """The compressed form of a layout."""
+    """Compress a layout."""
     return _compressor().compress(layout)
 
 
 def seal(layout: bytes, *, keys: Keyring | None = None, binding: bytes = b"") -> tuple[Codec, bytes]:
-    """The compressed and, with keys, encrypted form of a layout."""
+    """Compress a layout and, with keys, encrypt it."""
     return seal_packed(pack(layout), keys=keys, binding=binding)
 
 
 def seal_packed(body: bytes, *, keys: Keyring | None = None, binding: bytes = b"") -> tuple[Codec, bytes]:
-    """The same for a layout that is compressed already."""
+    """Encrypt a layout that is already compressed."""
     if keys is None:
         return Codec.PACKED, body
     return SEALED, keys.seal(body, binding, codec=SEALED)
 
 
 def unseal(codec: int, body: bytes, *, keys: Keyring = NO_KEYS, binding: bytes = b"") -> bytes:
-    """The layout that was sealed. Raises CorruptSegment, EncryptionUnavailable."""
+    """The layout in a sealed body. Raises CorruptSegment, EncryptionUnavailable."""
     body = decrypted(codec, body, keys=keys, binding=binding)
-    # The declared size is allocated before anything else is looked at.
+    # The declared size is allocated before anything else is checked.
     layout_bytes(body)
     return decompress(body)
 
 
 def decompress(body: bytes) -> bytes:
-    """The layout in a body that is not encrypted: one frame, and nothing behind it. Raises CorruptSegment."""
+    """The layout in a body that is not encrypted: exactly one frame. Raises CorruptSegment."""
     try:
         return _decompressor().decompress(body, max_output_size=_BODY_BYTES_MAX, allow_extra_data=False)
     except zstandard.ZstdError as error:
@@ -120,14 +120,16 @@ def decompress(body: bytes) -> bytes:
 
 
 def decrypted(codec: int, body: bytes, *, keys: Keyring, binding: bytes) -> bytes:
-    """A body as it was before it was encrypted, if it was. Raises SealBroken, EncryptionUnavailable."""
+    """The body before encryption; a body that is not encrypted is returned as it is. Raises SealBroken,
+    EncryptionUnavailable.
+    """
     if codec & Codec.BOUND:
         return keys.open(body, binding, codec=codec)
     return keys.open_unbound(body) if codec & Codec.ENCRYPTED else body
 
 
 def layout_bytes(body: bytes) -> int:
-    """The size that a body which is not encrypted declares for its layout. Raises CorruptSegment."""
+    """The layout size that an unencrypted body declares. Raises CorruptSegment."""
     try:
         size = zstandard.frame_content_size(body)
     except zstandard.ZstdError as error:
@@ -152,7 +154,7 @@ def _decompressor() -> zstandard.ZstdDecompressor:
 
 
 def block_of(columns: Columns) -> Block | None:
-    """The block that has these messages, no others, and nothing else about them; None if there is none."""
+    """The block that contains exactly these messages and nothing more about them; None if there is none."""
     part = columns.part
     if part is None or part.start or part.block.count != len(columns.payloads):
         return None
@@ -166,7 +168,7 @@ def _has_transaction_ids(mask: int) -> bool:
 
 
 def encode(columns: Columns) -> bytes:
-    """The columnar layout, not compressed."""
+    """The columnar layout, uncompressed."""
     uuids, texts = _split_transaction_ids(columns.transaction_ids)
     optional: list[Sequence[bytes | None] | None] = [
         uuids,
@@ -184,8 +186,8 @@ def encode(columns: Columns) -> bytes:
 
 
 def assemble(count: int, stored: Sequence[Sequence[Buffer] | None]) -> bytes:
-    """The layout of columns that are in their stored form already, in the order of the mask's bits: of each the
-    lengths, and the values in any number of pieces."""
+    """A layout from columns that already have their stored form, in the order of the mask's bits: per column, the
+    lengths and the values in any number of pieces."""
     mask = sum(1 << bit for bit, column in enumerate(stored) if column is not None)
     parts: list[Buffer] = [_HEADER.pack(LAYOUT_MAGIC, count, mask)]
     for column in stored:
@@ -238,7 +240,7 @@ def _split_transaction_ids(
         if all_canonical_uuids(values):  # type: ignore[arg-type]
             joined = bytes.fromhex("".join(values).replace("-", ""))  # type: ignore[arg-type]
             return [joined[i : i + 16] for i in range(0, len(joined), 16)], None
-    except TypeError:  # some message has none
+    except TypeError:  # some message has no transaction id
         pass
     is_uuid = [value is not None and is_canonical_uuid(value) for value in values]
     uuids = [UUID(v).bytes if u else None for v, u in zip(values, is_uuid, strict=True)]
@@ -247,7 +249,7 @@ def _split_transaction_ids(
 
 
 def decode(layout: bytes) -> Columns:
-    """The columns of a layout that `encode` made. Raises CorruptSegment."""
+    """The columns of a layout made by `encode`. Raises CorruptSegment."""
     try:
         return _columns(_stored_columns(layout))
     except struct.error as error:
@@ -257,9 +259,9 @@ def decode(layout: bytes) -> Columns:
 
 
 def decode_block(body: bytes, layout: bytes) -> Columns:
-    """The columns of a layout that came from outside, with the block that it is if it may be stored as it is: not with
-    times, which a segment has beside its body, nor with both columns of transaction ids, which may contradict each
-    other. Raises CorruptSegment."""
+    """Decode a layout that came from outside. Also returns its block, if the layout may be stored as it is: it must not
+    contain times, which a segment stores outside its body, nor both columns of transaction ids, which may contradict
+    each other. Raises CorruptSegment."""
     columns = decode(layout)
     count, mask = header(layout)
     if not mask & 1 << _EXPIRES_AT and (not mask & 1 << _TRANSACTION_UUIDS or not mask & 1 << _TRANSACTION_TEXTS):
@@ -268,7 +270,7 @@ def decode_block(body: bytes, layout: bytes) -> Columns:
 
 
 def header(layout: bytes) -> tuple[int, int]:
-    """How many messages a layout has, and the mask of its columns. Raises CorruptSegment."""
+    """The number of messages of a layout, and the mask of its columns. Raises CorruptSegment."""
     try:
         magic, count, mask = _HEADER.unpack_from(layout)
     except struct.error as error:
@@ -343,7 +345,7 @@ def _bytes_to_uuids(values: list[bytes | None] | None) -> list[str | None] | Non
 
 
 def _uuid_text(value: bytes) -> str:
-    # Half the price of str(UUID(bytes=value)), and a segment holds thousands.
+    # Costs half as much as str(UUID(bytes=value)), and a segment holds thousands of UUIDs.
     text = value.hex()
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 

@@ -1,9 +1,9 @@
-"""Recurring messages: a cron expression says when, and a policy what becomes of times that were missed.
+"""Recurring messages. A cron expression says when; a policy says what happens to times that were missed.
 
-The expression has the usual five fields (minute, hour, day of month, month, day of week), or six with seconds before
-them, and is read in a time zone. Where the clocks change it behaves as Debian's cron does: a job at a fixed time that
-falls into the hour that is skipped comes right after it, and in the hour that comes twice it comes once; a job that
-recurs within the hour (`*` in minutes or hours), or has seconds, follows the real time.
+The expression has the usual five fields (minute, hour, day of month, month, day of week), or six with seconds in front,
+and is evaluated in a time zone. When the clocks change, it behaves as Debian's cron does. A job at a fixed time runs
+right after an hour that is skipped, and only once in an hour that occurs twice. A job that recurs within the hour (`*`
+in minutes or hours), or that has seconds, follows real time.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from lockstep.errors import InvalidRequest
 CatchUp = Literal["skip", "one", "all"]
 
 CRON_NAME_LENGTH_MAX = 200
-"""Shorter than other names: it is part of a transaction id, with a time."""
+"""Shorter than other names, because it is part of a transaction id together with a time."""
 EXPRESSION_LENGTH_MAX = 255
 
 
 class NewCron(msgspec.Struct, frozen=True, kw_only=True):
-    """A message that is pushed again and again."""
+    """A request for a recurring message."""
 
     name: str
     queue: str
@@ -40,8 +40,9 @@ class NewCron(msgspec.Struct, frozen=True, kw_only=True):
     timezone: str = "UTC"
     """An IANA name, such as Europe/Berlin."""
     catch_up: CatchUp = "skip"
-    """Times that passed while nobody was there to push: `skip` pushes nothing for them (except for the last one, if it
-    is not long ago: setting cron_late_seconds_max), `one` pushes once for all of them, `all` once for each."""
+    """Handling of times that passed while no server was running. `skip` pushes nothing for them, except for the last
+    one if it is recent (setting cron_late_seconds_max); `one` pushes once for all of them; `all` pushes once for each.
+    """
     enabled: bool = True
     kind: str | None = None
     reference: str | None = None
@@ -50,18 +51,17 @@ class NewCron(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cron(NewCron, frozen=True, kw_only=True):
-    """A recurring message, and where it stands."""
+    """A recurring message and its state."""
 
     created_at: datetime
     next_at: datetime | None
-    """None while it is not enabled, and when no time is left."""
+    """None while it is disabled, and when no time is left."""
     last_at: datetime | None = None
-    """The time for which it was pushed last."""
+    """The time for which it was last pushed."""
 
 
 def check_times(expression: str, timezone: str) -> None:
-    """Raises InvalidRequest for an expression that is not valid, a time zone that is unknown, or a time that never
-    comes."""
+    """Raises InvalidRequest for an invalid expression, an unknown time zone, or a time that never comes."""
     zone = _zone(timezone)
     if len(expression) > EXPRESSION_LENGTH_MAX:
         raise InvalidRequest(f"a cron expression has at most {EXPRESSION_LENGTH_MAX} characters")
@@ -76,16 +76,16 @@ def check_times(expression: str, timezone: str) -> None:
 def _zone(timezone: str) -> ZoneInfo:
     try:
         return ZoneInfo(timezone)
-    # What looks like a path, or a directory of the database, is a ValueError or an OSError.
+    # For a text that looks like a path, or names a directory of the database, ZoneInfo raises ValueError or OSError.
     except (KeyError, ValueError, OSError):
         raise InvalidRequest(f"there is no time zone {timezone[:64]!r}") from None
 
 
 def times_after(expression: str, timezone: str, after: datetime) -> Iterator[datetime]:
-    """The times of an expression, in UTC, that come after a time; ends where cron sees no more."""
+    """The times of an expression after a time, in UTC; ends when there are no more."""
     for time in CronSim(expression, after.astimezone(_zone(timezone))):
         at = time.astimezone(UTC)
-        # In the hour that comes twice, a job at a fixed time is found again at the time that was just done.
+        # In an hour that occurs twice, cron returns the time just handled again for a job at a fixed time.
         if at > after:
             yield at
 
@@ -96,16 +96,16 @@ def next_time(cron: NewCron, after: datetime) -> datetime | None:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """What is to be pushed of a recurring message now."""
+    """What to push now for a recurring message."""
 
     times: list[datetime]
     next_at: datetime | None
 
 
 def due(cron: NewCron, next_at: datetime, now: datetime, *, late_seconds_max: float, limit: int) -> Due:
-    """The times to push for, of those from `next_at` to `now`, and when the next one is.
+    """The times to push for between `next_at` and `now`, and the next time.
 
-    With `all` at most `limit` of them; the next one may be due then, too.
+    With `all`, at most `limit` times; the next time may be due as well then.
     """
     if next_at > now:
         return Due([], next_at)
@@ -126,9 +126,9 @@ def _every(cron: NewCron, next_at: datetime, now: datetime, limit: int) -> Due:
 
 
 def _last_before(cron: NewCron, next_at: datetime, now: datetime) -> datetime:
-    """The last time up to `now`; found from the end, because there may be many before it."""
+    """The last time up to `now`; searched backwards, because many times may precede it."""
     last = max(_found_backwards(cron, now) or next_at, next_at)
-    # In the hour that comes twice, the way back leaves out its first half.
+    # In an hour that occurs twice, searching backwards skips the first half.
     for at in times_after(cron.expression, cron.timezone, last):
         if at > now:
             break
@@ -146,7 +146,7 @@ def _found_backwards(cron: NewCron, now: datetime) -> datetime | None:
 
 
 def batch_of(cron: NewCron, times: list[datetime]) -> Batch:
-    """The messages for these times. Their transaction ids keep a time from being pushed for twice."""
+    """The messages for these times. Their transaction ids prevent a second push for the same time."""
     count = len(times)
     columns = Columns([cron.payload] * count, transaction_ids=[transaction_id(cron.name, at) for at in times])
     if cron.kind is not None:

@@ -1,4 +1,4 @@
-"""Copies of dead messages in a dead queue: how they look, and how they go back to where they came from."""
+"""Copies of dead messages in a dead queue: their format, and how they are sent back to where they came from."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from lockstep.core.messages import REDRIVEN_FROM, Batch, Message, again
 
 PREFIX = "lockstep-dead-from-"
-"""Of the headers that say where a copy came from, and why."""
+"""Prefix of the headers that say where a copy came from, and why."""
 
 
 def dead_copy(message: Message, dead_queue: str, *, group: str, attempts: int, error: str | None) -> Batch:
-    """A message that died, as it is pushed to a dead queue: to the same partition, with headers that say where it came
-    from."""
+    """A dead message as it is pushed to a dead queue: to the same partition, with headers that say where it came
+    from.
+    """
     story = {
         "queue": message.queue,
         "partition": message.partition,
@@ -38,7 +39,7 @@ class Origin:
 
 
 def origin_of(message: Message) -> Origin | None:
-    """Where a message of a dead queue came from; None if nobody put it there for being dead."""
+    """Where a message of a dead queue came from; None if it is not a copy of a dead message."""
     headers = message.headers or {}
     try:
         return Origin(
@@ -52,7 +53,9 @@ def origin_of(message: Message) -> Origin | None:
 
 
 def sent_back(message: Message, origin: Origin) -> Batch:
-    """A copy as it is pushed to where it came from, without its story; it says which message it was."""
+    """A copy as it is pushed back to where it came from: without the headers about its death, but with the id of the
+    original message.
+    """
     headers = {name: value for name, value in (message.headers or {}).items() if not name.startswith(PREFIX)}
     headers[REDRIVEN_FROM] = (message.headers or {}).get(PREFIX + "message-id", message.id)
     return again(message, origin.queue, origin.partition, headers)

@@ -1,4 +1,4 @@
-"""Single messages as batches of columns, which is how they travel and are stored."""
+"""Converts single messages to batches of columns, the form in which they travel and are stored."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _Value = TypeVar("_Value")
 
 
 def gather(messages: Sequence[NewMessage]) -> tuple[list[Batch], Order]:
-    """Single messages as batches, one for each queue, partition and schedule, in order of first appearance."""
+    """Group single messages into batches, one per queue, partition and schedule, in order of first appearance."""
     queues = [message.queue for message in messages]
     partitions = [message.partition for message in messages]
     for what, names in (("queue", queues), ("partition", partitions)):
@@ -100,13 +100,13 @@ def _is_headers(headers: object) -> TypeGuard[Mapping[str, str]]:
 
 
 def _schedule_of(message: NewMessage) -> NewSchedule | None:
-    """It is checked before it is compared with others: a value that is not a time may not even be hashable."""
+    """Checks the schedule before it is compared with others: a value that is not a time may not be hashable."""
     schedule = schedule_of(message)
     return None if schedule is None else check_schedule(schedule, messages=1)
 
 
 def check_schedule(schedule: object, *, messages: int) -> NewSchedule:
-    """When to deliver the messages. Raises InvalidRequest if the request is ambiguous."""
+    """When to deliver the messages. Raises InvalidRequest for an ambiguous request."""
     if not isinstance(schedule, NewSchedule):
         raise InvalidRequest(f"expected NewSchedule, not {type(schedule).__name__}")
     if (schedule.deliver_at is None) == (schedule.delay_seconds is None):
@@ -123,7 +123,7 @@ def check_schedule(schedule: object, *, messages: int) -> NewSchedule:
 
 
 def canonical_trace_ids(trace_ids: list[str | None]) -> list[str | None]:
-    """The same list if every UUID is spelled canonically, else a new one in which each is."""
+    """The same list if every UUID has its canonical spelling, otherwise a new list in which each has."""
     if set(map(type, trace_ids)) <= {str, type(None)}:
         texts = [text for text in trace_ids if text is not None]
         if all_canonical_uuids(texts):

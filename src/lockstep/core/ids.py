@@ -24,7 +24,9 @@ _CANONICAL_UUIDS = re.compile(f"(?:{_UUID_TEXT})*")
 
 
 def uuid7(unix_ns: int) -> UUID:
-    """A UUIDv7 whose 12 bits after the milliseconds hold the fraction of the millisecond, so ids sort finely."""
+    """A UUIDv7 whose 12 bits after the milliseconds hold the fraction of the millisecond, so that ids sort by fine
+    time.
+    """
     milliseconds, remainder = divmod(unix_ns, 1_000_000)
     fraction = remainder * 4096 // 1_000_000
     random_bits = int.from_bytes(os.urandom(8), "big") & ((1 << 62) - 1)
@@ -32,12 +34,12 @@ def uuid7(unix_ns: int) -> UUID:
 
 
 def shared_lease(unix_ns: int) -> UUID:
-    """The id of a lease on single messages: a UUIDv7 that says version 8, so that it is known for what it is."""
+    """The id of a lease on single messages: a UUIDv7 with version 8, so that it can be recognized."""
     return UUID(int=uuid7(unix_ns).int ^ (15 << 76))
 
 
 def is_shared_lease(text: str | None) -> bool:
-    """Whether a lease id in its canonical spelling looks like one on single messages. A hint, and no proof."""
+    """Whether a canonical lease id looks like that of a lease on single messages. A hint, not a proof."""
     return text is not None and text[14:15] == "8"
 
 
@@ -59,18 +61,18 @@ def message_ids(segment: UUID, ordinal: int, count: int) -> list[str]:
 
 @lru_cache(maxsize=1024)
 def _prefix(segment: UUID) -> str:
-    """All but the ordinal. Remembered, because a segment is asked for the ids of one request after the other."""
+    """All but the ordinal. Cached, because consecutive requests ask for ids of the same segment."""
     return str(segment)[:-4]
 
 
 def split_message_id(text: str) -> tuple[UUID, int]:
-    """The segment's UUID and the ordinal that a message id stands for."""
+    """The segment's UUID and the ordinal in a message id."""
     number = parse_uuid(text, what="message id").int
     return UUID(int=number & ~_ORDINAL_MASK), number & _ORDINAL_MASK
 
 
 def parse_uuid(text: object, *, what: str) -> UUID:
-    """The UUID that `text` spells, or a clear error that names `what` it was meant to be."""
+    """Parse a UUID. The error for an invalid text names `what` it should be."""
     if isinstance(text, UUID):
         return text
     if isinstance(text, str):
@@ -82,10 +84,10 @@ def parse_uuid(text: object, *, what: str) -> UUID:
 
 
 def is_canonical_uuid(text: str) -> bool:
-    """Whether the text is a UUID in the one spelling that survives a round trip through the type uuid."""
+    """Whether the text is a UUID in canonical spelling, which survives a round trip through the type uuid."""
     return len(text) == 36 and _CANONICAL_UUID.fullmatch(text) is not None
 
 
 def all_canonical_uuids(texts: Sequence[str]) -> bool:
-    """`is_canonical_uuid` of every text, at the price of one match over all of them joined."""
+    """`is_canonical_uuid` for every text, with a single match over all of them joined."""
     return set(map(len, texts)) <= {36} and _CANONICAL_UUIDS.fullmatch("".join(texts)) is not None

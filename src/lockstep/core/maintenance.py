@@ -1,15 +1,15 @@
-"""Maintenance: the rules of what is removed, and the requests and results of the duties.
+"""Maintenance: the rules that say what is removed, and the requests and results of the duties.
 
-Four policies of a queue remove messages, each by their age:
+A queue has four policies that remove messages by age:
 
-    retention             retention_seconds: whatever became of them
-    completed_retention   completed_retention_seconds: those that every group is done with; none while there is no group
-    eviction              max_wait_seconds: those that still wait for a group, or for any group to appear
-    expiry                expire_seconds, or the message's own time: each group that still has one before it passes it,
-                          as a pop would; what becomes of it says on_expired, and it stays stored
+    retention             retention_seconds: all messages, done or not
+    completed_retention   completed_retention_seconds: messages that every group is done with; none without a group
+    eviction              max_wait_seconds: messages that a group has not done, or that no group exists for
+    expiry                expire_seconds, or the message's own time: groups skip such a message, as a pop does;
+                          on_expired says what happens to it, and it stays stored
 
-The first two need retention_enabled, and take a run (what one push stored in one partition) whole or not at all. None
-takes what is under a live lease, nor what comes after it.
+The first two need retention_enabled, and remove a run (what one push stored in one partition) completely or not at all.
+No policy removes messages under a live lease, or messages behind them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ RemovalKind = Literal["retention", "completed_retention", "eviction", "expiry", 
 
 
 def prune_before(options: QueueOptions, kind: PruneKind, now: datetime) -> datetime | None:
-    """What was created before this is too old; None if the queue does not ask for this kind of removal."""
+    """Messages created before this are too old; None if the queue does not use this kind of removal."""
     if kind == "eviction":
         seconds = options.max_wait_seconds
     elif not options.retention_enabled:
@@ -46,7 +46,7 @@ def prune_before(options: QueueOptions, kind: PruneKind, now: datetime) -> datet
 def prunable(
     kind: PruneKind, first_seq: int, last_seq: int, cursors: Iterable[Cursor], now: datetime
 ) -> tuple[int, int] | None:
-    """The seqs of a run that is too old which may go, first and last; `cursors` are those of all groups."""
+    """The first and last seq that may be removed of a run that is too old; `cursors` has those of all groups."""
     places = [(cursor.acked, cursor.leased(now)) for cursor in cursors]
     if any(leased and last_seq > acked for acked, leased in places):
         return None
@@ -60,12 +60,12 @@ def prunable(
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """How far a walk through all queues has come: into a queue, by name, and there to the id of what it walks over."""
+    """The progress of a walk through all queues: the name of the current queue, and the id reached in it."""
 
     queue: str = ""
     after: int = 0
     part: Part = "partitions"
-    """What that is, where a walk goes over several things."""
+    """What the id refers to, if a walk covers several kinds of things."""
 
 
 START = Place()
@@ -78,18 +78,18 @@ class Pruned:
     messages: int = 0
     partitions: int = 0
     next: Place | None = None
-    """Where the next batch begins; None at the end of the walk."""
+    """Where the next batch starts; None at the end of the walk."""
     problem: str | None = None
-    """Why nothing could be done in a queue, of which the rest is left out."""
+    """Why the rest of a queue was skipped."""
 
 
 CLOCK_STEP_MAX = timedelta(seconds=10)
-"""A clock that is set back by no more than this is not followed: it catches up sooner."""
+"""Clock changes backwards of at most this are ignored: the clock catches up sooner."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """What one batch moved to the times of a clock that was set back."""
+    """What one batch adjusted after the clock was set back."""
 
     waiting: int = 0
     """Cursors, ranges of shared groups, and operations."""
@@ -98,7 +98,7 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What a check of some of the partitions found."""
+    """The result of checking some of the partitions."""
 
     problems: list[Problem]
     partitions: int
@@ -109,45 +109,45 @@ class Verified:
 class DutyClaim:
     granted: bool
     wait_seconds: float = 0.0
-    """If it is not granted: when it is worth asking again."""
+    """If not granted: how long to wait before asking again."""
 
 
 class DutyInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A duty that some server has done, or does now."""
+    """A duty that a server has performed or performs now."""
 
     name: str
     interval_seconds: float
     next_run_at: datetime
     claimed_until: datetime | None
-    """While it runs: when the claim ends by itself, should its server be gone."""
+    """While it runs: when the claim expires if its server is gone."""
     claimed_by: str | None
-    """The server that performs it, or did so last; for people."""
+    """The server that performs it, or last performed it; for people."""
     last_started_at: datetime
     last_finished_at: datetime | None
     last_error: str | None
-    """Of the last run, if it failed."""
+    """The error of the last run, if it failed."""
     last_effect: dict[str, Any] | None
-    """Of the last run that did not fail."""
+    """The result of the last successful run."""
     runs: int
     failures: int
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
-    """How a queue was doing, from the sample before (or its creation) to `at`."""
+    """The state of a queue at `at`, and its activity since the previous sample (or its creation)."""
 
     at: datetime
     queue: str
     seconds: float
-    """How long that was."""
+    """The length of that time span."""
     pushed: int
     completed: int
-    """Messages that groups have done, over all groups; what a seek skips counts, too."""
+    """Messages done, summed over all groups; includes messages skipped by a seek."""
     dead: int
     """Messages that became dead letters."""
     pending: int
-    """At the end: the lag of the group that is furthest behind; all stored messages while there is no group."""
+    """At the end: the lag of the group that is furthest behind; without groups, all stored messages."""
     lag_seconds: float
-    """At the end: the age of the oldest of them, over all groups."""
+    """At the end: the age of the oldest pending message over all groups."""
 
 
 class Removal(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,4 +159,4 @@ class Removal(msgspec.Struct, frozen=True, kw_only=True):
     kind: RemovalKind
     messages: int
     partitions: int
-    """Partitions that went themselves."""
+    """Partitions that were themselves removed."""

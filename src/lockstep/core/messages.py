@@ -1,7 +1,7 @@
-"""Messages, and what becomes of pushed ones.
+"""Messages, and the results of pushes.
 
-Messages travel as columns: one list per field for all messages of a partition. Hot paths slice and join these
-lists and never look at a single message; `Message` and `Receipt` are made only when a caller asks for one.
+Messages travel as columns: one list per field for all messages of a partition. Hot paths slice and join these lists and
+never look at a single message; `Message` and `Receipt` are created only on demand.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from lockstep.errors import InvalidRequest
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Messages in packed form: the compressed layout of core/codec.py, of which somebody has read every byte."""
+    """Messages in packed form: the compressed layout of core/codec.py, fully validated."""
 
     body: bytes
     layout_bytes: int
     count: int
     mask: int
-    """Which columns the layout has."""
+    """The columns that the layout has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,21 +50,21 @@ class Columns:
     kinds: list[str | None] | None = None
     references: list[str | None] | None = None
     encodings: list[str | None] | None = None
-    """None: JSON; anything else names the format of the opaque bytes of the payload."""
+    """None means JSON; anything else names the format of the payload's opaque bytes."""
     headers: list[bytes | None] | None = None
     """A JSON object of strings, encoded."""
     producer_subs: list[str | None] | None = None
     expires_at: list[datetime | timedelta | None] | None = None
-    """None is as the queue says. A span is from now: the engine makes a time of it, so that a store sees only times."""
+    """None: as the queue's options say. The engine converts a duration to a time, so that a store sees only times."""
     part: BlockPart | None = field(default=None, init=False, compare=False, repr=False)
-    """Where the same messages are in packed form, if they came so. It is not taken over by columns that are made of
-    these, because they may say something else."""
+    """The packed form of the same messages, if they arrived packed. Columns derived from these do not inherit it,
+    because their content may differ."""
 
     def __len__(self) -> int:
         return len(self.payloads)
 
     def bare(self) -> bool:
-        """Whether there is nothing but payloads."""
+        """Whether there are only payloads."""
         return (
             self.transaction_ids is None
             and self.trace_ids is None
@@ -113,13 +113,13 @@ COLUMNS_OF_FIELDS = {
     "producer_sub": "producer_subs",
     "expires_at": "expires_at",
 }
-"""By the name of a message's field: the column that has it for many messages."""
+"""Maps the name of a message field to its column."""
 
 COLUMN_NAMES = tuple(COLUMNS_OF_FIELDS.values())
 
 
 def join_columns(parts: Sequence[Columns]) -> Columns:
-    """The messages of all parts, in order; a column that any of them has is filled up with None."""
+    """Join the messages of all parts, in order; missing values of a column that some part has become None."""
     if len(parts) == 1:
         return parts[0]
     joined = Columns(list(chain.from_iterable([part.payloads for part in parts])))
@@ -135,7 +135,7 @@ def join_columns(parts: Sequence[Columns]) -> Columns:
 
 
 def _joined_part(parts: Sequence[Columns]) -> BlockPart | None:
-    """The part of a block that all of them make up together, one behind the other."""
+    """The part of a block that consists of all these consecutive parts."""
     first = parts[0].part
     if first is None:
         return None
@@ -149,7 +149,9 @@ def _joined_part(parts: Sequence[Columns]) -> BlockPart | None:
 
 
 def check_shape(columns: object) -> Columns:
-    """The columns, if each is a list with a value for every message. Raises InvalidRequest."""
+    """Check that each column is a list with a value for every message, and return the columns. Raises
+    InvalidRequest.
+    """
     if not isinstance(columns, Columns):
         raise InvalidRequest(f"the columns of a batch must be Columns, not {type(columns).__name__}")
     for name, column in zip(COLUMN_NAMES, columns.all(), strict=True):
@@ -164,7 +166,7 @@ def check_shape(columns: object) -> Columns:
 
 
 class Described(msgspec.Struct, frozen=True, kw_only=True):
-    """What a producer may say about a message."""
+    """What a producer may set on a message."""
 
     transaction_id: str | None = None
     trace_id: str | None = None
@@ -182,17 +184,19 @@ class NewMessage(Described, frozen=True, kw_only=True):
     partition: str = DEFAULT_PARTITION
     producer_sub: str | None = None
     expires_at: datetime | None = None
-    """Not delivered from this time on, whatever the queue says; or, in place of it, `expire_seconds` from now."""
+    """The message is not delivered from this time on, whatever the queue's options say; alternatively, `expire_seconds`
+    from now.
+    """
     expire_seconds: float | None = None
     deliver_at: datetime | None = None
-    """Not before this time; or, in place of it, `delay_seconds` from now."""
+    """The message is not delivered before this time; alternatively, `delay_seconds` from now."""
     delay_seconds: float | None = None
     schedule_key: str | None = None
-    """By which it can be found, cancelled and rescheduled while it waits; unique in its queue."""
+    """Identifies the message while it is scheduled, to find, cancel or reschedule it; unique in its queue."""
 
 
 class NewSchedule(msgspec.Struct, frozen=True, kw_only=True):
-    """When to deliver messages, if not at once: at a time, or after a delay."""
+    """When to deliver messages: at a time or after a delay."""
 
     deliver_at: datetime | None = None
     delay_seconds: float | None = None
@@ -215,11 +219,11 @@ class Batch:
     partition: str
     columns: Columns
     schedule: NewSchedule | None = None
-    """None: at once."""
+    """None: deliver at once."""
 
     @classmethod
     def of(cls, queue: str, payloads: Iterable[bytes], *, partition: str = DEFAULT_PARTITION, **columns: Any) -> Batch:
-        """A batch from payloads and, by name, any other columns."""
+        """Create a batch from payloads and other columns by name."""
         return cls(queue, partition, Columns(list(payloads), **columns))
 
 
@@ -234,12 +238,12 @@ class Message(Described, frozen=True, kw_only=True):
     created_at: datetime
     payload: bytes
     transaction_id: str
-    """What the producer gave, or the message's own id."""
+    """The producer's id, or the message's own id."""
     producer_sub: str | None = None
     expires_at: datetime | None = None
-    """Where the producer gave a time of its own."""
+    """Set if the producer gave this message a time of its own."""
     attempt: int = 0
-    """Which delivery this is, from 1; 0 when the message was read and not popped."""
+    """The number of this delivery, from 1; 0 if the message was read rather than popped."""
 
     def json(self) -> Any:
         """The payload, decoded from JSON."""
@@ -303,7 +307,7 @@ def _at(column: list[Any] | None, offset: int) -> Any:
 
 
 REDRIVEN_FROM = "lockstep-redriven-from"
-"""The header that names the message whose dead letter was pushed again."""
+"""The header with the id of the message whose dead letter was redriven."""
 
 
 def redriven(message: Message) -> Batch:
@@ -312,7 +316,7 @@ def redriven(message: Message) -> Batch:
 
 
 def again(message: Message, queue: str, partition: str, headers: Mapping[str, str]) -> Batch:
-    """A message as a new one: without its transaction id, which is used up, and without a time at which it expires."""
+    """A message as a new message: without its transaction id, which is used up, and without its expiry time."""
     columns = Columns([message.payload], headers=[msgspec.json.encode(headers)])
     for name in ("trace_id", "kind", "reference", "encoding", "producer_sub"):
         if getattr(message, name) is not None:
@@ -324,54 +328,54 @@ ReceiptStatus = Literal["queued", "duplicate", "scheduled", "buffered", "deferre
 
 
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one pushed message."""
+    """The result of pushing one message."""
 
     index: int
     status: ReceiptStatus
-    """`queued`: stored, in its queue. `deferred`: a busy server has accepted the push as an operation, and applies it
-    later. `buffered`: a server has it on its disk, until the database is there."""
+    """`queued`: stored in its queue. `deferred`: accepted by a busy server as an operation that is applied later.
+    `buffered`: on a server's disk until the database is available."""
     queue: str
     partition: str
     partition_id: int
-    """0, as the seq, and without a message id, while the message waits for its time, or for the database."""
+    """0, like the seq, and without a message id, while the message is scheduled or buffered."""
     seq: int
     message_id: str
-    """A duplicate names the first message with its transaction id."""
+    """For a duplicate: the first message with its transaction id."""
     transaction_id: str
     trace_id: str | None = None
     depth: int | None = None
-    """Of a queue with a max_size: the pending messages after this push; None for a queue without."""
+    """For a queue with a max_size: the number of pending messages after this push; otherwise None."""
     remaining: int | None = None
     schedule_id: int | None = None
-    """Of a message that waits: the id for cancelling it; a duplicate names the message that already waits."""
+    """For a scheduled message: the id for cancelling it; for a duplicate, that of the message already scheduled."""
     due_at: datetime | None = None
     operation_id: str | None = None
-    """Of a push that waits to be applied: the id of the operation; nothing else is known of the message then."""
+    """For a push that waits to be applied: the id of the operation; nothing else is known yet."""
 
 
 class QueuedPush(msgspec.Struct, frozen=True, kw_only=True):
-    """A request that was accepted, and is applied later."""
+    """A request that was accepted and is applied later."""
 
     operation_id: str
     position: int
-    """Its place among those that wait, about."""
+    """Approximate position in the queue of operations."""
     estimated_wait_seconds: float
     reason: Literal["system_busy", "maintaining_order"]
 
 
 @dataclass(frozen=True, slots=True)
 class Appointment:
-    """The place of a message among those that wait."""
+    """The schedule of a message."""
 
     schedule_id: int
     due_at: datetime
     duplicate: bool = False
-    """It is another one's, which has the same key or transaction id."""
+    """It belongs to another message with the same key or transaction id."""
 
 
 @dataclass(slots=True)
 class Placement:
-    """Where a batch's new messages went: positions in the batch and the place of the first of them."""
+    """Where the new messages of a batch went: their positions in the batch, and the place of the first one."""
 
     partition_id: int
     first_seq: int
@@ -380,9 +384,9 @@ class Placement:
     duplicates: Mapping[int, tuple[int, str]] | None = None
     """By position in the batch: seq and message id of the first message with that transaction id."""
     appointments: Sequence[Appointment] | None = None
-    """By position in a batch whose messages wait: nothing else is said about it then."""
+    """By position in the batch, if its messages are scheduled; no other field is set then."""
     buffered: bool = False
-    """The batch is safe on a server's disk, until the database takes it: nothing else is known of it then."""
+    """The batch is on a server's disk until the database accepts it; no other field is set then."""
 
     @classmethod
     def of_buffered(cls) -> Placement:
@@ -402,7 +406,9 @@ class Occupancy:
 
 
 class _PlacementSlice(Sequence[Placement]):
-    """Some of the placements of a call that several requests shared, worked out when one is asked for: few look."""
+    """Part of the placements of a call that several requests shared. Computed on demand, because few callers look at
+    it.
+    """
 
     __slots__ = ("_found", "_start", "_stop", "_whole")
 
@@ -427,12 +433,12 @@ class _PlacementSlice(Sequence[Placement]):
     def _all(self) -> Sequence[Placement]:
         if self._whole is not None:
             self._found = self._whole[self._start : self._stop]
-            self._whole = None  # so that it does not hold what belongs to others any longer
+            self._whole = None  # so that other requests' results can be freed
         return self._found
 
 
 class PushResult(Sequence[Receipt]):
-    """Receipts in input order, made on demand."""
+    """Receipts in input order, created on demand."""
 
     __slots__ = ("_order", "_recent", "batches", "occupancy", "operation", "placements")
 
@@ -452,14 +458,13 @@ class PushResult(Sequence[Receipt]):
         self.occupancy = occupancy or {}
         self._order = order
         self._recent: tuple[int, Placement, list[int]] | None = None
-        """The batch that was used last, which usually has the next receipt, too; and the positions of its
-        duplicates."""
+        """The batch used last, which usually has the next receipt as well, and the positions of its duplicates."""
 
     def __len__(self) -> int:
         return sum(len(batch.columns.payloads) for batch in self.batches)
 
     def in_order(self, order: Sequence[tuple[int, int]] | None) -> PushResult:
-        """The same receipts in another order: for each, its batch and its position there."""
+        """The same receipts in another order: each entry is a batch and a position in it."""
         if order is None:
             return self
         return PushResult(
@@ -473,12 +478,12 @@ class PushResult(Sequence[Receipt]):
 
     @property
     def buffered(self) -> bool:
-        """Whether all of it is on a server's disk, and nothing in the store."""
+        """Whether everything is on a server's disk and nothing in the store."""
         return len(self.placements) > 0 and self.placements[0].buffered
 
     @property
     def duplicates(self) -> int:
-        """How many of the messages were duplicates."""
+        """The number of messages that were duplicates."""
         found = 0
         for placement in self.placements:
             if placement.duplicates:
@@ -488,7 +493,7 @@ class PushResult(Sequence[Receipt]):
         return found
 
     def first_due_at(self) -> datetime | None:
-        """When the first of those that wait is due; None if none does."""
+        """When the first scheduled message is due; None if none is scheduled."""
         return min((one.due_at for p in self.placements for one in p.appointments or ()), default=None)
 
     @overload
@@ -563,7 +568,7 @@ class PushResult(Sequence[Receipt]):
 
 
 def _unplaced_receipt(index: int, batch: Batch, position: int, status: ReceiptStatus, **others: Any) -> Receipt:
-    """The receipt of a message that has no place in its partition yet."""
+    """The receipt of a message that is not in its partition yet."""
     return Receipt(
         index=index,
         status=status,

@@ -1,4 +1,4 @@
-"""What may be a name of a queue, partition, group, namespace or task, and what may be an id or a label."""
+"""Valid names of queues, partitions, groups, namespaces and tasks; valid ids and labels."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from difflib import get_close_matches
 from lockstep.errors import InvalidName, InvalidRequest
 
 QUEUE_MODE = "__QUEUE_MODE__"
-"""The group of plain competing consumers, which every queue has."""
+"""The group of consumers that name no group; every queue has it."""
 
 DEFAULT_PARTITION = "Default"
 
 GROUPS_MAX = 10_000
-"""Of a queue, where no setting says otherwise."""
+"""The default for a queue, unless a setting changes it."""
 
 NAME_LENGTH_MAX = 255
 TRANSACTION_ID_LENGTH_MAX = 255
@@ -23,7 +23,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
 def check_name(name: object, *, what: str) -> str:
-    """The name, if it is one: 1 to 255 characters, none of them a control character."""
+    """Return the name if it is valid: 1 to 255 characters, no control characters."""
     if not isinstance(name, str):
         raise InvalidName(f"{what} must be a string, not {type(name).__name__}")
     if not name:
@@ -36,7 +36,7 @@ def check_name(name: object, *, what: str) -> str:
 
 
 def check_names(names: list[str], *, what: str) -> None:
-    """`check_name` of each, at the price of one look at all of them joined."""
+    """`check_name` for each name, with a single check of all of them joined."""
     if not names:
         return
     if set(map(type, names)) == {str}:
@@ -48,7 +48,7 @@ def check_names(names: list[str], *, what: str) -> None:
 
 
 def check_label(text: object, *, what: str, length_max: int) -> str:
-    """Free text with a length limit that PostgreSQL can store: no NUL, no lone surrogate."""
+    """Check free text with a length limit that PostgreSQL can store: no NUL, no lone surrogate."""
     if not isinstance(text, str):
         raise InvalidRequest(f"{what} must be a string, not {type(text).__name__}")
     if len(text) > length_max:
@@ -70,13 +70,13 @@ def storable(text: str) -> bool:
 
 
 def namespace_and_task(queue: str) -> tuple[str, str]:
-    """Namespace and task of a queue that its first push creates: the first two dot-separated pieces."""
+    """The namespace and task of a queue created by its first push: the first two dot-separated parts of its name."""
     namespace, _, rest = queue.partition(".")
     return namespace, rest.partition(".")[0]
 
 
 def nearest_of(name: str, known: Iterable[str]) -> str | None:
-    """The known name that is closest to a misspelled one, ignoring case and underscores; None if none is close."""
+    """The known name closest to a misspelled one, ignoring case and underscores; None if none is close."""
     plain = {one.replace("_", "").lower(): one for one in known}
     found = get_close_matches(name[:NAME_LENGTH_MAX].replace("_", "").replace("-", "").lower(), plain, n=1, cutoff=0.6)
     return plain[found[0]] if found else None

@@ -1,9 +1,10 @@
 """Operations: requests that were accepted while the server was busy, and are applied later, in order.
 
-Requests that are queued together make one *bundle*, which is stored, claimed and marked as one. The id of an operation
-is its bundle's UUIDv7 with the operation's ordinal in the low 16 bits, as a message's id is that of its segment.
+Requests that are queued together form a *bundle*, which is stored, claimed and finished as a unit. The id of an
+operation is its bundle's UUIDv7 with the operation's ordinal in the low 16 bits; message ids derive from segment ids in
+the same way.
 
-How they are applied is said in applying.py.
+applying.py says how they are applied.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ OperationKind = Literal["push", "ack"]
 OperationStatus = Literal["pending", "done", "failed"]
 QueueReason = Literal["system_busy", "maintaining_order"]
 QueuedAs = Literal["wait", "return"]
-"""What a push does that is queued: wait until it is applied, or return at once."""
+"""What a queued push does: wait until it is applied, or return at once."""
 Order = list[tuple[int, int]]
 """For each message in input order: the index of its batch, and its position there."""
 
@@ -40,7 +41,7 @@ KINDS: tuple[OperationKind, ...] = ("ack", "push")
 """In the order in which they are applied."""
 PRIORITIES: dict[OperationKind, int] = {"ack": 3, "push": 5}
 ACK_LANE = 0
-"""The lane of all acks: they are few and cheap, and one may speak of the same lease as another."""
+"""The lane of all acks. Acks are few and cheap, and two of them may concern the same lease."""
 
 
 @dataclass(slots=True)
@@ -57,19 +58,19 @@ class NewOperation:
         return "ack" if self.acks else "push"
 
     def messages(self) -> int:
-        """Messages, or acks."""
+        """The number of messages, or of acks."""
         return len(self.acks) or sum([len(batch.columns.payloads) for batch in self.batches])
 
     def bytes(self) -> int:
         return sum([sum(map(len, batch.columns.payloads)) for batch in self.batches])
 
     def places(self) -> list[tuple[str, str]]:
-        """Queue and partition of what is pushed at once: what waits for its time has no order to keep."""
+        """Queue and partition of the messages to push now; scheduled messages have no order to keep."""
         return [(batch.queue, batch.partition) for batch in self.batches if batch.schedule is None]
 
 
 class OperationFailure(Struct, frozen=True, array_like=True):
-    """An error as it is kept."""
+    """An error in its stored form."""
 
     code: str
     message: str
@@ -95,7 +96,7 @@ _CLASSES = {error.code: error for error in reversed(list(_classes(errors.Lockste
 
 
 class Placed(Struct, frozen=True, array_like=True):
-    """Where a batch of a push went."""
+    """Where one batch of a push went."""
 
     queue: str
     partition: str
@@ -131,7 +132,7 @@ class Placed(Struct, frozen=True, array_like=True):
 
 
 class Outcome(Struct, frozen=True, kw_only=True, array_like=True):
-    """What became of an operation: one of a push's places, acks' outcomes, and an error."""
+    """The result of an operation: the places of a push, the outcomes of acks, or an error."""
 
     placed: list[Placed] | None = None
     occupancy: dict[str, tuple[int, int]] = {}
@@ -144,8 +145,8 @@ class Outcome(Struct, frozen=True, kw_only=True, array_like=True):
         return "done" if self.failure is None else "failed"
 
     def pushed(self, batches: Sequence[Batch] | None = None) -> PushResult:
-        """The receipts of a push. Without the batches, they lack what the producer gave. Raises what it
-        failed with."""
+        """The receipts of a push. Without the batches, they lack the producer's values. Raises the error of a failed
+        push."""
         placed = self._succeeded().placed or []
         occupancy = {queue: Occupancy(*one) for queue, one in self.occupancy.items()}
         shown = [_hollow(one) for one in placed] if batches is None else batches
@@ -153,7 +154,7 @@ class Outcome(Struct, frozen=True, kw_only=True, array_like=True):
         return PushResult(shown, [one.placement() for one in placed], occupancy=occupancy, order=order)
 
     def outcomes(self) -> list[AckOutcome]:
-        """Those of acks. Raises what they failed with."""
+        """The outcomes of acks. Raises the error of failed acks."""
         return self._succeeded().acks or []
 
     def _succeeded(self) -> Outcome:
@@ -168,7 +169,7 @@ def _hollow(placed: Placed) -> Batch:
 
 
 class Aim(Struct, frozen=True, array_like=True):
-    """What an operation is for, as it is known without its content. Acks do not say it."""
+    """The target of an operation, known without decoding its content. Acks have none."""
 
     queues: list[str]
     partition: str | None
@@ -186,7 +187,7 @@ _UNKNOWN = Aim([], None, 0, 0)
 
 
 class OperationInfo(Struct, frozen=True, kw_only=True):
-    """An operation, for whoever asks what became of it."""
+    """An operation, as shown to callers."""
 
     id: str
     kind: OperationKind
@@ -194,23 +195,23 @@ class OperationInfo(Struct, frozen=True, kw_only=True):
     priority: int
     created_at: datetime
     queues: list[str] = []
-    """To which it pushes; acks do not say it."""
+    """The queues of a push; acks have none."""
     partition: str | None = None
-    """To which it pushes, if there is only one."""
+    """The partition of a push, if there is only one."""
     partitions: int = 0
     messages: int = 0
-    """Messages, or acks."""
+    """The number of messages, or of acks."""
     position: int | None = None
-    """Of one that waits, where a single one is asked for: its place among those of its kind, from 1; None if it is more
-    than some 10,000 places away."""
+    """While it waits, when requested by id: its position among the operations of its kind, from 1; None beyond some
+    10,000."""
     due_at: datetime | None = None
-    """Of one that waits: not before this time."""
+    """While it waits: not applied before this time."""
     retries: int = 0
     completed_at: datetime | None = None
     worker: str | None = None
-    """Who applied it, or tried last; for people."""
+    """The server that applied it, or last tried to; for people."""
     error: str | None = None
-    """What it failed with; or why it was not applied when that was last tried."""
+    """Why it failed; or why the last attempt did not apply it."""
     error_code: str | None = None
     outcome: Outcome | None = None
 
@@ -221,25 +222,25 @@ class OperationInfo(Struct, frozen=True, kw_only=True):
 class OperationPage(Struct, frozen=True, kw_only=True):
     items: list[OperationInfo]
     next_cursor: str | None
-    """Give it back for the next page; None at the end. A page may be short, even empty, and still have one."""
+    """Pass it to get the next page; None at the end. A page may be short, even empty, and still have a next page."""
 
 
 class OperationDepth(Struct, frozen=True, kw_only=True):
-    """How much of one kind waits."""
+    """How many operations of one kind wait."""
 
     kind: OperationKind
     operations: int = 0
     messages: int = 0
     bytes: int = 0
     oldest_at: datetime | None = None
-    """When the oldest was accepted."""
+    """When the oldest waiting operation was accepted."""
 
 
 class OperationCounts(Struct, frozen=True, kw_only=True):
     pending: list[OperationDepth]
     """Each kind, in the order in which they are applied."""
     failed: int = 0
-    """Operations that failed and are kept."""
+    """Failed operations that are kept."""
 
     def depth(self, kind: OperationKind) -> OperationDepth:
         return next(depth for depth in self.pending if depth.kind == kind)
@@ -250,13 +251,13 @@ class KindLoad(Struct, frozen=True, kw_only=True):
 
     kind: Literal["push", "ack", "pop"]
     answer: Literal["execute", "queue", "shed", "reject"]
-    """What it does with the next one."""
+    """What it does with the next request."""
     load: float
-    """From 0 on; at 1 it is as bad as the settings allow."""
+    """From 0; at 1 the load has reached the limit that the settings define."""
     seconds: float
-    """For how long it has answered so."""
+    """How long it has been in this state."""
     queued: int
-    """Requests that it has queued, and refused, since it began."""
+    """Requests queued and refused since the process started."""
     rejected: int
 
 
@@ -267,19 +268,19 @@ class OperationStats(Struct, frozen=True, kw_only=True):
     """Whether this process manages its load."""
     load: list[KindLoad]
     applied: int
-    """Operations that this process has applied since it began; those that failed are among them."""
+    """Operations that this process has applied since it started, including failed ones."""
     applied_failed: int
     applied_per_second: float
-    """Recently."""
+    """In recent seconds."""
 
 
 def operation_cursor(serial: int, ordinal: int) -> str:
-    """The cursor of the page that begins after an operation."""
+    """The cursor of the page after an operation."""
     return f"{serial}.{ordinal}"
 
 
 def parse_operation_cursor(cursor: str | None) -> tuple[int, int]:
-    """Serial and ordinal after which a page begins. Raises InvalidRequest."""
+    """The serial and ordinal after which a page starts. Raises InvalidRequest."""
     if cursor is None:
         return 0, -1
     serial, _, ordinal = cursor.partition(".")
@@ -293,7 +294,7 @@ def operation_ids(bundle: UUID, count: int) -> list[str]:
 
 
 def split_operation_id(text: str) -> tuple[UUID, int]:
-    """The bundle's UUID and the ordinal that an operation id stands for. Raises InvalidRequest."""
+    """The bundle's UUID and the ordinal in an operation id. Raises InvalidRequest."""
     return split_message_id(text)
 
 
@@ -329,7 +330,7 @@ _decode_outcomes = msgspec.msgpack.Decoder(list[Outcome | None]).decode
 
 
 def pack_operations(operations: Sequence[NewOperation]) -> bytes:
-    """The requests of a bundle, not compressed."""
+    """The requests of a bundle, uncompressed."""
     return _encode(
         [
             _PackedOperation(
@@ -371,7 +372,7 @@ def pack_aims(operations: Sequence[NewOperation]) -> bytes:
 
 
 def unpack_aims(packed: bytes | None, count: int) -> list[Aim]:
-    """By ordinal; nothing is known where they were not stored."""
+    """By ordinal; empty where aims were not stored."""
     if packed is None:
         return [_UNKNOWN] * count
     return _decode_aims(unseal(Codec.PACKED, packed[1:]) if packed[0] else packed[1:])
@@ -382,7 +383,7 @@ def pack_outcomes(outcomes: Sequence[Outcome | None]) -> bytes:
 
 
 def unpack_outcomes(packed: bytes | None, count: int) -> list[Outcome | None]:
-    """By ordinal; None for what is not applied yet. Raises CorruptSegment."""
+    """By ordinal; None for operations not applied yet. Raises CorruptSegment."""
     if packed is None:
         return [None] * count
     try:

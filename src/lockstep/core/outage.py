@@ -1,4 +1,4 @@
-"""What servers know while a database is unavailable or in maintenance: modes, and what is buffered."""
+"""What servers know while the database is unavailable or in maintenance mode: modes and buffered pushes."""
 
 from __future__ import annotations
 
@@ -17,43 +17,43 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     """What all servers on one store know together."""
 
     id: UUID
-    """Of the store, for as long as it exists."""
+    """The id of the store, constant for its lifetime."""
     push_maintenance: bool = False
     pop_maintenance: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """What became of a part of a spool."""
+    """The result of draining a part of a spool."""
 
     place: int
-    """Up to where the spool is in the store now."""
+    """How far the spool is in the store now."""
     pushed: PushResult | None = None
-    """None if the part was there already, or had nothing."""
+    """None if the part was already in the store, or was empty."""
     set_aside_from: int | None = None
-    """Where the last record begins that the spool has set aside; None if it never has."""
+    """Start of the last record that the spool has set aside; None if it has set none aside."""
 
 
 class BufferStats(msgspec.Struct, frozen=True, kw_only=True):
-    """The spool of one machine. Sums are since it was made."""
+    """The spool of one machine. Sums count from its creation."""
 
     directory: str
     bytes: int
     bytes_max: int
     files: int
     messages: int
-    """In it now."""
+    """In the spool now."""
     messages_buffered: int
     messages_drained: int
     messages_rejected: int
-    """Set aside, because the database refused them."""
+    """Set aside because the database refused them."""
     bytes_damaged: int
     draining: bool
-    """By the process that answered."""
+    """Whether the process that answered drains the spool."""
     bytes_lost: int = 0
-    """Drained once, lost by the database, and not here any more: nothing is drained until that is accepted."""
+    """Drained, lost by the database, and no longer here. Nothing is drained until an operator accepts the loss."""
     waiting_for: str | None = None
-    """What the database said to the push that is next, if it refuses it; or that something is lost."""
+    """The database's error for the next push, if it refuses it; or a message that pushes are lost."""
 
     @property
     def has_room(self) -> bool:
@@ -61,11 +61,11 @@ class BufferStats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MaintenanceMode(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether a maintenance mode makes pushes be buffered, or pops find nothing."""
+    """Whether a maintenance mode is on: pushes are buffered, or pops find nothing."""
 
     push: bool
     pop: bool
     breaker: BreakerState = "closed"
     """Open while the answering server considers its database unavailable."""
     buffer: BufferStats | None = None
-    """None where there is no server that buffers, or it cannot."""
+    """None if there is no server that buffers, or it cannot buffer."""

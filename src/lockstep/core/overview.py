@@ -1,4 +1,4 @@
-"""Sums over queues: of a namespace, of a task, and of the whole store."""
+"""Sums over queues: for a namespace, a task, or the whole store."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LabelKind = Literal["namespace", "task"]
 
 
 def total(figures: Iterable[int | None]) -> int | None:
-    """The sum of figures; None if one of them is not known."""
+    """The sum of the figures; None if any of them is unknown."""
     summed = 0
     for figure in figures:
         if figure is None:
@@ -24,12 +24,12 @@ def total(figures: Iterable[int | None]) -> int | None:
 
 
 def rest(figure: int | None, part: int | None) -> int | None:
-    """A figure minus a part of it; None if either is not known."""
+    """A figure minus a part of it; None if either is unknown."""
     return None if figure is None or part is None else figure - part
 
 
 class LabelInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """All queues with one namespace, or with one task."""
+    """All queues of one namespace or task."""
 
     name: str
     queues: int
@@ -37,12 +37,12 @@ class LabelInfo(msgspec.Struct, frozen=True, kw_only=True):
     messages: int | None
     pending: int | None
     figures_at: datetime | None = None
-    """When the oldest of these figures was counted; None: all just now. A sum is None while one of its queues is large
-    and was not counted yet."""
+    """When the oldest of these figures was counted; None: all are current. A sum is None while one of its queues is
+    large and not yet counted."""
 
 
 def label_info(name: str, infos: Sequence[QueueInfo]) -> LabelInfo:
-    """The sums over the queues of a label."""
+    """The sums over the queues of a namespace or task."""
     return LabelInfo(
         name=name,
         queues=len(infos),
@@ -54,12 +54,12 @@ def label_info(name: str, infos: Sequence[QueueInfo]) -> LabelInfo:
 
 
 def oldest(infos: Iterable[QueueInfo]) -> datetime | None:
-    """When the oldest of the figures was counted; None: all just now."""
+    """When the oldest of the figures was counted; None: all are current."""
     return min((info.figures_at for info in infos if info.figures_at is not None), default=None)
 
 
 class Spread(msgspec.Struct, frozen=True, kw_only=True):
-    """How a number is distributed; all 0 when there is none."""
+    """The distribution of a number; all 0 without values."""
 
     average: float = 0.0
     median: float = 0.0
@@ -85,18 +85,18 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     messages: int | None
     """Stored messages."""
     pending: int | None
-    """The pending messages of all queues together."""
+    """The pending messages, summed over all queues."""
     processing: int | None
     """Messages under a live lease, over all groups."""
     completed: int | None
-    """Stored messages that are not pending any more; those that became dead letters are among them."""
+    """Stored messages that are not pending any more, dead letters included."""
     dead_letters: int | None
     cursors_with_lag: int | None
     lag_seconds: Spread | None
-    """Over the cursors with lag: how old the first message before them is."""
+    """Over the cursors with lag: the age of the first message not yet done."""
     lag_messages: Spread | None
-    """Over the cursors with lag: how many messages are before them."""
+    """Over the cursors with lag: the number of messages not yet done."""
     figures_at: datetime | None = None
-    """When the oldest of these figures was counted; None: all just now. A median of older figures is an estimate: the
-    median of those of parts of a queue. All but the numbers of queues, namespaces and tasks are None while one of the
-    queues is large and was not counted yet."""
+    """When the oldest of these figures was counted; None: all are current. A median that includes older figures is an
+    estimate: the median over parts of queues. While a queue is large and not yet counted, everything but the numbers of
+    queues, namespaces and tasks is None."""

@@ -1,4 +1,6 @@
-"""Payloads without an encoding are JSON. A push by HTTP is decoded anyway; these are the checks for the others."""
+"""Payloads without an encoding are JSON. A push over HTTP decodes them anyway; the other ways of pushing are checked
+here.
+"""
 
 from __future__ import annotations
 
@@ -15,33 +17,32 @@ _raws = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 def check_utf8(json: bytes) -> None:
-    """Raise UnicodeDecodeError for bytes that are not UTF-8. The decoder accepts them within strings that it leaves
-    raw."""
+    """Raise UnicodeDecodeError unless the bytes are UTF-8. The decoder does not check strings that it leaves raw."""
     if not json.isascii():
         json.decode()
 
 
 def decode_raw(json: bytes) -> msgspec.Raw:
-    """The JSON as it is, once it is known to be some: raises DecodeError, UnicodeDecodeError or RecursionError."""
+    """The payload as raw JSON, after a check. Raises DecodeError, UnicodeDecodeError or RecursionError."""
     raw = _raw.decode(json)
     check_utf8(json)
     return raw
 
 
 def check_json_column(payloads: Sequence[bytes]) -> None:
-    """Raise DecodeError, UnicodeDecodeError or RecursionError unless each of the payloads is one JSON value. All are
-    looked at together, which costs a fraction of one look each."""
+    """Raise DecodeError, UnicodeDecodeError or RecursionError unless each payload is one JSON value. Checks all
+    payloads joined, at a fraction of the cost of separate checks."""
     together = b"[%s]" % b",".join(payloads)
     check_utf8(together)
-    # Values of the same lengths at the same places: no payload reaches into another one.
+    # Values of the same lengths at the same positions: no payload reaches into the next.
     if list(map(len, _raws.decode(together))) != list(map(len, payloads)):
         for payload in payloads:
             decode_raw(payload)
 
 
 def check_json(messages: Sequence[NewMessage] | Sequence[Batch]) -> None:
-    """Raise InvalidPayload for a payload that has no encoding and is not JSON: nobody could read it over HTTP, nor the
-    messages that come with it. A value that is not a message is refused where it is taken."""
+    """Raise InvalidPayload for a payload that has no encoding and is not JSON: it could not be read over HTTP, nor
+    could the messages around it. Values that are not messages are refused elsewhere."""
     given: Sequence[NewMessage | Batch] = messages
     for index, message in enumerate(given):
         try:

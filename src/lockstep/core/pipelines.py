@@ -1,4 +1,4 @@
-"""Steps of Spark pipelines, as the database knows them: whoever runs them, and wherever."""
+"""Steps of Spark pipelines as the database knows them, whoever runs them and wherever."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Literal
 import msgspec
 
 StepState = Literal["running", "restarting", "stopped", "failed", "gone"]
-"""restarting: it failed of what may pass, and is started again; gone: it ended without a word."""
+"""`restarting`: it failed for a reason that may go away, and is started again. `gone`: it stopped reporting."""
 GONE_SECONDS = 30.0
-"""A step that has told nothing for so long is gone."""
+"""A step that has not reported for this long is gone."""
 
 
 class PipelineStep(msgspec.Struct, frozen=True, kw_only=True):
-    """A step, as it was last heard of."""
+    """A step as last reported."""
 
     pipeline: str
     step: str
@@ -24,7 +24,7 @@ class PipelineStep(msgspec.Struct, frozen=True, kw_only=True):
     started_at: datetime
     seen_at: datetime
     batch: int | None
-    """The last one that was committed."""
+    """The last committed batch."""
     committed_at: datetime | None
     batch_pushed: int
     batch_rejected: int
@@ -33,33 +33,33 @@ class PipelineStep(msgspec.Struct, frozen=True, kw_only=True):
     rows_per_second: float | None
     error: str | None
     dead_letters: int
-    """Of those that it has rejected, how many are dead letters still."""
+    """How many of the rejected rows are still dead letters."""
     lag: int
-    """Messages that it has still to read."""
+    """Messages still to read."""
     oldest_at: datetime | None
     position: str | None
     checkpoint: str | None
-    """The one that it last ran with, on which machine or file system."""
+    """The checkpoint of the last run, with its machine or file system."""
     restarts: int = 0
-    """How often it was started again since it began to run, because of what passed."""
+    """Number of restarts since the step began to run, for reasons that may go away."""
     restart_error: str | None = None
-    """Why, the last time."""
+    """The reason of the last restart."""
     duplicates: int = 0
-    """Rows that were not pushed, because their partition has their transaction id."""
+    """Rows that were not pushed, because their partition already has their transaction id."""
 
 
 class JobRun(msgspec.Struct, frozen=True, kw_only=True):
-    """What a job on Spark did at one time: a batch of an archive, or statistics by window."""
+    """One run of a Spark job: a batch of an archive, or statistics by window."""
 
     job: Literal["archive", "stats"]
     target: str
-    """The location of the archive; or how long the windows are."""
+    """The location of the archive, or the length of the windows."""
     queues: list[str]
     began_at: datetime | None
     ended_at: datetime | None
-    """None: it is at work, or broke off."""
+    """None: it is running or was aborted."""
     messages: int | None
-    """In the archive."""
+    """Messages archived."""
     bytes: int | None
     windows: int | None
-    """Of queues and groups, with statistics."""
+    """Windows of queues and groups for which statistics were computed."""

@@ -1,4 +1,4 @@
-"""A queue's options: their names, defaults, ranges, and what follows from them for one delivery."""
+"""A queue's options: names, defaults, ranges, and what follows from them for a delivery."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ MILLISECONDS_MAX = SECONDS_MAX * 1000
 COUNT_MAX = 2**62
 RETRY_LIMIT_MAX = 65_536
 UNLIMITED = -1
-"""As a retry limit: a message that fails is delivered again and again."""
+"""As a retry limit: no limit; a message is redelivered until it succeeds."""
 ATTEMPTS_MAX = 2**31 - 2
-"""Where failed deliveries are not counted any further: the next one is still an integer of PostgreSQL's."""
+"""Failed deliveries are not counted beyond this, so that the count fits an integer of PostgreSQL."""
 BALANCED_PARTITIONS_MAX = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """What there is to know of an option beside its name, type and default: a row of the table below."""
+    """An option beyond its name, type and default: a row of the table below."""
 
     help: str
     range: tuple[float, float] | None = None
     wire: str | None = None
-    """What the protocol calls it, in snake_case, if that differs."""
+    """The protocol's name in snake_case, if it differs."""
 
 
 _SECONDS = (0, SECONDS_MAX)
@@ -44,9 +44,9 @@ _MILLISECONDS = (0, MILLISECONDS_MAX)
 
 
 class QueueOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Everything that can be configured about a queue. `configure` replaces all of it.
+    """All options of a queue. `configure` replaces all of them.
 
-    This is the table of all options: checks, the types of the protocol, the command line and the reference come from
+    This is the table of all options: checks, the types of the protocol, the command line and the reference derive from
     it. Each option except dead_queue is stored in the column of its name.
     """
 
@@ -145,14 +145,14 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     ] = "ordered"
 
     def exhausted(self, attempts: int) -> bool:
-        """Whether a message whose delivery failed for the `attempts`-th time is not delivered again."""
+        """Whether a message is not delivered again after its delivery failed for the `attempts`-th time."""
         return self.retry_limit != UNLIMITED and attempts > self.retry_limit
 
     def retry_delay(self, attempts: int) -> timedelta:
         """How long a message waits after its delivery failed for the `attempts`-th time."""
         factor = 1.0
         if self.retry_backoff > 1:
-            # Over 1e15 the factor makes no difference any more; long after that a float overflows.
+            # Beyond 1e15 the factor makes no difference; far beyond that a float would overflow.
             factor = self.retry_backoff ** min(attempts - 1, 1000, 15 / log10(self.retry_backoff))
         return timedelta(
             milliseconds=min(self.retry_delay_ms * factor, max(self.retry_delay_ms_max, self.retry_delay_ms))
@@ -184,31 +184,31 @@ DEFAULTS = QueueOptions()
 RANGES = {name: option.range for name, option in OPTIONS.items() if option.range is not None}
 _CHOICES = {name: get_args(kind) for name, kind in OPTION_TYPES.items() if get_origin(kind) is Literal}
 PROTOCOL_NAMES = {option.wire: name for name, option in OPTIONS.items() if option.wire is not None}
-"""Options that the protocol calls otherwise: its names in snake_case, and ours."""
+"""Maps the protocol's names in snake_case to ours, where they differ."""
 
 
 def charged(attempts: int) -> int:
-    """The failed deliveries with one more."""
+    """The number of failed deliveries plus one."""
     return min(attempts, ATTEMPTS_MAX - 1) + 1
 
 
 def queue_options(**given: Any) -> QueueOptions:
-    """Options from keyword arguments, each checked; missing ones have their defaults."""
+    """Options from keyword arguments, each checked; missing options get their defaults."""
     for name, value in given.items():
         check_option(name, value)
     return _check_together(QueueOptions(**given))
 
 
 def check_options(options: QueueOptions) -> QueueOptions:
-    """The options, each checked. (A struct that Python code builds is not validated by msgspec.)"""
+    """Check each option and return them all. (msgspec does not validate a struct built in Python.)"""
     for name in OPTION_NAMES:
         check_option(name, getattr(options, name))
     return _check_together(options)
 
 
 def changed_options(options: QueueOptions, changes: Mapping[str, Any]) -> QueueOptions:
-    """The options with some of them changed, all checked. Raises InvalidOption also where that would switch encryption
-    off."""
+    """The options with some of them changed, all checked. Raises InvalidOption, also if the change would switch
+    encryption off."""
     if options.encryption and changes.get("encryption") is False:
         raise encryption_stays()
     for name, value in changes.items():
@@ -233,7 +233,7 @@ def _check_together(options: QueueOptions) -> QueueOptions:
 
 
 def check_option(name: str, value: Any) -> None:
-    """One option, by itself. Raises InvalidOption."""
+    """Check a single option. Raises InvalidOption."""
     if name not in OPTION_NAMES:
         raise _unknown_option(name)
     if name in _CHOICES:

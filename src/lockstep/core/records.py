@@ -1,4 +1,4 @@
-"""Requests to a store and its answers, beside the messages themselves."""
+"""Requests to a store and its answers, except for the messages themselves."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from lockstep.errors import InvalidRequest, TransactionRolledBack
 
 MessageStatus = Literal["pending", "processing", "completed", "dead_letter"]
 AckStatus = Literal["completed", "failed", "retry", "released", "dlq"]
-"""How a delivery ended. `retry` asks for another one, `released` is as if there had been none. rules.py and shared.py
-say what each does to the attempts."""
+"""How a delivery ended. `retry` requests another delivery; `released` counts as no delivery. rules.py and shared.py
+define the effect of each on the attempts."""
 AckError = Literal["unresolvable", "committed", "lease_lost", "clamped"]
 SubscriptionMode = Literal["all", "new", "from"]
 ClearScope = Literal["all", "unleased", "scheduled"]
 
 
 class Subscription(msgspec.Struct, frozen=True):
-    """Where a group begins on a queue that it sees for the first time."""
+    """Where a group starts on a queue that it reads for the first time."""
 
     mode: SubscriptionMode = "all"
     from_at: datetime | None = None
@@ -32,7 +32,7 @@ class Subscription(msgspec.Struct, frozen=True):
 
 
 class PopRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What one consumer asks for: one queue, one partition of it, or all queues of a namespace and/or task."""
+    """What a consumer asks for: a queue, a partition of it, or all queues of a namespace and/or task."""
 
     queue: str | None = None
     partition: str | None = None
@@ -40,39 +40,39 @@ class PopRequest(msgspec.Struct, frozen=True, kw_only=True):
     task: str | None = None
     group: str = QUEUE_MODE
     batch: int = 1
-    """Most messages, over all claimed partitions."""
+    """Maximum number of messages, over all claimed partitions."""
     partitions: int = 1
-    """Most partitions to claim."""
+    """Maximum number of partitions to claim."""
     lease_seconds: float | None = None
-    """Instead of the queue's."""
+    """Overrides the queue's option."""
     auto_ack: bool = False
     subscription: Subscription = Subscription()
     mode: GroupMode | None = None
-    """How the group is served; None: as it is, and for a new group as its queue says."""
+    """How the group is served. None: an existing group keeps its mode, a new group takes that of its queue."""
 
 
 @dataclass(slots=True)
 class Popped:
-    """The messages that one pop delivered, under one lease. Empty and without a lease when there was nothing."""
+    """The messages delivered by one pop, under one lease. Without messages it is empty and has no lease."""
 
     group: str
     runs: list[Run] = field(default_factory=list)
     lease_id: str | None = None
-    """None when nothing was popped, or when the pop acknowledged at once."""
+    """None if nothing was popped, or if the pop acknowledged at once."""
     expires_at: datetime | None = None
     mode: GroupMode = "ordered"
-    """In a shared group each message is acknowledged by itself."""
+    """In a shared group each message is acknowledged on its own."""
     no_queue: bool = False
-    """The queue that it was to be from did not exist."""
+    """The requested queue does not exist."""
     unfinished: bool = False
-    """More may be due behind messages that expired, which were too many to be passed at once."""
+    """More messages may be due behind expired ones, which were too many to skip in one call."""
 
     def __len__(self) -> int:
         return sum(len(run.columns.payloads) for run in self.runs)
 
     @property
     def partition_ids(self) -> list[int]:
-        """The claimed partitions, in the order of their first message here."""
+        """The claimed partitions, ordered by their first message here."""
         return list(dict.fromkeys(run.partition_id for run in self.runs))
 
     def messages(self) -> Iterator[Message]:
@@ -84,19 +84,19 @@ class Popped:
 
 
 class Arrival(NamedTuple):
-    """What has come to a queue: to how many partitions, and how many messages; 0 where that is not known. Messages to
-    no partition wait for their time."""
+    """What has arrived in a queue: the number of partitions and messages, 0 if unknown. Messages in no partition are
+    scheduled."""
 
     partitions: int = 1
     messages: int = 0
 
 
 LEASES_ENDED = Arrival(0, 0)
-"""Nothing came, but leased messages may be available again."""
+"""Nothing arrived, but leased messages may be available again."""
 
 
 def arrivals_of(batches: Iterable[Batch]) -> dict[str, Arrival]:
-    """What has come to each queue with these batches."""
+    """What has arrived in each queue with these batches."""
     found: dict[str, list[Batch]] = {}
     for batch in batches:
         found.setdefault(batch.queue, []).append(batch)
@@ -118,7 +118,7 @@ class Awaited(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FirstPollLimits:
-    """What a store remembers of polls by groups with the subscription `new`, for queues that do not exist."""
+    """Limits of what a store remembers about polls with the subscription `new` for queues that do not exist yet."""
 
     polls_max: int = 10_000
     """Setting first_polls_max."""
@@ -153,11 +153,13 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True):
     status: AckStatus = "completed"
     error: str | None = None
     retry_at: datetime | None = None
-    """With `failed` or `retry`: when it is to be delivered again, instead of after the queue's delay, or now."""
+    """With `failed` or `retry`: when the message is delivered again, instead of at once or after the queue's delay."""
 
     @property
     def ends_lease(self) -> bool:
-        """Whether it completes all that a lease holds. The engine joins such acks, and stores have a cheaper way."""
+        """Whether it completes everything that a lease holds. The engine joins such acks, and stores handle them more
+        cheaply.
+        """
         return (
             self.status == "completed"
             and self.lease_id is not None
@@ -168,20 +170,20 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AckOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one ack."""
+    """The result of one ack."""
 
     index: int
     success: bool
     error: AckError | None = None
     noop: bool = False
-    """A completed ack of something already done."""
+    """A completed ack of a message that was already done."""
     released: bool = False
-    """Something became free for others with this call: the lease on the partition ended; or, in a shared group,
-    messages were put back."""
+    """The call made something available to others: the lease on the partition ended or, in a shared group, messages
+    were put back."""
     dead: bool = False
     """The message became a dead letter."""
     messages: int = 0
-    """How many messages this ack completed."""
+    """Number of messages completed by this ack."""
     queue: str | None = None
     partition: str | None = None
 
@@ -195,17 +197,17 @@ ACK_ERROR_TEXTS: dict[AckError, str] = {
 
 
 class NextRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Completes all that a lease holds, and asks for what comes next."""
+    """Completes everything that a lease holds and asks for the next messages."""
 
     lease_id: str
     pop: PopRequest
     give_way: bool = False
-    """Others wait for the same: partitions that were held for long enough are left to them."""
+    """Other consumers wait for the same messages: partitions held for long enough are left to them."""
 
 
 @dataclass(slots=True)
 class Continued:
-    """What became of a lease that was to be continued, and what was leased next."""
+    """The result of continuing a lease, and what was leased next."""
 
     acked: AckOutcome
     popped: Popped
@@ -213,19 +215,19 @@ class Continued:
 
 
 class Renewal(msgspec.Struct, frozen=True, kw_only=True):
-    """Asks for more time. Never shortens a lease."""
+    """Asks for more time. A renewal never shortens a lease."""
 
     lease_id: str
     seconds: float | None = None
-    """From now; None is the queue's lease time."""
+    """From now; None: the queue's lease time."""
 
 
 class Renewed(msgspec.Struct, frozen=True, kw_only=True):
     lease_id: str
     partitions: int
-    """How many partition leases were extended; 0 when the lease is gone."""
+    """Number of partition leases extended; 0 if the lease is gone."""
     expires_at: datetime | None = None
-    """The earliest deadline among them."""
+    """The earliest of their deadlines."""
 
 
 @dataclass(slots=True)
@@ -241,7 +243,7 @@ def refuse_lost(lease_ids: Sequence[str]) -> None:
 
 
 def refuse_failed(outcomes: list[AckOutcome], *, once: bool = False) -> None:
-    """Raise TransactionRolledBack if an ack of a transaction failed; with `once` a noop is as bad."""
+    """Raise TransactionRolledBack if an ack of a transaction failed; with `once`, a noop counts as a failure."""
     failed = next((outcome for outcome in outcomes if not outcome.success or (once and outcome.noop)), None)
     if failed is not None:
         text = f"transaction rolled back: ack {failed.index} failed with {failed.error or 'committed'}"
@@ -249,11 +251,11 @@ def refuse_failed(outcomes: list[AckOutcome], *, once: bool = False) -> None:
 
 
 class Position(msgspec.Struct, frozen=True):
-    """Where a seek goes."""
+    """The target of a seek."""
 
     kind: Literal["start", "end", "time", "seq", "current"]
     at: datetime | None = None
-    """With kind `time`: messages created at or before this count as done."""
+    """With kind `time`: messages created at or before this time count as done."""
     seq: int | None = None
     """With kind `seq`: the next message to deliver."""
 
@@ -262,19 +264,19 @@ class SeekPreview(msgspec.Struct, frozen=True, kw_only=True):
     """What a seek would do."""
 
     partitions: int
-    """Those that were looked at."""
+    """Partitions examined."""
     read_again: int
     """Messages that are done and would be delivered again."""
     skipped: int
-    """Messages that are not done and would not be delivered any more."""
+    """Messages that are not done and would no longer be delivered."""
     leases: int
     """Partitions under a live lease, which would be lost."""
     complete: bool
-    """Whether all partitions were looked at."""
+    """Whether all partitions were examined."""
 
 
 class PartitionLag(msgspec.Struct, frozen=True, kw_only=True):
-    """A group's place in one partition."""
+    """The state of a group in one partition."""
 
     queue: str
     partition: str
@@ -283,13 +285,13 @@ class PartitionLag(msgspec.Struct, frozen=True, kw_only=True):
     acked: int
     last_seq: int
     lag: int
-    """Stored messages that are not done yet."""
+    """Stored messages that are not done."""
     oldest_at: datetime | None
-    """When the first of them was created."""
+    """When the first message of the lag was created."""
     due_at: datetime | None
-    """From when a pop finds something here; None when drained."""
+    """When a pop finds something here; None if drained."""
     stopped: bool
-    """Held for an operator, because a message was exhausted and the queue says `stop`."""
+    """A message was exhausted, the queue says `stop`, and the partition waits for an operator."""
     attempts: int
     leased: bool
     consumed_at: datetime | None
@@ -298,25 +300,25 @@ class PartitionLag(msgspec.Struct, frozen=True, kw_only=True):
     unread: int = 0
     """The other messages of the lag."""
     retrying: int = 0
-    """Of a shared group: how many were delivered and are to be delivered again."""
+    """For a shared group: messages that were delivered before and will be delivered again."""
 
 
 class Depth(msgspec.Struct, frozen=True, kw_only=True):
-    """What a group has before it in a queue."""
+    """What a group still has to do in a queue."""
 
     queue: str
     group: str
     pending: int | None
     partitions_pending: int | None
     leased: int | None
-    """How many of the pending messages are under a live lease."""
+    """Pending messages under a live lease."""
     unread: int | None = 0
     """The other pending messages."""
     oldest_at: datetime | None = None
     """When the oldest pending message was created."""
     figures_at: datetime | None = None
-    """When these figures were counted; None: just now. Those of a large queue are counted from time to time; until
-    the first time they are None, which is: not known."""
+    """When these figures were counted; None: they are current. Figures of a large queue are counted from time to time,
+    and None (unknown) until the first count."""
 
 
 class GroupInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -329,7 +331,7 @@ class GroupInfo(msgspec.Struct, frozen=True, kw_only=True):
     partitions: int | None
     partitions_with_lag: int | None
     lag: int | None
-    """Stored messages that are not done yet."""
+    """Stored messages that are not done."""
     leases: int | None
     oldest_at: datetime | None
     """When the oldest message of the lag was created."""
@@ -339,27 +341,27 @@ class GroupInfo(msgspec.Struct, frozen=True, kw_only=True):
     unread: int | None = 0
     """The other messages of the lag."""
     figures_at: datetime | None = None
-    """When these figures were counted; None: just now. Those of a large queue are counted from time to time; until
-    the first time they are None, which is: not known."""
+    """When these figures were counted; None: they are current. Figures of a large queue are counted from time to time,
+    and None (unknown) until the first count."""
     paused_at: datetime | None = None
-    """Since when nothing is delivered to it."""
+    """Since when nothing is delivered to the group."""
 
 
 class SparkStreamInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A Spark stream on one queue, as it last told of itself."""
+    """A Spark stream on one queue, as last reported."""
 
     id: str
     name: str
     queue: str
     kind: Literal["spark"] = "spark"
     lag: int
-    """Messages of the queue that it has still to read."""
+    """Messages of the queue still to read."""
     oldest_at: datetime | None
-    """When the first of them was created."""
+    """When the first unread message was created."""
     created_at: datetime
     updated_at: datetime
     held_until: datetime
-    """Until then retention keeps messages that it has not read, even if the stream stays silent."""
+    """Retention keeps unread messages until this time, even if the stream stays silent."""
 
 
 class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -373,15 +375,15 @@ class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
     messages: int | None
     """Stored messages."""
     pending: int | None
-    """The lag of the group that is furthest behind; all stored messages while there is no group."""
+    """The lag of the group that is furthest behind; without groups, all stored messages."""
     processing: int | None
     """Messages under a live lease, over all groups."""
     dead_letters: int | None
     oldest_at: datetime | None = None
     """When the oldest pending message was created."""
     figures_at: datetime | None = None
-    """When these figures were counted; None: just now. A large queue is counted by a duty, from time to time; until the
-    first time they are None, which is: not known."""
+    """When these figures were counted; None: they are current. Figures of a large queue are counted by a duty from time
+    to time, and None (unknown) until the first count."""
 
 
 class PartitionInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -390,7 +392,7 @@ class PartitionInfo(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     created_at: datetime
     first_seq: int
-    """The oldest stored message; last_seq + 1 when none is stored."""
+    """Seq of the oldest stored message; last_seq + 1 if there is none."""
     last_seq: int
     messages: int
     pending: int
@@ -401,29 +403,29 @@ class PartitionInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PartitionStats(msgspec.Struct, frozen=True, kw_only=True):
-    """What lies in a partition now."""
+    """The messages in a partition."""
 
     partition: str
     total: int = 0
-    """Messages from the first one on that some group has not done; all stored messages while there is no group."""
+    """Messages from the first one that some group has not done; without groups, all stored messages."""
     leased: int = 0
     """Messages under a live lease, over all groups."""
     scheduled: int = 0
-    """Messages that wait for their time. A partition may have nothing else, and not exist yet."""
+    """Scheduled messages. A partition may have nothing else, and need not exist yet."""
     age_seconds_average: float | None = None
-    """Of the total."""
+    """Average age of the messages in `total`."""
     lease_age_seconds_average: float | None = None
-    """Since when the leased ones are leased."""
+    """Average time since the leased messages were leased."""
     oldest_at: datetime | None = None
-    """When the oldest of the total was created."""
+    """When the oldest message in `total` was created."""
 
 
 class MessageFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which messages; a field that is None filters nothing."""
+    """Selects messages; a field that is None does not filter."""
 
     queue: str | None = None
     partition: str | None = None
-    """Of the queue, which must be named then."""
+    """A partition of the queue, which must be given as well."""
     namespace: str | None = None
     task: str | None = None
     status: MessageStatus | None = None
@@ -434,7 +436,7 @@ class MessageFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a group is with one message."""
+    """A group's state with respect to one message."""
 
     group: str
     consumed: bool
@@ -452,20 +454,20 @@ class MessageView(msgspec.Struct, frozen=True, kw_only=True):
 class MessagePage(msgspec.Struct, frozen=True, kw_only=True):
     items: list[MessageView]
     next_cursor: str | None
-    """Give it back for the next page; None at the end. A page may be short, even empty, and still have one."""
+    """Pass it to get the next page; None at the end. A page may be short, even empty, and still have a next page."""
 
 
 _NEWEST_FIRST = "n"
-"""With what the cursors of lists begin that go from the newest message to the oldest."""
+"""First part of the cursors of lists that start with the newest message."""
 
 
 def page_cursor(partition_id: int, seq: int) -> str:
-    """The cursor of the page that begins after a message."""
+    """The cursor of the page after a message."""
     return f"{partition_id}.{seq}"
 
 
 def newest_cursor(major: int, minor: int) -> str:
-    """The same for a list that begins with the newest message; what the numbers mean is the store's business."""
+    """The same for a list that starts with the newest message. The store defines the meaning of the numbers."""
     return _NEWEST_FIRST + page_cursor(major, minor)
 
 
@@ -477,7 +479,7 @@ def parse_newest_cursor(cursor: str) -> tuple[int, int]:
 
 
 def parse_page_cursor(cursor: str | None) -> tuple[int, int]:
-    """Partition id and seq after which a page begins. Raises InvalidRequest."""
+    """The partition id and seq after which a page starts. Raises InvalidRequest."""
     if cursor is None:
         return 0, 0
     partition_id, _, seq = cursor.partition(".")
@@ -502,8 +504,8 @@ class LeaseInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Utilisation(msgspec.Struct, frozen=True, kw_only=True):
-    """How busy a queue is for one group. Ready partitions are due now and not leased, so no consumer has taken that
-    work; waiting ones are due later: delayed, backing off, or held by a window."""
+    """How busy a queue is for one group. Ready partitions are due and not leased: no consumer has taken them. Waiting
+    partitions are due later: delayed, backing off, or held by a window."""
 
     queue: str
     group: str
@@ -513,8 +515,8 @@ class Utilisation(msgspec.Struct, frozen=True, kw_only=True):
     partitions_waiting: int | None
     partitions_stopped: int | None
     figures_at: datetime | None = None
-    """When these figures were counted; None: just now. Those of a large queue are counted from time to time; until
-    the first time they are None, which is: not known."""
+    """When these figures were counted; None: they are current. Figures of a large queue are counted from time to time,
+    and None (unknown) until the first count."""
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
@@ -562,27 +564,27 @@ ProblemKind = Literal[
 
 
 class EncryptionSlice(msgspec.Struct, frozen=True, kw_only=True):
-    """What a slice of a walk over all that is stored has found and done."""
+    """What one slice of a walk over all stored data has found and done."""
 
     next_cursor: str | None = None
-    """Where the next slice begins; None at the end."""
+    """Where the next slice starts; None at the end."""
     looked_at: int = 0
-    """Segments, waiting messages and recurring messages that the slice had, of all queues."""
+    """Segments, scheduled messages and recurring messages in the slice, over all queues."""
     rotated: int = 0
-    """Those that were encrypted with the active key."""
+    """Items re-encrypted with the active key."""
     failed: int = 0
-    """Those that could not be read."""
+    """Items that could not be read."""
     failures: list[str] = []
-    """Why: the first of them."""
+    """The first reasons for failures."""
     found: dict[str, int] = {}
-    """How they were stored before, of encrypted queues: by the id of their key; `unbound` is encrypted in the old form,
-    which does not say with which key, and `plain` is not encrypted."""
+    """How the items of encrypted queues were stored before, by the id of their key. `unbound` is the older encrypted
+    form, which does not name its key; `plain` is not encrypted."""
     active_key: str | None = None
-    """The id of the key that encrypts."""
+    """The id of the active key."""
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """Something in the store that should not be."""
+    """An inconsistency in the store."""
 
     kind: ProblemKind
     text: str

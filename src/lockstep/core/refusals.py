@@ -1,4 +1,4 @@
-"""Refusals that every store words in the same way: missing objects, and operations that they do not allow."""
+"""Errors that every store words in the same way: missing objects and operations that they do not allow."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def no_partition_id(partition_id: int) -> PartitionNotFound:
 
 
 def no_group(group: str, queue: str | None = None) -> GroupNotFound:
-    """Of a queue, or of none at all."""
+    """No such group on the queue, or, without a queue, on any queue."""
     if queue is None:
         return GroupNotFound(f"there is no group {group!r}", group=group)
     return GroupNotFound(f"queue {queue!r} has no group {group!r}", queue=queue, group=group)
@@ -49,7 +49,7 @@ def no_group_on(partition_id: int, group: str) -> GroupNotFound:
 
 
 def no_message(identity: str, partition_id: int | None = None) -> MessageNotFound:
-    """By its own id; or in a partition, by its transaction id or its own."""
+    """No message with this id; or, in a partition, with this transaction id or message id."""
     if partition_id is None:
         return MessageNotFound(f"there is no message {identity!r}", identity=identity)
     text = f"there is no message {identity!r} in partition {partition_id}"
@@ -84,5 +84,5 @@ _CONFLICTS: dict[MessageConflict, str] = {
 
 
 def message_conflict(reason: MessageConflict, identity: str, partition_id: int) -> Conflict:
-    """Why a single message can be neither removed, nor retried, nor buried now."""
+    """Why a message can be neither removed, nor retried, nor buried now."""
     return Conflict(f"message {identity!r} in partition {partition_id} {_CONFLICTS[reason]}")

@@ -1,7 +1,8 @@
-"""Who may do what: rights, the roles that bundle them, and rules that give them on queues by pattern.
+"""Who may do what: rights, roles that bundle rights, and rules that grant rights on queues by pattern.
 
-A right is had on a queue, and queues are named by pattern: `*` stands for any text, everything else for itself. What
-concerns no single queue needs the right on `*`. A rule is written as `RIGHTS PATTERN`: `push,pop orders.*`.
+A right applies to queues, which are named by a pattern: `*` stands for any text, every other character for itself.
+Anything that does not concern a single queue needs the right on `*`. A rule is written as `RIGHTS PATTERN`: `push,pop
+orders.*`.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from typing import Literal, get_args
 from lockstep.errors import InvalidRequest
 
 Right = Literal["push", "pop", "browse", "manage", "configure", "admin"]
-"""`push` creates messages, also of other kinds: schedules, crons, what is redriven. `pop` is to consume: to ack, renew
-and nack, too, and to create groups. `browse` is to look. `manage` is to set options, to seek, to handle single
-messages; `configure` is that, and to clear, purge and delete; `admin` is everything, and the server itself."""
+"""`push` creates messages, including schedules, crons and redriven messages. `pop` consumes: it includes ack, renew,
+nack and creating groups. `browse` reads. `manage` sets options, seeks, and handles single messages. `configure` adds
+clear, purge and delete to that. `admin` includes everything, and the server itself."""
 Level = Literal["public", "ro", "rw", "admin"]
-"""The role that is enough for a route, as the protocol has it."""
+"""The role that suffices for a route, according to the protocol."""
 
 RIGHTS: tuple[Right, ...] = get_args(Right)
 LEVELS: Mapping[Right, Level] = {
@@ -44,7 +45,7 @@ _REMEMBERED_MAX = 10_000
 
 
 class Pattern:
-    """Matches names of queues, in time that is linear in the name for each piece of the pattern."""
+    """Matches queue names. For each piece of the pattern, the time is linear in the length of the name."""
 
     __slots__ = ("_first", "_last", "_middle", "_whole", "text")
 
@@ -70,17 +71,17 @@ class Pattern:
 
 
 class Rights:
-    """The rights that somebody has. Equal rules make equal rights."""
+    """The rights of a caller. Equal rules make equal rights."""
 
     def __init__(self, rules: Iterable[str]) -> None:
-        """Raises InvalidRequest for a rule that is not valid."""
+        """Raises InvalidRequest for an invalid rule."""
         self.rules = tuple(rules)
         if len(self.rules) > RULES_MAX:
             raise InvalidRequest(f"there are {len(self.rules)} rules; at most {RULES_MAX} are allowed")
         parsed = [parse_rule(rule) for rule in self.rules]
         self._patterns = [(rights, Pattern(pattern)) for rights, pattern in parsed]
         self.everywhere = frozenset(right for rights, pattern in parsed if pattern == ANY_QUEUE for right in rights)
-        """Those on all queues, and on what concerns no single queue."""
+        """Rights on all queues, and on everything that does not concern a single queue."""
         self.somewhere = frozenset(right for rights, _ in parsed for right in rights)
         self._remembered: dict[tuple[Right, str], bool] = {}
 
@@ -103,7 +104,7 @@ class Rights:
 
 
 def parse_rule(rule: object) -> tuple[frozenset[Right], str]:
-    """The rights of a rule, with those that they imply, and its pattern. Raises InvalidRequest."""
+    """The rights of a rule, including implied ones, and its pattern. Raises InvalidRequest."""
     pieces = rule.split() if isinstance(rule, str) else []
     if len(pieces) != 2 or len(pieces[1]) > PATTERN_LENGTH_MAX:
         raise InvalidRequest(f"a rule is written as 'push,pop orders.*', not {str(rule)[:100]!r}")
@@ -117,9 +118,9 @@ def parse_rule(rule: object) -> tuple[frozenset[Right], str]:
 
 
 def rules_of(roles: Iterable[str], own: Iterable[str] = (), *, known: Mapping[str, tuple[str, ...]] = ROLES) -> Rights:
-    """The rights of roles, as far as they are known, and of rules."""
+    """The rights of the known roles among `roles`, and of the rules."""
     return Rights([*(rule for role in roles for rule in known.get(role, ())), *own])
 
 
 EVERYTHING = Rights(ROLES["admin"])
-"""What everybody may do where nobody is asked who they are."""
+"""The rights of every caller on a server without auth."""

@@ -1,6 +1,6 @@
-"""The rules of delivery: what may change a cursor, and how, as functions of (state, now).
+"""The rules of delivery: every change of a cursor, as a function of (state, now).
 
-A *cursor* is a group's place in one partition. Everything up to `acked` is done. It is in one of these states:
+A *cursor* is a group's position in one partition. Everything up to `acked` is done. It is in one of these states:
 
     drained    due_at is None                      nothing to deliver
     due        no lease, due_at <= now             a pop takes it
@@ -31,9 +31,9 @@ STOPPED = datetime.max.replace(tzinfo=UTC)
 
 LEASE_EXPIRED = "lease expired"
 RETRIED_TOO_OFTEN = "retried too often"
-"""The error of a dead letter whose last delivery asked for a retry and gave no reason."""
+"""The error of a dead letter whose last delivery asked for a retry without a reason."""
 EXPIRED = "expired"
-"""The error of a dead letter whose message was too old to be delivered."""
+"""The error of a dead letter for a message that expired before delivery."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +58,16 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """What a partition holds after a cursor: enough to say when the cursor is due."""
+    """What a partition holds after a cursor; determines when the cursor is due."""
 
     next_created_at: datetime
-    """Of the first message that is there."""
+    """Creation time of the first message after the cursor."""
     newest_created_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """A message that a cursor passed without its being completed."""
+    """A message that a cursor passed although it was not completed."""
 
     seq: int
     attempts: int
@@ -79,8 +79,8 @@ class Death:
 def due_after_release(ahead: Ahead | None, options: QueueOptions, *, not_before: datetime) -> datetime | None:
     """due_at of a cursor without a lease. `not_before` is now, or the time of a retry.
 
-    Where the queue has neither a delay nor a window, the time of a message does not matter: it may be ahead of a clock
-    that was set back.
+    Without a delay or window on the queue, the creation time of a message does not matter: it may be in the future
+    after the clock was set back.
     """
     if ahead is None:
         return None
@@ -93,15 +93,15 @@ def due_after_release(ahead: Ahead | None, options: QueueOptions, *, not_before:
 
 
 def due_after_set_back(due_at: datetime, back: timedelta, *, lease: timedelta | None, now: datetime) -> datetime:
-    """due_at of what waited when the clock was set back by `back`. What is leased keeps at least `lease`, the queue's
-    lease time: it may have been leased by the new clock.
+    """due_at of a waiting cursor after the clock was set back by `back`. A leased cursor keeps at least `lease`, the
+    queue's lease time: it may have been leased after the change.
     """
     moved = due_at - back
     return moved if lease is None else min(due_at, max(moved, now + lease))
 
 
 def due_after_push(cursor: Cursor, created_at: datetime, options: QueueOptions) -> datetime | None:
-    """due_at after a push: set where the partition was drained, pushed back where a window is open."""
+    """due_at after a push: set if the partition was drained, moved later if a window is open."""
     if cursor.due_at is None:
         return created_at + max(options.delay, options.window)
     if options.window_seconds and cursor.lease_id is None:
@@ -110,10 +110,10 @@ def due_after_push(cursor: Cursor, created_at: datetime, options: QueueOptions) 
 
 
 def is_expired(created_at: datetime, own: datetime | timedelta | None, options: QueueOptions, now: datetime) -> bool:
-    """Whether a message is too old to be delivered: `own` is the time that its producer gave it, or None.
+    """Whether a message is too old to be delivered. `own` is the expiry time set by its producer, or None.
 
-    Messages under a live lease are not considered. A pop asks this before it leases a message, and skips it if so
-    (`overdue`); a lease that would reach over an expired message ends before it, so that the next pop meets that one.
+    Messages under a live lease are not considered. A pop checks this before it leases a message, and skips an expired
+    one (`overdue`). A lease ends before the first expired message, so that the next pop handles that message.
     """
     if isinstance(own, datetime):
         return own <= now
@@ -121,32 +121,32 @@ def is_expired(created_at: datetime, own: datetime | timedelta | None, options: 
 
 
 def overdue(cursor: Cursor, seq: int, options: QueueOptions, now: datetime) -> tuple[Cursor, Death]:
-    """The cursor past its head, which expired; with the attempts that the head had."""
+    """The cursor past its expired head, and the attempts of that head."""
     death = Death(seq, cursor.attempts, EXPIRED, recorded=options.on_expired == "dead")
     return move(cursor, seq, now), death
 
 
 def lease(cursor: Cursor, *, lease_id: str, to: int, since: datetime, until: datetime) -> Cursor:
-    """`since` is now; or, where a lease is continued, when the first of them began."""
+    """Lease the cursor. `since` is now or, for a continued lease, the time of the first lease."""
     return replace(cursor, lease_id=lease_id, lease_to=to, leased_at=since, due_at=until)
 
 
 def is_kept(leased_at: datetime, hold: timedelta, now: datetime) -> bool:
-    """Whether a consumer that continues keeps a partition that it has had since `leased_at`, in one lease or in several
-    that continued each other. After that the partition waits for its turn, as any other does.
+    """Whether a consumer that continues its lease keeps a partition that it has held since `leased_at`, in one lease or
+    in several that continued each other. After that the partition takes its turn like any other.
 
-    A time that is ahead of the clock, which was set back, counts as long ago.
+    A time in the future, after the clock was set back, counts as long ago.
     """
     return timedelta(0) <= now - leased_at < hold
 
 
 def share(messages_left: int, partitions_left: int) -> int:
-    """How many messages of a batch the next of these partitions may have, so that all of them get some."""
+    """How many messages of a batch the next of these partitions may have, so that every partition gets some."""
     return -(-messages_left // partitions_left)
 
 
 def give_way(cursor: Cursor, now: datetime) -> Cursor:
-    """A released cursor that is left to those who wait: due a moment from now, so that this call does not take it."""
+    """A released cursor that is left to other consumers: due a moment from now, so that this call does not take it."""
     return replace(cursor, due_at=now + timedelta(microseconds=1)) if cursor.due(now) else cursor
 
 
@@ -155,22 +155,22 @@ def release(cursor: Cursor) -> Cursor:
 
 
 def move(cursor: Cursor, acked: int, now: datetime) -> Cursor:
-    """The cursor further on; a new head has not failed yet."""
+    """Advance the cursor; the new head has not failed yet."""
     if acked <= cursor.acked:
         return cursor
     return replace(cursor, acked=acked, attempts=0, consumed_at=now)
 
 
 def place(cursor: Cursor, acked: int) -> Cursor:
-    """The cursor somewhere else, by decree and not by consuming: seek and clear. The caller sets due_at."""
+    """Set the cursor to another position by command, not by consumption: seek and clear. The caller sets due_at."""
     return replace(release(cursor), acked=acked, due_at=None, attempts=0)
 
 
 def expire(cursor: Cursor, head: int | None, options: QueueOptions, now: datetime) -> tuple[Cursor, Death | None]:
-    """A pop found the lease expired: the head's delivery failed. The caller sets due_at unless it is STOPPED.
+    """A pop found the lease expired: the delivery of the head failed. The caller sets due_at unless it is STOPPED.
 
-    `head` is the seq of the first message after the cursor that is there. One that is not of the lease was not
-    delivered, so it is not charged.
+    `head` is the seq of the first message still stored after the cursor. If it lies outside of the lease it was not
+    delivered, and is not charged.
     """
     delivered = head is not None and cursor.lease_to is not None and head <= cursor.lease_to
     cursor = release(cursor)
@@ -186,15 +186,15 @@ def expire(cursor: Cursor, head: int | None, options: QueueOptions, now: datetim
 
 
 def keep_lease(held: Cursor, settled: Cursor) -> Cursor:
-    """The settled cursor with the lease that it had, of which nothing may be left: its holder keeps the partition."""
+    """The settled cursor under its previous lease, which may be empty now: its holder keeps the partition."""
     to = max(held.lease_to or 0, settled.acked)
     return replace(settled, lease_id=held.lease_id, lease_to=to, leased_at=held.leased_at, due_at=held.due_at)
 
 
 def bury(cursor: Cursor, head: int, error: str | None, now: datetime) -> tuple[Cursor, Death]:
-    """The head is given up without waiting for its attempts. The caller sets due_at.
+    """Give up the head without waiting for its attempts. The caller sets due_at.
 
-    An expired lease that nobody has noticed yet was a failed delivery, too.
+    An expired lease that nobody has noticed yet also counts as a failed delivery.
     """
     attempts = cursor.attempts + int(head <= (cursor.lease_to or 0))
     return move(release(cursor), head, now), Death(head, attempts, error, recorded=True)
@@ -202,17 +202,19 @@ def bury(cursor: Cursor, head: int, error: str | None, now: datetime) -> tuple[C
 
 @dataclass(frozen=True, slots=True)
 class AckItem:
-    """One ack of one call, resolved to a cursor and a seq."""
+    """One ack of a call, resolved to a cursor and a seq."""
 
     index: int
     seq: int | None
-    """None: no such message."""
+    """None: there is no such message."""
     status: AckStatus
     lease_id: str | None
     error: str | None
     retry_at: datetime | None = None
     whole: bool = False
-    """It speaks for all that its lease holds; only of a shared group, elsewhere it has been resolved to a seq."""
+    """Applies to everything that its lease holds. Only for a shared group; for an ordered group it is resolved to a
+    seq.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,22 +234,22 @@ class Settlement:
     outcomes: list[ItemOutcome] = field(default_factory=list)
     deaths: list[Death] = field(default_factory=list)
     released: bool = False
-    """A lease that was held has ended; or a failure ended a delivery that had no live lease."""
+    """A held lease ended; or a failure ended a delivery that had no live lease."""
     not_before: datetime | None = None
     """When the released cursor may be delivered again; None: now."""
     stopped: bool = False
-    """This call stopped the cursor: its due_at is STOPPED. (One that was stopped before goes on if it is
-    released or moves: what stopped it is then retried, or passed.)"""
+    """This call stopped the cursor: its due_at is STOPPED. (A cursor that was stopped before goes on when it is
+    released or moves: the message that stopped it is retried or passed.)"""
 
 
 def settle(cursor: Cursor, items: Iterable[AckItem], options: QueueOptions, now: datetime) -> Settlement:
-    """Apply the acks that one call has for one cursor, in seq order.
+    """Apply all acks that one call has for one cursor, in seq order.
 
-    `completed` commits a prefix. `failed` charges an attempt, and `retry` does not; both clamp: nothing after
-    them in this call commits. Exhaustion and `dlq` pass the message. The lease is checked against the state
-    before the call, so a release in the middle does not fail the items after it. The caller sets due_at where
-    the lease was released, or none was held and the cursor moved, unless this call stopped it. (Without a
-    move it goes on waiting: an ack of nothing does not cut a retry delay short.)
+    `completed` commits a prefix. `failed` charges an attempt, and `retry` does not. Both clamp: no later item of this
+    call commits. An exhausted message is passed, and so is one with `dlq`. The lease is checked against the state
+    before the call, so a release in the middle does not fail later items. The caller sets due_at if the lease was
+    released, or if no lease was held and the cursor moved, unless this call stopped it. (If it did not move it keeps
+    waiting: an ack without effect does not shorten a retry delay.)
     """
     held = cursor
     result = Settlement(cursor)
@@ -284,7 +286,7 @@ def _refusal(held: Cursor, item: AckItem, now: datetime) -> AckError | None:
 
 
 def _apply(result: Settlement, item: AckItem, options: QueueOptions, now: datetime) -> bool:
-    """Apply one item that nothing refuses; says whether it clamps."""
+    """Apply an accepted item; returns whether it clamps."""
     assert item.seq is not None
     before = result.cursor.acked
     if item.status == "completed":
@@ -317,7 +319,7 @@ def _apply(result: Settlement, item: AckItem, options: QueueOptions, now: dateti
 
 
 def message_status(seq: int, cursors: Iterable[Cursor], *, dead: bool, now: datetime) -> MessageStatus:
-    """A message's status over all groups of its queue: the least finished one counts."""
+    """A message's status over all groups of its queue: that of the group that has progressed least."""
     if dead:
         return "dead_letter"
     completed = False
@@ -333,7 +335,7 @@ def message_status(seq: int, cursors: Iterable[Cursor], *, dead: bool, now: date
 
 
 def message_view(message: Message, cursors: Iterable[tuple[str, Cursor]], *, dead: bool, now: datetime) -> MessageView:
-    """A message with its status, and how far each group is with it; the cursors come with the names of the groups."""
+    """A message with its status and the progress of each group; the cursors are paired with group names."""
     of_groups = list(cursors)
     status = message_status(message.seq, (cursor for _, cursor in of_groups), dead=dead, now=now)
     groups = []

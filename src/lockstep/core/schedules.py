@@ -1,8 +1,8 @@
-"""Messages that wait for their time.
+"""Scheduled messages.
 
-A message that is pushed for later has no place in its partition yet: it waits in a list of its own, by due time, and
-gets its seq when it is *promoted*, which is a push like any other. So it is never in the way of what is pushed
-meanwhile, and its partition need not exist before.
+A scheduled message has no place in its partition yet: it waits in a separate list, ordered by due time, and gets its
+seq when it is *promoted*, which is an ordinary push. It never blocks messages that are pushed in the meantime, and its
+partition need not exist before.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 class ScheduleName(msgspec.Struct, frozen=True, kw_only=True):
-    """Names a message that waits: by its id, or by the key that its producer gave, which is unique in its queue."""
+    """Names a scheduled message: by its id, or by its producer's key, which is unique in its queue."""
 
     id: int | None = None
     queue: str | None = None
@@ -34,7 +34,7 @@ class ScheduleName(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Scheduled(Described, frozen=True, kw_only=True):
-    """A message that waits."""
+    """A scheduled message."""
 
     id: int
     queue: str
@@ -52,7 +52,7 @@ class Scheduled(Described, frozen=True, kw_only=True):
 class ScheduleFilter(msgspec.Struct, frozen=True, kw_only=True):
     queue: str | None = None
     partition: str | None = None
-    """Needs a queue."""
+    """Requires a queue."""
     key_prefix: str | None = None
     from_at: datetime | None = None
     """Due at or after."""
@@ -63,36 +63,36 @@ class ScheduleFilter(msgspec.Struct, frozen=True, kw_only=True):
 class SchedulePage(msgspec.Struct, frozen=True, kw_only=True):
     items: list[Scheduled]
     next_cursor: str | None
-    """Give it back for the next page; None at the end."""
+    """Pass it to get the next page; None at the end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """What a store has to know of time, beside what it is."""
+    """The settings about time that a store needs."""
 
     schedule_seconds_min: float = 0.1
     """Setting schedule_min_seconds."""
     cron_late_seconds_max: float = 60.0
-    """Setting of the same name."""
+    """Setting cron_late_seconds_max."""
 
 
 @dataclass(slots=True)
 class Promoted:
-    """What one promotion did, of waiting messages and of recurring ones."""
+    """What one promotion did with scheduled and recurring messages."""
 
     messages: int = 0
     partitions_by_queue: dict[str, set[str]] = field(default_factory=dict)
-    """Where something new is."""
+    """The partitions that received messages, by queue."""
     messages_by_queue: dict[str, int] = field(default_factory=dict)
-    """How much of it."""
+    """How many messages, per queue."""
     postponed: dict[str, str] = field(default_factory=dict)
-    """Why something that is due still waits, by queue: it is full, or cannot be decrypted here."""
+    """Why due messages still wait, by queue: the queue is full, or its messages cannot be decrypted here."""
     more: bool = False
-    """A limit ended it: more is due already."""
+    """A limit ended the promotion: more messages are due."""
     next_at: datetime | None = None
-    """When the next one is due, of those that are not due yet."""
+    """When the next message is due that is not due yet."""
     wait_seconds: float | None = None
-    """How long that is, by the store's clock."""
+    """The time until then, by the store's clock."""
 
     def add(self, queue: str, partition: str, messages: int) -> None:
         self.messages += messages
@@ -104,7 +104,7 @@ _TEXTS = ("transaction_id", "trace_id", "kind", "reference", "encoding", "produc
 
 
 def fields_of(columns: Columns) -> dict[str, Any]:
-    """The fields of a message that is alone in its columns, by their names in `Scheduled`."""
+    """The fields of the only message in the columns, by their names in `Scheduled`."""
     columns_by_name = {name: getattr(columns, f"{name}s") for name in _TEXTS} | {"expires_at": columns.expires_at}
     fields = {name: None if column is None else column[0] for name, column in columns_by_name.items()}
     headers = None if columns.headers is None else columns.headers[0]
@@ -113,7 +113,7 @@ def fields_of(columns: Columns) -> dict[str, Any]:
 
 
 def columns_of(waiting: Scheduled) -> Columns:
-    """The columns of a message that is alone in them."""
+    """The columns for a single message."""
     columns = Columns([waiting.payload])
     for name in _TEXTS:
         if getattr(waiting, name) is not None:
@@ -133,9 +133,9 @@ def due_at(schedule: NewSchedule, now: datetime) -> datetime:
 
 
 def split(batches: Sequence[Batch], now: datetime, *, seconds_min: float) -> tuple[list[int], dict[int, datetime]]:
-    """Which of the batches are pushed now, by index, and until when each of the others waits.
+    """Which batches are pushed now, by index, and the due time of each of the others.
 
-    What would wait for less than `seconds_min` is pushed now: promoting it would take about as long.
+    A message that would wait for less than `seconds_min` is pushed now, because promoting it would take about as long.
     """
     soon = now + timedelta(seconds=seconds_min)
     later = {
@@ -148,19 +148,19 @@ def split(batches: Sequence[Batch], now: datetime, *, seconds_min: float) -> tup
 
 @dataclass(slots=True)
 class NewWaiting:
-    """One message on its way to the waiting ones."""
+    """One message to add to the scheduled messages."""
 
     queue: str
     partition: str
     due_at: datetime
     columns: Columns
-    """Of this message alone."""
+    """Of this message only."""
     key: str | None
     transaction_id: str | None
 
 
 def waiting_of(batches: Sequence[Batch], later: dict[int, datetime]) -> list[NewWaiting]:
-    """The messages of the batches that wait, one by one, in order."""
+    """The messages of the scheduled batches, one by one, in order."""
     found: list[NewWaiting] = []
     for index, due in later.items():
         batch = batches[index]
@@ -178,14 +178,16 @@ def placements_of(
     later: Iterable[int],
     appointments: Iterable[Appointment],
 ) -> list[Placement]:
-    """Where all batches went: those that were pushed, and those that wait, whose appointments come in order."""
+    """The placements of all batches, pushed or scheduled; the appointments come in order."""
     made = iter(appointments)
     waiting = {index: Placement.waiting(list(islice(made, len(batches[index].columns)))) for index in later}
     return [placed[index] if index in placed else waiting[index] for index in range(len(batches))]
 
 
 def find_repeats(items: Sequence[NewWaiting]) -> dict[int, int]:
-    """Items with a key, or a transaction id, that an earlier item of the same call has: by index, that one's index."""
+    """Items whose key or transaction id an earlier item of the same call has: maps each index to that of the earlier
+    item.
+    """
     first: dict[tuple[str, ...], int] = {}
     repeats: dict[int, int] = {}
     for index, item in enumerate(items):
@@ -197,7 +199,7 @@ def find_repeats(items: Sequence[NewWaiting]) -> dict[int, int]:
 
 
 def _names(item: NewWaiting) -> Iterable[tuple[str, ...]]:
-    """The key or transaction id by which it may be known already."""
+    """The key and the transaction id by which the message may already be known."""
     if item.key is not None:
         yield item.queue, item.key
     if item.transaction_id is not None:
@@ -205,12 +207,12 @@ def _names(item: NewWaiting) -> Iterable[tuple[str, ...]]:
 
 
 def schedule_cursor(due: datetime, schedule_id: int) -> str:
-    """The cursor of the page that begins after a waiting message."""
+    """The cursor of the page after a scheduled message."""
     return f"{(due - _EPOCH) // _MICROSECOND}.{schedule_id}"
 
 
 def parse_schedule_cursor(cursor: str | None) -> tuple[datetime, int] | None:
-    """Due time and id after which a page begins. Raises InvalidRequest."""
+    """The due time and id after which a page starts. Raises InvalidRequest."""
     if cursor is None:
         return None
     microseconds, _, schedule_id = cursor.partition(".")

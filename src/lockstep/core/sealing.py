@@ -1,14 +1,12 @@
-"""Sealing: AES-256-GCM with a context that the reader must know, and several keys of which one is active.
+"""Sealing: AES-256-GCM with a binding that the reader must know, and several keys of which one is active.
 
     version 1 | key id, 8 bytes | salt, 12 bytes | nonce, 12 bytes | ciphertext and tag
 
-Each body has a key of its own, which is the HMAC-SHA256 of the salt under the key: so nonces, which are random, do not
-repeat for a key before 2^80 bodies, instead of 2^32.
-What is sealed is bound to what it is (its purpose) and where it is (for a segment: its id, its queue, its partitions
-and how many messages each of them has), to the codec and to the key. These are associated data: they are authenticated
-and not stored in the seal, so a body that was moved, copied or exchanged does not open. Before this form there was one
-without a version, a key id or a binding (`Codec.ENCRYPTED` without `Codec.BOUND`); decision 0045 says how long it is
-still read.
+Each body has a key of its own, the HMAC-SHA256 of the salt under the configured key. Random nonces therefore suffice
+for 2^80 bodies per key instead of 2^32. A sealed body is bound to its purpose, its place (for a segment: its id, its
+queue, its partitions and their message counts), the codec and the key. These are associated data: authenticated but not
+stored in the seal, so a body that was moved, copied or exchanged does not open. An older form has no version, key id or
+binding (`Codec.ENCRYPTED` without `Codec.BOUND`); decision 0045 says how long it can still be read.
 """
 
 from __future__ import annotations
@@ -43,12 +41,12 @@ _WAITING = b"waiting"
 _CRON = b"cron"
 _OPERATION = b"operation"
 SPOOL = b"spool"
-"""The binding of a record of a spool: which messages are for which queue is part of what is sealed."""
+"""The binding of a spool record. The assignment of messages to queues is part of the sealed content."""
 
 
 @lru_cache(maxsize=64)
 def key_id(key: bytes) -> str:
-    """The name of a key: it says which one is meant, and nothing about the key itself."""
+    """The name of a key: it identifies the key and reveals nothing about it."""
     return hashlib.sha256(b"lockstep encryption key\0" + key).digest()[:KEY_ID_BYTES].hex()
 
 
@@ -59,7 +57,7 @@ def key_id_of(body: bytes) -> str:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Keyring:
-    """The keys of a process. The first is active: it seals. All of them open."""
+    """The keys of a process. The first is the active key, which seals; all of them open."""
 
     keys: tuple[bytes, ...] = ()
 
@@ -72,19 +70,19 @@ class Keyring:
 
     @property
     def active_header(self) -> bytes | None:
-        """How a body begins that is sealed with the active key."""
+        """The start of a body that is sealed with the active key."""
         return _header(self.keys[0]) if self.keys else None
 
     def seal(self, plain: bytes, binding: bytes, *, codec: int) -> bytes:
-        """Seal with the active key. There must be one."""
+        """Seal with the active key, which must exist."""
         key = self.keys[0]
         header, salt, nonce = _header(key), os.urandom(SALT_BYTES), os.urandom(NONCE_BYTES)
         sealed = _cipher(_derived(key, salt)).encrypt(nonce, plain, _associated(codec, header, binding))
         return b"".join([header, salt, nonce, sealed])
 
     def open(self, body: bytes, binding: bytes, *, codec: int) -> bytes:
-        """What was sealed. Raises EncryptionUnavailable without its key, SealBroken if it is not what was sealed, or
-        not where it was sealed for."""
+        """Open a sealed body. Raises EncryptionUnavailable if its key is missing, and SealBroken if the body was
+        changed or is not in the place that it was sealed for."""
         if len(body) < _SEALED_AT + TAG_BYTES or body[0] != VERSION:
             raise SealBroken("an encrypted body is cut short, or of an unknown version")
         header = body[:HEADER_BYTES]
@@ -100,8 +98,7 @@ class Keyring:
             raise SealBroken() from error
 
     def open_unbound(self, body: bytes) -> bytes:
-        """What was encrypted in the form before this one, which does not say with which key. Raises
-        EncryptionUnavailable, SealBroken."""
+        """Open a body in the older form, which does not name its key. Raises EncryptionUnavailable, SealBroken."""
         if not self.keys:
             raise EncryptionUnavailable("the message is encrypted, but no encryption key is configured")
         if len(body) < NONCE_BYTES + TAG_BYTES:
@@ -123,23 +120,23 @@ class Keyring:
 
 
 def segment_binding(uuid: UUID, queue_id: int, partition_ids: Sequence[int], counts: Sequence[int]) -> bytes:
-    """Which segment it is, of which queue, and how many of its messages, in their order, are whose."""
+    """The segment, its queue, and the number of messages of each partition, in order."""
     runs = len(partition_ids)
     return _SEGMENT + uuid.bytes + struct.pack(f"<ii{runs}q{runs}i", queue_id, runs, *partition_ids, *counts)
 
 
 def waiting_binding(queue_id: int, partition: str, key: str | None) -> bytes:
-    """For which queue and partition a message waits, and under which key."""
+    """The queue and partition of a scheduled message, and its key."""
     return b"".join([_WAITING, struct.pack("<i", queue_id), _text(partition), _text(key)])
 
 
 def cron_binding(name: str, queue: str, partition: str) -> bytes:
-    """Which recurring message it is, and for which partition."""
+    """The recurring message and its partition."""
     return b"".join([_CRON, _text(name), _text(queue), _text(partition)])
 
 
 def operation_binding(kind: str, requests: int) -> bytes:
-    """How many requests of which kind a bundle has. For which queues they are is part of what is sealed."""
+    """The number and kind of requests in a bundle. Their queues are part of the sealed content."""
     return b"".join([_OPERATION, _text(kind), struct.pack("<i", requests)])
 
 
@@ -164,7 +161,7 @@ def _derived(key: bytes, salt: bytes) -> bytes:
 
 
 def _cipher(key: bytes) -> AESGCM:
-    # On first use: it takes long to import, and most processes have nothing that is encrypted.
+    # Imported on first use: the import is slow, and most processes have nothing encrypted.
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
     return AESGCM(key)

@@ -1,8 +1,8 @@
-"""The rules of shared groups: leases on single messages, as functions of (state, now).
+"""The rules of shared groups, which lease single messages, as functions of (state, now).
 
-A shared group has a cursor in each partition, as every group has; but its `acked` says how far messages were handed
-out, not how far they are done. Messages that were handed out and are not done are *in flight*, in *ranges* of
-seqs. A message is in one of these states:
+A shared group has a cursor in each partition, as every group has, but its `acked` says how far messages were handed
+out, not how far they are done. Messages handed out and not done are *in flight*, in *ranges* of seqs. A message is in
+one of these states:
 
     new        after `acked`                            the cursor's due_at says from when, as in rules.py
     leased     in a range with a lease, due_at > now    due_at is the lease's deadline
@@ -11,11 +11,11 @@ seqs. A message is in one of these states:
     stopped    in a range whose due_at is STOPPED       it was exhausted and the queue's policy is `stop`
     done       up to `acked`, and in no range
 
-So a message that is done leaves nothing behind, and a lease costs one range, however many messages it has: a range is
-cut only when its messages end differently. The low-water mark, up to which everything is done, is just before the first
-range. `attempts` counts the deliveries of each message of a range that ended without completing it: by `failed`, by
-`retry`, or by a lease that ran out; each of them may exhaust it. What is `released` counts as not delivered.
-Ranges do not overlap and lie up to `acked`; some of their messages may have been removed since.
+A message that is done leaves nothing behind, and a lease costs one range, however many messages it has. A range is
+split only when its messages end differently. The low-water mark, up to which everything is done, is just before the
+first range. `attempts` counts the deliveries of each message of a range that ended without completing it: by `failed`,
+by `retry`, or by a lease that ran out; each of them may exhaust it. `released` counts as not delivered. Ranges do not
+overlap and lie up to `acked`; some of their messages may have been removed since.
 
 The memory store calls these functions. The SQL procedures say the same in SQL, and the model tests hold them to it.
 """
@@ -34,7 +34,7 @@ from lockstep.core.rules import LEASE_EXPIRED, RETRIED_TOO_OFTEN, STOPPED, AckIt
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Seqs that are in flight, from `first` to `last`, and share their fate so far."""
+    """Seqs in flight, from `first` to `last`, that share the same state."""
 
     first: int
     last: int
@@ -61,7 +61,7 @@ Stored = Callable[[Range], Iterable[int]]
 
 
 def low_water(acked: int, ranges: Sequence[Range]) -> int:
-    """Up to where everything is done."""
+    """The seq up to which everything is done."""
     return ranges[0].first - 1 if ranges else acked
 
 
@@ -70,7 +70,7 @@ def find(ranges: Iterable[Range], seq: int) -> Range | None:
 
 
 def seen_at(cursor: Cursor, ranges: Iterable[Range], seq: int) -> Cursor:
-    """The cursor that an ordered group would have if it were as far with this message."""
+    """The cursor of an ordered group with the same progress at this message."""
     found = find(ranges, seq)
     if found is None:
         return Cursor(acked=seq if seq <= cursor.acked else seq - 1)
@@ -78,7 +78,7 @@ def seen_at(cursor: Cursor, ranges: Iterable[Range], seq: int) -> Cursor:
 
 
 def due_at(cursor: Cursor, ranges: Iterable[Range]) -> datetime | None:
-    """From when a pop may find something, new or again."""
+    """When a pop may find something, new or redelivered."""
     times = [one.due_at for one in ranges]
     return min(times if cursor.due_at is None else [cursor.due_at, *times], default=None)
 
@@ -89,7 +89,7 @@ def again(one: Range, *, due_at: datetime, attempts: int) -> Range:
 
 
 def expire(one: Range, stored: Sequence[int], options: QueueOptions) -> tuple[Range | None, list[Death]]:
-    """A pop found the lease expired: the delivery of each of its messages failed. None: the range is done."""
+    """A pop found the lease expired: the delivery of each message failed. None: the range is done."""
     failed = again(one, due_at=one.due_at, attempts=charged(one.attempts))
     if not options.exhausted(failed.attempts):
         return failed, []
@@ -100,21 +100,21 @@ def expire(one: Range, stored: Sequence[int], options: QueueOptions) -> tuple[Ra
 
 
 def lease(one: Range, *, lease_id: str, to: int, now: datetime, until: datetime) -> tuple[Range, Range | None]:
-    """The range under a lease up to a seq; and what is left of it, as it was."""
+    """The range leased up to a seq, and the unchanged rest."""
     leased = replace(one, last=to, lease_id=lease_id, leased_at=now, due_at=until)
     return leased, replace(one, first=to + 1) if to < one.last else None
 
 
 def without(one: Range, seqs: Sequence[int]) -> list[Range]:
-    """What is left of a range without some of its seqs, which are in order."""
+    """What remains of a range without some of its seqs, which are sorted."""
     gaps = zip([one.first - 1, *seqs], [*seqs, one.last + 1], strict=True)
     return [replace(one, first=before + 1, last=after - 1) for before, after in gaps if before + 1 < after]
 
 
 def give_up(ranges: Iterable[Range], seq: int) -> tuple[list[Range], int]:
-    """The ranges without a message that is in one of them, and the attempts that it had.
+    """The ranges without a given message, and the attempts of that message.
 
-    An expired lease that nobody has noticed yet was a failed delivery, too.
+    An expired lease that nobody has noticed yet also counts as a failed delivery.
     """
     kept: list[Range] = []
     attempts = 0
@@ -141,7 +141,7 @@ class SharedSettlement:
 
 @dataclass(frozen=True, slots=True)
 class _Fate:
-    """How a delivery ends: done, or to be delivered again at a time."""
+    """How a delivery ends: done, or delivered again at some time."""
 
     due_at: datetime | None = None
     attempts: int = 0
@@ -161,11 +161,11 @@ def settle(
     now: datetime,
     stored: Stored,
 ) -> SharedSettlement:
-    """Apply the acks that one call has for one cursor: those of single messages in seq order, then those of leases,
-    which speak for what the lease still holds.
+    """Apply all acks that one call has for one cursor: first those of single messages, in seq order, then those by
+    lease, which apply to everything that the lease still holds.
 
-    Each message ends once in a call, by the first ack that may end it. One ack does not change what becomes of another
-    message. A lease is checked against the state before the call.
+    Each message ends once per call, by the first valid ack. An ack for one message does not affect other messages. A
+    lease is checked against the state before the call.
     """
     items = list(items)
     live = {one.lease_id for one in ranges if one.leased(now)}
@@ -224,7 +224,7 @@ def _refusal(
 
 
 def _again(item: AckItem, ended: _Fate) -> ItemOutcome:
-    """An ack of a message that has ended, before or in this call."""
+    """An ack of a message that has already ended, before or during this call."""
     if not ended.done:
         return ItemOutcome(item.index, "lease_lost")
     done = item.status == "completed"
@@ -250,8 +250,8 @@ def _reason(item: AckItem) -> str | None:
 
 
 def _cut(ranges: Iterable[Range], fates: dict[int, _Fate]) -> list[Range]:
-    """The ranges without the messages that ended; and these, where they are to be delivered again, in ranges of their
-    own, neighbours with the same fate together."""
+    """The ranges without the messages that ended. Messages to be delivered again form new ranges; neighbours with the
+    same state share one."""
     if not fates:
         return list(ranges)
     kept = chain.from_iterable(without(one, sorted(seq for seq in fates if seq in one)) for one in ranges)

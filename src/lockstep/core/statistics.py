@@ -1,4 +1,4 @@
-"""The statistics of a store: its connections and caches, and the database beneath."""
+"""The statistics of a store: connections, caches, and the database."""
 
 from __future__ import annotations
 
@@ -8,77 +8,77 @@ from typing import Literal
 import msgspec
 
 QueryHook = Callable[[str, float, BaseException | None], None]
-"""Sees the name of every query, how many seconds it took, and the error if it failed."""
+"""Called with the name of every query, its duration in seconds, and its error if it failed."""
 
 
 class QueryCounts(msgspec.Struct):
-    """What a process has asked of the database with the queries of one name."""
+    """The queries with one name that a process has run."""
 
     calls: int = 0
     seconds: float = 0.0
     failures: int = 0
     slow: int = 0
-    """Those that took at least `slow_query_seconds`."""
+    """Queries that took at least `slow_query_seconds`."""
 
 
 class StoreCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a store holds in this process; all 0 where it has no such thing."""
+    """What a store holds in this process; 0 for anything that it does not have."""
 
     connections_open: int = 0
     connections_idle: int = 0
     connections_max: int = 0
     connection_waiters: int = 0
-    """Calls that wait for a connection."""
+    """Calls waiting for a connection."""
     cache_segments: int = 0
     cache_bytes: int = 0
     cache_bytes_max: int = 0
     cache_hits: int = 0
     cache_misses: int = 0
     queries: Mapping[str, QueryCounts] = {}
-    """By the name of the query."""
+    """By query name."""
 
 
 class TableStats(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     bytes: int
-    """With its indexes and all that it keeps elsewhere."""
+    """Includes indexes and TOAST data."""
     rows_estimate: int
     dead_rows_estimate: int
 
 
 class HorizonHolder(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that keeps PostgreSQL from removing dead rows, or its log."""
+    """Something that keeps PostgreSQL from removing dead rows or old WAL."""
 
     kind: Literal["transaction", "prepared_transaction", "replication_slot"]
     owner: str
-    """The role, application, process and address of a transaction; the name of the others."""
+    """For a transaction: its role, application, process and address; otherwise, its name."""
     state: str | None
     age_seconds: float | None
     kept_bytes: int | None
-    """Of the log, by a slot."""
+    """WAL kept by a replication slot."""
 
 
 class DatabaseActivity(msgspec.Struct, frozen=True, kw_only=True):
-    """What goes on in the database beneath a store; empty where there is none."""
+    """Current activity of the store's database; empty without one."""
 
     wal_bytes: int | None = None
-    """The position in the log: what was ever written to it. None on a standby."""
+    """The WAL position: all bytes ever written to it. None on a standby."""
     horizon: list[HorizonHolder] = []
-    """The oldest first."""
+    """Oldest first."""
 
 
 class DatabaseStats(msgspec.Struct, frozen=True, kw_only=True):
-    """The database beneath a store; empty where there is none."""
+    """The store's database; empty without one."""
 
     version: str | None = None
     bytes: int = 0
     connections: int = 0
-    """To this database, of whomever."""
+    """Connections to this database from any client."""
     connections_max: int = 0
     cache_hit_rate: float | None = None
-    """The share of block reads that needed no disk; None before the first."""
+    """Share of block reads served without disk access; None before the first read."""
     commits: int = 0
     rollbacks: int = 0
     deadlocks: int = 0
     tables: list[TableStats] = []
-    """Those of the schema, the largest first."""
+    """The tables of the schema, largest first."""

@@ -1,7 +1,7 @@
-"""Stream queries: the state that a client's stream processing keeps with us, and its cycles.
+"""Stream queries: state that the stream processing of a client keeps in the store, and its cycles.
 
-A query has state per partition of its source: values by key. A cycle is one step of it on one partition: changes of
-the state, messages to push and the ack of what was read, all or nothing.
+A query has state per partition of its source: values by key. A cycle is one step of the query on one partition: state
+changes, messages to push, and the ack of the consumed messages, all or nothing.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ StateOpType = Literal["upsert", "delete"]
 
 
 class NewStreamQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Asks for a query by its name."""
+    """Requests a query by name."""
 
     name: str
     source_queue: str
     config_hash: str
-    """Of all that the state depends on: state of one configuration means nothing to another."""
+    """Hash of everything that the state depends on. State of one configuration is meaningless to another."""
     sink_queue: str | None = None
     reset: bool = False
-    """Take the new configuration and remove the state of the old one."""
+    """Accept the new configuration and remove the state of the old one."""
 
 
 class StreamQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,9 +40,9 @@ class StreamQuery(msgspec.Struct, frozen=True, kw_only=True):
     sink_queue: str | None
     config_hash: str
     fresh: bool
-    """It did not exist before."""
+    """The query was created by this request."""
     reset: bool
-    """It existed, and its state was removed."""
+    """The query existed, and its state was removed."""
 
 
 class StateRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,12 +53,12 @@ class StateRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StateFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which rows of a query's state on one partition; a field that is not given filters nothing."""
+    """Selects rows of a query's state on one partition; a field that is not given does not filter."""
 
     query_id: int
     partition_id: int
     keys: tuple[str, ...] = ()
-    """Empty: all."""
+    """Empty: all keys."""
     key_prefix: str | None = None
     ripe_at_or_before_ms: int | None = None
     """Only values whose number `windowEnd` is at most this."""
@@ -72,7 +72,7 @@ class StateOp(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StreamAck(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of the delivery that a cycle worked on."""
+    """The end of the delivery that a cycle processed."""
 
     transaction_id: str
     lease_id: str | None = None
@@ -82,19 +82,19 @@ class StreamAck(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StreamCycle(msgspec.Struct, frozen=True, kw_only=True):
-    """One step of a query on one partition; what it pushes comes beside it."""
+    """One step of a query on one partition; the messages that it pushes are passed separately."""
 
     query_id: int
     partition_id: int
     group: str = QUEUE_MODE
     state_ops: tuple[StateOp, ...] = ()
-    """In order: the last one for a key counts."""
+    """In order; the last operation for a key counts."""
     ack: StreamAck | None = None
     release_lease: bool = True
-    """Whether a completed ack ends the lease; if not it is kept, whatever is left of it."""
+    """Whether a completed ack ends the lease; otherwise the lease is kept, even if nothing is left of it."""
 
     def acks(self) -> list[Ack]:
-        """The ack as any other is made."""
+        """The ack in its general form."""
         if self.ack is None:
             return []
         return [
@@ -109,7 +109,7 @@ class StreamCycle(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
     def changes(self) -> dict[str, bytes | None]:
-        """By key: the value that it has in the end, None if it is deleted."""
+        """The final value by key; None if deleted."""
         return {op.key: op.value if op.type == "upsert" else None for op in self.state_ops}
 
 
@@ -127,7 +127,7 @@ def registered(query: NewStreamQuery, query_id: int, *, fresh: bool) -> StreamQu
 
 
 def mismatch(query: NewStreamQuery, *, config_hash: str, source_queue: str) -> StreamConfigMismatch:
-    """The refusal of a query that is known with another configuration."""
+    """The error for a query that is registered with another configuration."""
     what, known, given = "config_hash", config_hash, query.config_hash
     if known == given:
         what, known, given = "source_queue", source_queue, query.source_queue
@@ -139,19 +139,20 @@ def mismatch(query: NewStreamQuery, *, config_hash: str, source_queue: str) -> S
 class StreamCycleResult:
     queue: str
     partition: str
-    """Of which the cycle was."""
+    """The partition of the cycle."""
     state_ops: int
-    """How many were applied."""
+    """Number of state changes applied."""
     pushed: PushResult
     ack: AckOutcome | None
 
 
 def window_end(value: bytes) -> float | None:
-    """The number `windowEnd` of a JSON object, which says when it is ripe."""
+    """The number `windowEnd` of a JSON object, which says when the window is ripe."""
     try:
         decoded: Any = msgspec.json.decode(value)
     except RecursionError:
-        # How deep a value may be nested depends on how deep the caller is: deeper than where it was checked.
+        # The decoder's nesting limit depends on the caller's stack depth, which was smaller where the value was
+        # checked.
         return None
     end = decoded.get("windowEnd") if isinstance(decoded, dict) else None
     if isinstance(end, bool) or not isinstance(end, int | float):

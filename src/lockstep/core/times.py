@@ -1,4 +1,4 @@
-"""What may be a time, and a number of seconds."""
+"""Valid times and durations."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ def check_time(at: object, *, what: str) -> datetime:
 
 
 def check_kept_time(at: object, *, what: str) -> None:
-    """A time that is stored. The first and the last of all are refused: a database may take them for infinities."""
+    """A time to store. The first and the last representable times are refused: a database may treat them as
+    infinities.
+    """
     if check_time(at, what=what) in _ENDS:
         raise InvalidRequest(f"{what} is out of range: {at}")
 

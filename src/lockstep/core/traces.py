@@ -1,4 +1,4 @@
-"""Trace events: what consumers report about a message on its way. They live as long as their message."""
+"""Trace events: what consumers report about a message. They live as long as their message."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class NewTraceEvent(msgspec.Struct, frozen=True, kw_only=True):
 
     partition_id: int
     transaction_id: str
-    """Of the message: what its producer gave, or the message's own id."""
+    """The message's transaction id as set by its producer, or the message id."""
     data: bytes
     """JSON."""
     event_type: str = "info"
@@ -22,7 +22,7 @@ class NewTraceEvent(msgspec.Struct, frozen=True, kw_only=True):
     worker: str | None = None
     """The reporter, for people."""
     names: tuple[str, ...] = ()
-    """What the event can be found by, over all queues."""
+    """Names by which the event can be found, over all queues."""
 
 
 class TraceEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,9 +31,9 @@ class TraceEvent(msgspec.Struct, frozen=True, kw_only=True):
     partition: str
     partition_id: int
     seq: int
-    """Of the message."""
+    """The message's seq."""
     transaction_id: str
-    """As the event was recorded with it."""
+    """The transaction id recorded with the event."""
     data: bytes
     event_type: str
     group: str | None
@@ -43,7 +43,7 @@ class TraceEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NamedTrace(msgspec.Struct, frozen=True, kw_only=True):
-    """A trace event that was found by one of its names."""
+    """A trace event found by one of its names."""
 
     event: TraceEvent
     message: Message | None
@@ -61,7 +61,7 @@ class TraceName(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     traces: int
     messages: int
-    """How many messages they are about."""
+    """Number of messages with this name."""
     last_seen_at: datetime
 
 

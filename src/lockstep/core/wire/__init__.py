@@ -1,1 +1,1 @@
-"""What travels over HTTP: the bodies and answers of the routes, and how they become our records and back."""
+"""The bodies and answers of the HTTP routes, and their conversion to our records and back."""

@@ -1,4 +1,4 @@
-"""Who one is, API keys and the audit log, on the wire."""
+"""The caller's identity, API keys and the audit log, on the wire."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from lockstep.core.wire.times import Time, parse_time_or_none, timestamp, timest
 
 class WhoAmIAnswer(Struct, rename="camel"):
     auth_required: bool
-    """Whether this server asks who one is; if not, everybody may do everything."""
+    """Whether this server authenticates callers; if not, every caller may do everything."""
     name: str
     kind: str
     """`key`, `token` or `anonymous`."""
     role: str | None
     rights: list[Right]
-    """On all queues, and on what concerns no single queue."""
+    """Rights on all queues, and on everything that does not concern a single queue."""
     rules: list[str]
-    """All rules, as `push,pop orders.*`."""
+    """All rules, in the form `push,pop orders.*`."""
     expires_at: str | None
 
 
 class KeyBody(Struct, rename="camel"):
     name: str
-    """What the audit log calls its holder, and the producer of what is pushed with it."""
+    """Name of the key's holder in the audit log, and producer name of messages pushed with the key."""
     role: str | None = None
-    """What it may do on all queues: `admin`, `read-write` or `read-only`."""
+    """Role on all queues: `admin`, `read-write` or `read-only`."""
     rules: list[str] = []
-    """Rights on queues by pattern, as `push,pop orders.*`."""
+    """Rights on queues by pattern, in the form `push,pop orders.*`."""
     expires_at: Time | None = None
-    """Until when it is valid; without it, until it is revoked."""
+    """When the key expires; without it, the key is valid until it is revoked."""
 
 
 class KeyRow(Struct, rename="camel"):
@@ -48,20 +48,20 @@ class KeyRow(Struct, rename="camel"):
 
 class KeysAnswer(Struct, rename="camel"):
     keys: list[KeyRow]
-    """By id; revoked and expired ones, too."""
+    """Sorted by id; includes revoked and expired keys."""
     next_after: str | None
-    """Where the next page begins; null at the end."""
+    """Cursor of the next page; null at the end."""
 
 
 class CreatedKeyAnswer(Struct):
     key: KeyRow
     token: str
-    """The text of the key. It is shown this once."""
+    """The text of the key, which is shown only once."""
 
 
 class RevokeKeyAnswer(Struct):
     revoked: str
-    """The id of the key. Other servers know it within 5 seconds."""
+    """The id of the key. Other servers apply the revocation within 5 seconds."""
 
 
 class AuditRow(Struct):
@@ -70,7 +70,7 @@ class AuditRow(Struct):
     who: str
     act: str
     queues: list[str]
-    """None: the server as a whole."""
+    """Empty: the server as a whole."""
     outcome: Outcome
     detail: str | None
 
@@ -79,7 +79,7 @@ class AuditAnswer(Struct, rename="camel"):
     entries: list[AuditRow]
     """Newest first."""
     next_before: str | None
-    """Where the next page begins; null at the end."""
+    """Cursor of the next page; null at the end."""
 
 
 def new_key(body: KeyBody) -> NewApiKey:

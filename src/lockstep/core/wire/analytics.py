@@ -24,13 +24,13 @@ class TimeRange(Struct, rename={"from_": "from"}):
 
 
 class Point(Struct, rename="camel", kw_only=True):
-    """What happened in one span of time, and how it stood at the end."""
+    """What happened in one time span, and the state at its end."""
 
     timestamp: str
-    """Its beginning."""
+    """The start of the span."""
     ingested: int
     processed: int
-    """Over all groups."""
+    """Summed over all groups."""
     dead_lettered: int
     ingested_per_second: float
     processed_per_second: float
@@ -82,7 +82,7 @@ class RemovalRow(Struct):
 
 
 class DutyRow(Struct, rename="camel", kw_only=True):
-    """A maintenance duty, which one server does at a time."""
+    """A maintenance duty, which one server performs at a time."""
 
     name: str
     interval_seconds: float
@@ -157,7 +157,7 @@ class WorkerRow(Struct, rename="camel", kw_only=True):
 
 
 class WorkerMetricsAnswer(Struct):
-    """The process that answered, and the others behind the same port; other machines have their own."""
+    """The process that answered, and the other processes behind the same port; other machines report their own."""
 
     workers: list[WorkerRow]
 
@@ -170,21 +170,21 @@ class TableRow(Struct, rename="camel"):
 
 
 class HorizonRow(Struct, rename="camel"):
-    """Something that keeps PostgreSQL from removing dead rows, or its log."""
+    """Something that keeps PostgreSQL from removing dead rows or old WAL."""
 
     kind: Literal["transaction", "prepared_transaction", "replication_slot"]
     owner: str
     state: str | None
     age_seconds: float | None
     kept_bytes: int | None
-    """Of the log, by a slot."""
+    """WAL kept by a replication slot."""
 
 
 class DatabaseActivityAnswer(Struct, rename="camel"):
     wal_bytes: int | None
-    """What was ever written to the log; null on a standby."""
+    """All bytes ever written to the WAL; null on a standby."""
     horizon: list[HorizonRow]
-    """The oldest first."""
+    """Oldest first."""
 
 
 class DatabaseStatsAnswer(Struct, rename="camel", kw_only=True):
@@ -201,14 +201,14 @@ class DatabaseStatsAnswer(Struct, rename="camel", kw_only=True):
 
 
 class UtilisationRow(Struct, rename="camel", kw_only=True):
-    """One group of one queue. Null is not known: the queue is large, and was not counted yet."""
+    """One group of one queue. Null is unknown: the queue is large and was not counted yet."""
 
     queue: str
     consumer_group: str
     partitions: int | None
     partitions_leased: int | None
     partitions_ready: int | None
-    """Due now and not leased: work that no consumer has taken."""
+    """Due and not leased: work that no consumer has taken."""
     partitions_waiting: int | None
     """Due later: delayed, backing off, or held by a window."""
     partitions_stopped: int | None

@@ -18,15 +18,15 @@ class FindingRow(Struct, rename="camel", kw_only=True):
     queue: str | None
     consumer_group: str | None
     count: int
-    """Of what it is about: messages, partitions, operations."""
+    """How many messages, partitions or operations are concerned."""
     since: str | None
 
 
 class AttentionAnswer(Struct, rename="camel"):
     findings: list[FindingRow]
-    """The worst first."""
+    """Worst first."""
     total: int
-    """The list may be cut."""
+    """The number of all findings; the list may be truncated."""
     timestamp: str
 
 

@@ -1,8 +1,8 @@
-"""How many values a body has, counted before it is decoded.
+"""Counts the values in a body before it is decoded.
 
-A decoded value takes many times the memory of its text: 16 MiB of `{},` become 800 MB. So a body that may have too many
-values is counted first. There are at most as many as there are commas, and a comma costs a nanosecond. Payloads stay
-the text that they are, whatever is in them; so what is between their commas is taken off again.
+A decoded value takes many times the memory of its text: 16 MiB of `{},` become 800 MB. A body that may have too many
+values is therefore counted first. The number of commas is an upper limit, and counting a comma costs a nanosecond.
+Payloads stay text, whatever they contain, so the commas within them are subtracted.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from lockstep.errors import TooManyItems
 _VALUE_BYTES_MIN = 2
 """A value and its comma."""
 _OBJECT_VALUES = 4
-"""An object that has a payload counts for so many: to look into it takes longer than to decode a value."""
+"""An object with a payload counts as this many values, because inspecting it takes longer than decoding a value."""
 
 
 class _BodyTally:
-    """What was counted of the body that is being looked at. Nothing else runs meanwhile."""
+    """The counts for the current body. Nothing else runs in the meantime."""
 
     left = 0
-    """Objects that may still come."""
+    """Number of objects that may still follow."""
     limit = 0
     free = 0
-    """Commas inside of payloads."""
+    """Commas within payloads."""
 
 
 def check_items(body: bytes, kind: Any, limit: int) -> None:
-    """Raises TooManyItems if the body, decoded as a type, would have more values than the limit; and what msgspec
-    raises for what is no JSON."""
+    """Raises TooManyItems if the body, decoded as a type, would have more values than the limit, and msgspec's error if
+    it is not JSON."""
     if len(body) <= _VALUE_BYTES_MIN * limit:
         return
     commas = body.count(b",")
@@ -57,7 +57,7 @@ def _too_many(limit: int) -> TooManyItems:
 
 
 class _Look(msgspec.Struct):
-    """A struct of which only the payloads are looked at, and the structs that have some."""
+    """A struct with only the payloads, and the nested structs that have payloads."""
 
     payload_names: ClassVar[tuple[str, ...]] = ()
 
@@ -95,7 +95,7 @@ def _options(info: types.Type) -> tuple[types.Type, ...]:
 
 
 def _look_at_structs(structs: list[types.StructType]) -> Any:
-    """One for all of them: nothing but their fields is told apart."""
+    """A single struct for all of them: only the names of their fields matter."""
     fields = dict([field for one in structs for field in _fields(one)])
     if not fields:
         return None
@@ -110,7 +110,7 @@ def _look_at_structs(structs: list[types.StructType]) -> Any:
 
 
 def _fields(struct: types.StructType) -> Iterator[tuple[str, Any]]:
-    """The fields that have payloads, by every spelling of their names."""
+    """The fields with payloads, by every spelling of their names."""
     looks = {field.encode_name: _look(field.type) for field in struct.fields}
     for spelling, name in spellings(struct.cls).items():
         if looks.get(name) is not None:

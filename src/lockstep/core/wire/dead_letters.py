@@ -22,14 +22,14 @@ class DeadLetterRow(Struct, rename="camel"):
     consumer_group: str
     error_message: str | None
     retry_count: int
-    """Failed deliveries."""
+    """Number of failed deliveries."""
     data: Raw
     producer_sub: str | None
     created_at: str
     failed_at: str
     trace_id: str | None
     encoding: str | None
-    """If it is not null the data is a base64 string."""
+    """If not null, the data is a base64 string."""
 
 
 class DeadLettersAnswer(Struct):
@@ -39,7 +39,7 @@ class DeadLettersAnswer(Struct):
 
 
 class DeadLetterSelection(Struct, rename="camel", kw_only=True):
-    """Which dead letters. So that nothing is taken by mistake, all of them are meant only with `all`."""
+    """Selects dead letters. To prevent mistakes, an empty selection selects nothing unless `all` is set."""
 
     all: bool = False
     ids: list[str] | None = None
@@ -92,7 +92,7 @@ def dead_letters_answer(page: DeadLetterPage, *, limit: int, offset: int) -> Dea
 
 
 def selected(selection: DeadLetterSelection) -> DeadLetterFilter:
-    """The filter that a selection means. Raises InvalidRequest for one that says nothing."""
+    """The filter for a selection. Raises InvalidRequest for an empty one."""
     where = DeadLetterFilter(
         ids=None if selection.ids is None else tuple([number_of(text, what="id") for text in selection.ids]),
         queue=selection.queue,

@@ -1,4 +1,4 @@
-"""Events on the wire: answers of routes that a page watches."""
+"""Event streams on the wire: the answers of routes that a page watches."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from msgspec import Raw, Struct
 from lockstep.errors import InvalidRequest
 
 WATCHED_MAX = 16
-"""Paths that one stream may watch."""
+"""Maximum number of paths that one stream may watch."""
 
 
 class WatchedEvent(Struct):
-    """What a route answers now: as often as that changes."""
+    """The current answer of a route; sent whenever it changes."""
 
     path: str
-    """As it was asked for, with its query string."""
+    """As requested, with its query string."""
     status: int
     body: Raw
     """The answer, or the error."""
@@ -25,7 +25,7 @@ def watched_event(path: str, status: int, body: bytes) -> WatchedEvent:
 
 
 def watched_paths(watch: str) -> list[str]:
-    """The paths that a stream is to watch. Raises InvalidRequest."""
+    """The paths that a stream watches. Raises InvalidRequest."""
     paths = list(dict.fromkeys(watch.split()))
     if not paths:
         raise InvalidRequest("watch names no path; give at least one, such as watch=/api/v1/status")

@@ -24,7 +24,7 @@ class GroupRow(Struct, rename="camel"):
     topics: list[str]
     queue_name: str
     members: int | None
-    """Live leases: members are not registered anywhere."""
+    """Number of live leases: members do not register."""
     partitions_with_lag: int | None
     total_lag: int | None
     in_flight: int | None
@@ -32,26 +32,26 @@ class GroupRow(Struct, rename="camel"):
     unread: int | None
     """The other messages of the lag."""
     max_time_lag: float | None
-    """Seconds: the age of the oldest message that it has not done."""
+    """Seconds: the age of the oldest message that the group has not done."""
     figures_at: str | None
-    """When these figures were counted; null: just now, or not yet. Figures that are not known yet are null."""
+    """When these figures were counted; null: they are current, or not counted yet. Figures not counted yet are null."""
     state: GroupState | None
-    """Lagging above 300 seconds; Dead if it has a place in no partition; null while neither is known."""
+    """Lagging above 300 seconds; Dead if the group has a cursor in no partition; null while neither is known."""
     subscription_mode: str
     subscription_timestamp: str | None
     subscription_created_at: str
     paused_at: str | None
-    """Since when nothing is delivered to it, because somebody paused it."""
+    """Since when nothing is delivered to the group because it is paused."""
 
 
 class GroupPartition(Struct, rename="camel"):
     partition: str
     partition_id: str
     worker_id: str | None
-    """Always null: a lease belongs to whoever knows its id."""
+    """Always null: leases do not record a consumer."""
     last_consumed_at: str | None
     total_consumed: int
-    """The group's place: the messages of the partition that count as done."""
+    """The number of messages of the partition that the group counts as done."""
     offset_lag: int
     in_flight: int
     """Messages of the lag that are under a live lease."""
@@ -81,7 +81,7 @@ class LaggingRow(Struct):
 
 
 class SparkStreamRow(Struct, rename="camel"):
-    """A Spark stream on one queue: it has a place in the whole queue, and none in each partition."""
+    """A Spark stream on one queue: it has one position for the whole queue, not one per partition."""
 
     id: str
     name: str
@@ -89,11 +89,11 @@ class SparkStreamRow(Struct, rename="camel"):
     queue_name: str
     total_lag: int
     max_time_lag: float
-    """Seconds: the age of the oldest message that it has not read."""
+    """Seconds: the age of the oldest unread message."""
     created_at: str
     updated_at: str
     held_until: str
-    """Until then retention keeps messages that it has not read, even if the stream stays silent."""
+    """Retention keeps unread messages until this time, even if the stream stays silent."""
 
 
 class DeleteGroupAnswer(Struct, rename="camel", omit_defaults=True):
@@ -135,15 +135,15 @@ class SeekPreviewAnswer(Struct, rename="camel"):
     consumer_group: str
     queue_name: str
     partitions: int
-    """Those that were looked at."""
+    """Partitions examined."""
     read_again: int
     """Messages that are done and would be delivered again."""
     skipped: int
-    """Messages that are not done and would not be delivered any more."""
+    """Messages that are not done and would no longer be delivered."""
     leases: int
     """Partitions under a live lease, which would be lost."""
     complete: bool
-    """Whether all partitions were looked at."""
+    """Whether all partitions were examined."""
 
 
 class SeekAnswer(Struct, rename="camel"):

@@ -26,7 +26,7 @@ class LeaseRow(Struct, rename="camel", kw_only=True):
 
 class LeasesAnswer(Struct):
     leases: list[LeaseRow]
-    """By deadline."""
+    """Sorted by deadline."""
 
 
 def leases_answer(leases: Sequence[LeaseInfo]) -> LeasesAnswer:

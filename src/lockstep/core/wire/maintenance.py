@@ -1,4 +1,4 @@
-"""Maintenance mode, and what a server buffers, on the wire."""
+"""Maintenance mode and buffered pushes, on the wire."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class MaintenanceBody(Struct):
 
 
 class BufferStatsRow(Struct, rename="camel", kw_only=True):
-    """The spool of the machine that answered. Sums are since it was made."""
+    """The spool of the machine that answered. Sums count from its creation."""
 
     directory: str
     bytes: int
@@ -24,9 +24,9 @@ class BufferStatsRow(Struct, rename="camel", kw_only=True):
     bytes_damaged: int
     draining: bool
     bytes_lost: int
-    """Drained once, lost by the database, and not here any more: nothing is drained until that is accepted."""
+    """Drained, lost by the database, and no longer here. Nothing is drained until an operator accepts the loss."""
     waiting_for: str | None
-    """What the database said to the push that is next, if it refuses it; or that something is lost."""
+    """The database's error for the next push, if it refuses it; or a message that pushes are lost."""
 
 
 class MaintenanceAnswer(Struct, rename="camel", kw_only=True):
@@ -34,7 +34,7 @@ class MaintenanceAnswer(Struct, rename="camel", kw_only=True):
     pop_maintenance_mode: bool
     buffered_messages: int
     buffer_healthy: bool
-    """Whether pushes can be buffered, and nothing holds up the buffered ones."""
+    """Whether pushes can be buffered, and buffered pushes are not held up."""
     breaker: BreakerState
     buffer_stats: BufferStatsRow | None
 

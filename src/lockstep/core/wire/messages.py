@@ -1,4 +1,4 @@
-"""Stored messages on the wire: lists of them, one with all that is known of it, and what an operator does to it."""
+"""Stored messages on the wire: lists, a single message in full, and what an operator does with it."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ QueueStatus = Literal["pending", "processing", "completed"]
 
 
 class BusStatus(Struct, rename="camel"):
-    """How many groups, beside plain consumers, have done the message."""
+    """Number of groups that have done the message, besides queue mode."""
 
     consumed_by: int
     total_groups: int
 
 
 class Mode(Struct, rename="camel"):
-    """How a queue is read: by plain consumers, by groups, by both."""
+    """How a queue is read: in queue mode, by groups, or both."""
 
     has_queue_mode: bool
     bus_groups_count: int
@@ -42,7 +42,7 @@ class MessageRow(Struct, rename="camel", kw_only=True):
     status: MessageStatus
     """Over all groups."""
     queue_status: QueueStatus | None
-    """For plain consumers; null if there were none yet."""
+    """In queue mode; null if nobody has read the queue so yet."""
     bus_status: BusStatus
     trace_id: str | None
     producer_sub: str | None
@@ -56,7 +56,7 @@ class MessagesAnswer(Struct):
     messages: list[MessageRow]
     mode: Mode
     cursor: str | None
-    """Give it back for what comes after these; null at the end."""
+    """Pass it to get the next page; null at the end."""
 
 
 class QueueConfig(Struct, rename="camel"):
@@ -76,14 +76,14 @@ class MessageGroup(Struct, rename="camel"):
 class OneMessageAnswer(MessageRow, rename="camel", kw_only=True):
     payload: Raw
     encoding: str | None
-    """If it is not null the payload is a base64 string."""
+    """If not null, the payload is a base64 string."""
     kind: str | None
     reference: str | None
     headers: dict[str, str]
     is_encrypted: bool
     error_message: str | None
     retry_count: int
-    """Failed deliveries, of a dead letter."""
+    """For a dead letter: number of failed deliveries."""
     queue_config: QueueConfig
     mode: Mode
     consumer_groups: list[MessageGroup]
@@ -98,7 +98,7 @@ class MessageAnswer(Struct, rename="camel"):
 
 class RetryMessageAnswer(MessageAnswer, rename="camel", kw_only=True):
     message_id: str
-    """Of the message as it was pushed again."""
+    """The message that was pushed again."""
     seq: int
 
 
@@ -112,7 +112,7 @@ class BuryMessageAnswer(MessageAnswer, rename="camel", kw_only=True):
 
 
 def mode(groups: Iterable[str]) -> Mode:
-    """How queues with these groups are read."""
+    """The mode for these groups."""
     names = set(groups)
     buses = len(names - {QUEUE_MODE})
     if QUEUE_MODE in names:

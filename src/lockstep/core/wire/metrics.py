@@ -19,21 +19,21 @@ class RouteSeconds(Struct):
     method: str
     route: str
     seconds: float
-    """Spent answering, waiting polls included."""
+    """Time spent answering, including waiting polls."""
 
 
 class DurationRow(Struct, rename="camel"):
-    """How long the requests of one verb took, and what they carried."""
+    """Duration of the requests of one verb, and what they carried."""
 
     verb: str
     seconds: float
-    """Of all of them together."""
+    """Total of all requests."""
     buckets: dict[str, int]
-    """How many took at most each number of seconds; `+Inf` counts all."""
+    """Number of requests that took at most each number of seconds; `+Inf` counts all."""
     bytes_in: int
-    """Of the bodies of the requests."""
+    """Bytes of request bodies."""
     bytes_out: int
-    """Of the bodies of the answers."""
+    """Bytes of answer bodies."""
 
 
 class RequestSums(Struct, rename="camel"):
@@ -50,7 +50,7 @@ class MessageSums(Struct):
     popped: int
     acked: int
     redelivered: int
-    """Those popped for the second time or more."""
+    """Messages popped for at least the second time."""
 
 
 class Polls(Struct, rename="camel"):
@@ -62,7 +62,7 @@ class Polls(Struct, rename="camel"):
 
 
 class Buffer(Struct, rename="camel"):
-    """Pushes that wait on disk for the database; of all processes on the machine. Zero where none are buffered."""
+    """Pushes that wait on disk for the database, of all processes on the machine; zero if buffering is off."""
 
     messages: int = 0
     bytes: int = 0
@@ -73,7 +73,7 @@ class Buffer(Struct, rename="camel"):
     bytes_damaged: int = 0
     bytes_lost: int = 0
     breaker_open: bool = False
-    """This process considers the database unavailable."""
+    """Whether this process considers the database unavailable."""
 
 
 class LoadFigures(Struct):
@@ -83,28 +83,28 @@ class LoadFigures(Struct):
     answer: str
     load: float
     depth: int
-    """Operations of the kind that wait, of all servers, as far as this process knows."""
+    """Waiting operations of this kind, over all servers, as far as this process knows."""
     queued: int
     rejected: int
     changes: int
 
 
 class OperationsRow(Struct):
-    """Operations that the process has applied."""
+    """Operations that this process has applied."""
 
     applied: int
     failed: int
 
 
 class QueryRow(Struct):
-    """Queries of one name that the process has made."""
+    """Queries of one name that this process has run."""
 
     query: str
     calls: int
     seconds: float
     failures: int
     slow: int
-    """Those that took at least `slow_query_seconds`."""
+    """Queries that took at least `slow_query_seconds`."""
 
 
 class MetricsAnswer(Struct, rename="camel", kw_only=True):

@@ -1,4 +1,4 @@
-"""Ids that are numbers. They travel as strings of digits, because not every client keeps 64 bits of a number."""
+"""Numeric ids. They travel as strings of digits, because not every client keeps all 64 bits of a number."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def is_number(text: str) -> bool:
 
 
 def number_of(text: str | int, *, what: str) -> int:
-    """The number that is meant. Raises InvalidRequest."""
+    """The number in the text. Raises InvalidRequest."""
     if isinstance(text, int):
         return text
     if not is_number(text):

@@ -1,4 +1,4 @@
-"""Operations on the wire: requests that were accepted, and what became of them."""
+"""Operations on the wire: accepted requests and their results."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from lockstep.core.wire.times import timestamp, timestamp_or_none
 
 
 class QueuedAnswer(Struct, rename="camel"):
-    """A push that was accepted, and is applied a little later, in order."""
+    """A push that was accepted and is applied later, in order."""
 
     status: Literal["deferred"]
-    """Not `queued`, which says that a message is stored."""
+    """Not `queued`, which means that a message is stored."""
     operation_id: str
     queue_position: int
-    """Its place among those that wait, about."""
+    """Approximate position in the queue of operations."""
     estimated_wait: float
     """Seconds."""
     reason: Literal["system_busy", "maintaining_order"]
 
 
 class OperationReceipt(Struct, omit_defaults=True):
-    """What became of one item of a push, in the order of its items. The names are those of a push's own answer."""
+    """The result for one item of a push, in the order of its items. The names are those of a push's own answer."""
 
     index: int
     status: Literal["queued", "duplicate", "scheduled"]
@@ -41,12 +41,12 @@ class OperationReceipt(Struct, omit_defaults=True):
 
 
 class OperationAck(Struct, rename="camel"):
-    """What became of one ack."""
+    """The result of one ack."""
 
     index: int
     success: bool
     error: str | None
-    """It may have come too late for its lease."""
+    """Why it failed; it may have come too late for its lease."""
     noop: bool
     lease_released: bool
     dlq: bool
@@ -61,27 +61,27 @@ class OperationAnswer(Struct, rename="camel", kw_only=True):
     status: OperationStatus
     priority: int
     queues: list[str]
-    """To which it pushes; acks do not say it."""
+    """The queues of a push; acks have none."""
     partition: str | None
-    """To which it pushes, if there is only one."""
+    """The partition of a push, if there is only one."""
     partitions: int
     messages: int
-    """Messages, or acks."""
+    """The number of messages, or of acks."""
     queue_position: int | None
-    """Of one that waits, where a single one was asked for."""
+    """While it waits, when requested by id."""
     created_at: str
     due_at: str | None
-    """Of one that waits: not before this time."""
+    """While it waits: not applied before this time."""
     completed_at: str | None
     retries: int
     worker: str | None
     error: str | None
-    """What it failed with; of one that waits, why it could not be applied when that was last tried."""
+    """Why it failed; while it waits, why the last attempt did not apply it."""
     code: str | None
     receipts: list[OperationReceipt] | None = None
-    """Of a push that was applied."""
+    """For an applied push."""
     acks: list[OperationAck] | None = None
-    """Of acks that were applied."""
+    """For applied acks."""
 
 
 class OperationsAnswer(Struct, rename="camel"):
@@ -102,15 +102,15 @@ class LoadRow(Struct, rename="camel"):
     answer: Literal["execute", "queue", "shed", "reject"]
     """What the process does with the next request of this kind."""
     load: float
-    """At 1 it is as bad as the settings allow."""
+    """At 1 the load has reached the limit that the settings define."""
     seconds: float
-    """For how long it has answered so."""
+    """How long it has been in this state."""
     queued: int
     rejected: int
 
 
 class OperationStatsAnswer(Struct, rename="camel", kw_only=True):
-    """What waits, of all servers together; how busy the answering process is, and what it has applied."""
+    """Waiting operations of all servers; the load of the answering process, and what it has applied."""
 
     worker_id: str
     pending: list[DepthRow]

@@ -7,13 +7,13 @@ from typing import Annotated
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 Limit = Annotated[int, Meta(ge=1, le=1_000_000)]
-"""How many items. The setting `page_items_max` may allow fewer."""
+"""Number of items. The setting `page_items_max` may allow fewer."""
 Offset = Annotated[int, Meta(ge=0, le=2**62)]
-"""How many items are passed over first."""
+"""Number of items to skip."""
 
 
 class Pagination(Struct, omit_defaults=True):
     limit: int
     offset: int
     total: int | UnsetType | None = UNSET
-    """Null is not known: some queue is large, and was not counted yet."""
+    """Null is unknown: some queue is large and was not counted yet."""

@@ -17,46 +17,46 @@ class PipelineStepRow(Struct, rename="camel", kw_only=True):
     sources: list[str]
     sinks: list[str]
     state: StepState
-    """restarting: it failed of what may pass, and is started again; gone: it ended without a word."""
+    """restarting: it failed for a reason that may go away, and is started again; gone: it stopped reporting."""
     started_at: str
     seen_at: str
     batch: int | None
-    """The last one that was committed."""
+    """The last committed batch."""
     committed_at: str | None
     batch_pushed: int
     batch_rejected: int
     pushed: int
     rejected: int
     duplicates: int
-    """Rows that were not pushed, because their partition has their transaction id."""
+    """Rows that were not pushed, because their partition already has their transaction id."""
     restarts: int
-    """How often it was started again since it began to run, because of what passed."""
+    """Number of restarts since the step began to run, for reasons that may go away."""
     rows_per_second: float | None
     error: str | None
     dead_letters: int
-    """Of those that it has rejected, how many are dead letters still."""
+    """How many of the rejected rows are still dead letters."""
     lag: int
-    """Messages that it has still to read."""
+    """Messages still to read."""
     oldest_at: str | None
 
 
 class PipelinesAnswer(Struct):
     steps: list[PipelineStepRow]
-    """By pipeline, then by start."""
+    """Sorted by pipeline, then by start."""
 
 
 class JobRunRow(Struct, rename="camel", kw_only=True):
     job: Literal["archive", "stats"]
     target: str
-    """The location of the archive; or how long the windows are."""
+    """The location of the archive, or the length of the windows."""
     queues: list[str]
     began_at: str | None
     ended_at: str | None
-    """Null: it is at work, or broke off."""
+    """Null: it is running or was aborted."""
     messages: int | None
     bytes: int | None
     windows: int | None
-    """Of queues and groups, with statistics."""
+    """Windows of queues and groups for which statistics were computed."""
 
 
 class JobRunsAnswer(Struct, rename="camel"):

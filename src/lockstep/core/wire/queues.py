@@ -1,4 +1,4 @@
-"""Queues on the wire: their options under the protocol's names, configuring and clearing them."""
+"""Queues on the wire: their options under the protocol's names; configuring and clearing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lockstep.core.wire.times import timestamp_or_none
 from lockstep.errors import InvalidOption, UnknownName
 
 _WIRE = {name: option.wire or name for name, option in OPTIONS.items()}
-"""What the protocol calls each option, in snake_case."""
+"""The protocol's name of each option, in snake_case."""
 
 
 def _wire_type(name: str) -> Any:
@@ -25,7 +25,7 @@ def _wire_type(name: str) -> Any:
 
 
 def _unit(name: str) -> str:
-    """The protocol's names have no units."""
+    """The unit, which the protocol's names do not contain."""
     if "_seconds" in name:
         return " In seconds."
     return " In milliseconds." if "_ms" in name else ""
@@ -41,10 +41,10 @@ _Fields = msgspec.defstruct(
 
 
 class Options(_Fields, rename="camel", frozen=True, kw_only=True):  # type: ignore[valid-type, misc, call-arg]
-    """A queue's options under the names of the protocol."""
+    """A queue's options under the protocol's names."""
 
     enforce_retry_delay: bool = False
-    """Whether a retry delay of 1000 ms is meant: otherwise it counts as 0."""
+    """Whether a retry delay of 1000 ms is intended; otherwise it counts as 0."""
 
 
 class ConfigureBody(Struct):
@@ -52,7 +52,7 @@ class ConfigureBody(Struct):
     namespace: str | None = None
     task: str | None = None
     options: Annotated[dict[str, Any], Meta(extra_json_schema={"$ref": "#/components/schemas/Options"})] = {}
-    """All options: missing ones are reset to their defaults."""
+    """All options: missing options are reset to their defaults."""
 
 
 class ConfigureAnswer(Struct, rename="camel"):
@@ -70,7 +70,7 @@ class UpdateBody(Struct):
     namespace: str | None = None
     task: str | None = None
     options: Annotated[dict[str, Any], Meta(extra_json_schema={"$ref": "#/components/schemas/Options"})] = {}
-    """The options to change: missing ones stay as they are."""
+    """The options to change: missing options keep their values."""
 
 
 class UpdateAnswer(Struct):
@@ -79,16 +79,16 @@ class UpdateAnswer(Struct):
     namespace: str
     task: str
     options: Options
-    """All of them, as they rule the queue now."""
+    """All options now in force."""
 
 
 class PartitionStatsRow(Struct, rename="camel"):
     partition: str
     total: int
-    """Messages from the first one on that some group has not done."""
+    """Messages from the first one that some group has not done."""
     leased: int
     scheduled: int
-    """Messages that wait for their time."""
+    """Scheduled messages."""
     average_age_seconds: float | None
     average_lease_age_seconds: float | None
     oldest_at: str | None
@@ -118,7 +118,7 @@ class ClearAnswer(Struct):
     """None: all of them."""
     scope: ClearScope
     removed: int
-    """Messages."""
+    """Number of messages removed."""
 
 
 def options_of(given: Mapping[str, Any]) -> Options:
@@ -137,8 +137,8 @@ _OWN_NAMES = {ours: protocol for protocol, ours in PROTOCOL_NAMES.items()}
 
 
 def _named(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options by the names of the protocol. They may have our own names, too, and are in either spelling. Who gives
-    a retry delay under our name means it."""
+    """The options by the protocol's names. The request may use our own names and either spelling. A retry delay under
+    our name is always intended."""
     pairs = [(_OWN_NAMES.get(snake(name), name), value) for name, value in given.items()]
     try:
         found = renamed(pairs, Options, what="option")
@@ -150,10 +150,10 @@ def _named(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def queue_options(asked: Options) -> QueueOptions:
-    """The options as they rule the queue.
+    """The options for the queue.
 
-    Clients of the protocol send a retry delay of 1000 ms whether they mean it or not, and rely on a redelivery at
-    once; so that value counts only for those who say that they mean it.
+    Clients of the protocol always send a retry delay of 1000 ms and rely on immediate redelivery, so this value counts
+    only if the request says that it is intended.
     """
     values = {name: getattr(asked, wire) for name, wire in _WIRE.items()}
     if not asked.enforce_retry_delay and asked.retry_delay == DEFAULTS.retry_delay_ms:
@@ -162,13 +162,13 @@ def queue_options(asked: Options) -> QueueOptions:
 
 
 def shown_options(options: QueueOptions) -> Options:
-    """The options in force. A retry delay is what the queue really waits."""
+    """The options in force, with the real retry delay."""
     values = {wire: getattr(options, name) for name, wire in _WIRE.items()}
     return Options(**values, enforce_retry_delay=options.retry_delay_ms > 0)
 
 
 def option_changes(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that are given, and no others, as they rule the queue. Raises InvalidOption."""
+    """Only the options that are given, as they apply to the queue. Raises InvalidOption."""
     asked = options_of(given)
     fields = {field.encode_name: field.name for field in msgspec.structs.fields(Options)}
     names = [fields[name] for name in _named(given) if name != "enforceRetryDelay"]

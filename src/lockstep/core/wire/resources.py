@@ -1,4 +1,4 @@
-"""Queues, partitions, namespaces and tasks on the wire, with how much is in them."""
+"""Queues, partitions, namespaces and tasks on the wire, with their message counts."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from lockstep.core.wire.times import seconds_since, timestamp, timestamp_or_none
 
 
 class MessageCounts(Struct):
-    """Null is not known: the queue, or one of the queues, is large and was not counted yet."""
+    """Null is unknown: the queue, or one of the queues, is large and was not counted yet."""
 
     total: int | None
     """Stored messages."""
     pending: int | None
-    """The lag of the group that is furthest behind; all of them while there is no group."""
+    """The lag of the group that is furthest behind; without groups, all stored messages."""
     processing: int | None
-    """Under a live lease, summed over all groups: a message that two of them hold counts twice."""
+    """Under a live lease, summed over all groups: a message leased by two groups counts twice."""
 
 
 class FullCounts(MessageCounts, rename="camel"):
     completed: int | None
     """Stored messages that are not pending any more."""
     failed: int
-    """Always 0: a failed message is pending again, or a dead letter."""
+    """Always 0: a failed message is pending again or a dead letter."""
     dead_letter: int | None
 
 
 class QueueHead(Struct, rename="camel", kw_only=True):
-    """What every row of a queue begins with."""
+    """The start of every row of a queue."""
 
     id: str
     name: str
@@ -50,7 +50,7 @@ class QueueRow(QueueHead, rename="camel", kw_only=True):
     lag_seconds: float | None
     """The age of the oldest pending message."""
     figures_at: str | None
-    """When these figures were counted; null: just now, or not yet: then they are null, too."""
+    """When these figures were counted; null: they are current, or not counted yet, in which case they are null."""
 
 
 class QueuesAnswer(Struct):
@@ -75,10 +75,10 @@ class QueueAnswer(Struct, rename="camel", kw_only=True):
     created_at: str
     options: Options
     partitions: list[PartitionRow]
-    """The first ones by name, up to the limit; GET /api/v1/resources/partitions has all of them, page by page."""
+    """The first partitions by name, up to the limit; GET /api/v1/resources/partitions lists all of them in pages."""
     totals: FullCounts
     figures_at: str | None
-    """When the totals were counted; null: just now."""
+    """When the totals were counted; null: they are current."""
 
 
 class PartitionsAnswer(Struct):
@@ -103,9 +103,9 @@ class DepthAnswer(Struct, rename="camel"):
     lag_seconds: float | None
     """The age of the oldest pending message."""
     figures_at: str | None
-    """When these figures were counted; null: just now, or not yet: then they are null, too."""
+    """When these figures were counted; null: they are current, or not counted yet, in which case they are null."""
     partitions: list[PartitionDepth]
-    """Partitions with something pending, among the first ones of the queue, up to the limit."""
+    """Partitions with pending messages, among the first partitions of the queue, up to the limit."""
 
 
 class LabelCounts(Struct):
@@ -119,7 +119,7 @@ class NamespaceRow(Struct):
     partitions: int | None
     messages: LabelCounts
     figures_at: str | None = msgspec.field(name="figuresAt", default=None)
-    """When the oldest of these figures was counted; null: all just now."""
+    """When the oldest of these figures was counted; null: all are current."""
 
 
 class NamespacesAnswer(Struct):
@@ -153,7 +153,7 @@ class LagAnswer(Struct):
 
 
 class Throughput(Struct, rename="camel"):
-    """Over the last five minutes, by samples."""
+    """Over the last five minutes, according to samples."""
 
     ingested_per_second: float
     processed_per_second: float
@@ -169,7 +169,7 @@ class OverviewAnswer(Struct):
     throughput: Throughput
     timestamp: str
     figures_at: str | None = msgspec.field(name="figuresAt", default=None)
-    """When the oldest of these figures was counted; null: all just now."""
+    """When the oldest of these figures was counted; null: all are current."""
 
 
 def queue_row(info: QueueInfo, now: datetime) -> QueueRow:
@@ -187,7 +187,7 @@ def queue_row(info: QueueInfo, now: datetime) -> QueueRow:
 
 
 def full_counts(infos: Iterable[QueueInfo] | Iterable[PartitionInfo]) -> FullCounts:
-    """The sums over queues, or over partitions."""
+    """The sums over queues or partitions."""
     counted: list[QueueInfo | PartitionInfo] = list(infos)
     messages, pending = total([info.messages for info in counted]), total([info.pending for info in counted])
     return FullCounts(
@@ -201,7 +201,7 @@ def full_counts(infos: Iterable[QueueInfo] | Iterable[PartitionInfo]) -> FullCou
 
 
 def lag_seconds(pending: int | None, oldest_at: datetime | None, now: datetime) -> float | None:
-    """The age of the oldest pending message; None if the pending messages are not known."""
+    """The age of the oldest pending message; None if the pending messages are unknown."""
     return None if pending is None else seconds_since(oldest_at, now)
 
 

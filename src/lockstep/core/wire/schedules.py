@@ -1,4 +1,4 @@
-"""Messages that wait, and recurring ones, on the wire."""
+"""Scheduled and recurring messages on the wire."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _NULL = Raw(b"null")
 
 
 class WaitingContent(Struct, rename="camel", kw_only=True):
-    """What waits to be pushed."""
+    """The content of a message to be pushed later."""
 
     data: Raw
     kind: str | None
     reference: str | None
     encoding: str | None
-    """If it is not null the data is a base64 string."""
+    """If not null, the data is a base64 string."""
     headers: Mapping[str, str] | None
 
 
@@ -48,11 +48,11 @@ class SchedulesAnswer(Struct, rename="camel"):
 
 class CancelAnswer(Struct):
     success: bool
-    """Whether it was still waiting; if not, it was promoted or cancelled before."""
+    """Whether the message was still scheduled; if not, it was promoted or cancelled before."""
 
 
 class RescheduleBody(Struct, rename="camel"):
-    """One of the two."""
+    """Exactly one of the two."""
 
     deliver_at: Time | None = None
     delay_seconds: float | None = None
@@ -88,7 +88,7 @@ class CronsAnswer(Struct):
 
 class RemoveCronAnswer(Struct):
     success: bool
-    """Whether there was one."""
+    """Whether the recurring message existed."""
 
 
 def schedule_row(waiting: Scheduled) -> ScheduleRow:

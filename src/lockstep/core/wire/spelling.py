@@ -30,14 +30,14 @@ QUEEN_NAMES: dict[str, frozenset[str]] = {
 }
 """By request type: the names that Queen's clients send and Lockstep does not use.
 
-The public client `queen-mq` 2.6 was seen to send `conflation` and `frames` when every method of its Queen, builders,
-streams and admin was called (tests/e2e/test_queen_client.py uses the same client). The protocol names `producerSub` as
-a field that a server must ignore: who pushed is what the token says.
+The public client `queen-mq` 2.6 sends `conflation` and `frames`, as observed by calling every method of its Queen,
+builders, streams and admin (tests/e2e/test_queen_client.py uses the same client). The protocol names `producerSub` as a
+field that a server must ignore: the token identifies the producer.
 """
 
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _COMPARED_BYTES_MAX = 65_536
-"""Values that are larger are compared as text: decoded they may take much more memory."""
+"""Larger values are compared as text: decoded they may take much more memory."""
 _UNKNOWN_FIELD = "Object contains unknown field"
 
 
@@ -52,7 +52,7 @@ def _info(kind: Any) -> types.Type:
 
 @cache
 def spellings(kind: Any) -> Mapping[str, str]:
-    """Every spelling of the names of a request, with the name as its type has it."""
+    """Every spelling of the names of a request, mapped to the name in its type."""
     info = _info(kind)
     assert isinstance(info, types.StructType)
     return _spellings_of([*[field.encode_name for field in info.fields], *([info.tag_field] if info.tag_field else [])])
@@ -76,7 +76,7 @@ def camel(name: str) -> str:
 
 
 def renamed(given: Iterable[tuple[str, V]], kind: Any, *, what: str, where: str = "") -> dict[str, V]:
-    """The given values by the names that the type has. Raises UnknownName, whose text says `what` the names are."""
+    """The given values by the names in the type. Raises UnknownName, whose text says `what` kind of names they are."""
     known, ignored = spellings(kind), QUEEN_NAMES.get(kind.__name__, frozenset())
     found: dict[str, V] = {}
     for name, value in given:
@@ -110,7 +110,7 @@ def unknown(name: str, known: Iterable[str], *, what: str, where: str = "") -> U
 
 
 def choices(kind: Any, name: str) -> list[str]:
-    """The values that a field of a request may have, if they are few texts."""
+    """The values that a field of a request may have, if they are a few strings."""
     info = _info(kind)
     assert isinstance(info, types.StructType)
     [given] = [one.type for one in info.fields if one.encode_name == name]
@@ -119,7 +119,7 @@ def choices(kind: Any, name: str) -> list[str]:
 
 
 def belongs_elsewhere(error: UnknownName, kind: Any, place: str) -> UnknownName:
-    """The same error; if another part of the request has the name, it says so."""
+    """The same error, which also says whether another part of the request has the name."""
     name = error.details.get("name")
     if kind is None or name not in spellings(kind):
         return error
@@ -132,7 +132,7 @@ def belongs_elsewhere(error: UnknownName, kind: Any, place: str) -> UnknownName:
 
 @cache
 def is_strict(kind: Any) -> bool:
-    """Whether msgspec itself refuses every field of such a body that it does not know."""
+    """Whether msgspec itself refuses unknown fields anywhere in such a body."""
     return _is_strict(_info(kind), frozenset())
 
 
@@ -146,7 +146,7 @@ def _is_strict(info: types.Type, above: frozenset[type[Any]]) -> bool:
 
 
 def _parts(info: types.Type) -> list[types.Type]:
-    """The types inside of a type that is no struct."""
+    """The types within a type that is not a struct."""
     if isinstance(info, types.Metadata):
         return [info.type]
     if isinstance(info, types.UnionType):
@@ -159,13 +159,13 @@ def _parts(info: types.Type) -> list[types.Type]:
 
 
 def respelled(body: bytes, kind: Any) -> bytes:
-    """The body, its fields spelled as the type has them. Values stay the bytes that they are. Raises UnknownName;
-    msgspec.DecodeError for what is no JSON."""
+    """The body with its fields spelled as in the type. Values are copied unchanged. Raises UnknownName, or
+    msgspec.DecodeError if the body is not JSON."""
     return bytes(_respelled(Raw(body), _info(kind), ""))
 
 
 def _respelled(raw: Raw, info: types.Type, path: str) -> Raw:
-    """What does not look as its type wants it stays as it is: msgspec says what is wrong with it."""
+    """A value that does not match its type is left unchanged: msgspec reports what is wrong with it."""
     if isinstance(info, types.Metadata):
         return _respelled(raw, info.type, path)
     begin = bytes(raw).lstrip()[:1]
@@ -204,7 +204,7 @@ def _respelled_array(raw: Raw, info: types.Type, path: str) -> Raw:
 
 
 def _options(info: types.Type) -> list[types.Type]:
-    """What a value of the type may be."""
+    """The types that a value may have."""
     return list(info.types) if isinstance(info, types.UnionType) else [info]
 
 

@@ -1,4 +1,4 @@
-"""The state of the whole store, and of its queues, on the wire."""
+"""The state of the whole store and of its queues, on the wire."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class StatusQueue(QueueHead, rename="camel", kw_only=True):
     lag_seconds: float | None
     """The age of the oldest pending message."""
     figures_at: str | None
-    """When these figures were counted; null: just now, or not yet: then they are null, too."""
+    """When these figures were counted; null: they are current, or not counted yet, in which case they are null."""
 
 
 class LeaseSums(Struct, rename="camel"):
@@ -32,7 +32,7 @@ class LeaseSums(Struct, rename="camel"):
     partitions_with_leases: int | None
     """Null if there are too many to count by partition."""
     figures_at: str | None = None
-    """When the leases were counted; null: just now."""
+    """When the leases were counted; null: they are current."""
 
 
 class DeadLetterSums(Struct, rename="camel"):
@@ -41,7 +41,7 @@ class DeadLetterSums(Struct, rename="camel"):
 
 
 class Failures(Struct, rename="camel"):
-    """Answers of these workers, since each began."""
+    """Answers of these worker processes since each was started."""
 
     client_errors: int
     server_errors: int
@@ -57,20 +57,20 @@ class StatusAnswer(Struct, rename="camel", kw_only=True):
     leases: LeaseSums
     dead_letter_queue: DeadLetterSums
     workers: list[WorkerRow]
-    """The process that answered, and the others behind the same port; other machines have their own."""
+    """The process that answered, and the other processes behind the same port; other machines report their own."""
     errors: Failures
     buffer_bytes_lost: int
-    """The machine had buffered and pushed them, and the database has lost them. Nothing is drained until that is
-    accepted."""
+    """The machine buffered and pushed these, and the database has lost them. Nothing is drained until an operator
+    accepts the loss."""
     insecure: bool
     """Whether everybody who reaches the server over a network may use it."""
 
 
 class RecentRates(Struct, rename="camel"):
-    """How a queue has been doing over the last minutes, by samples."""
+    """The recent activity of a queue, according to samples."""
 
     ingested_per_second: list[float]
-    """The newest last."""
+    """Newest last."""
     processed_per_second: list[float]
 
 
@@ -94,12 +94,12 @@ class StatusQueueConfig(StatusQueue, rename="camel", kw_only=True):
 class StatusQueueAnswer(Struct):
     queue: StatusQueueConfig
     partitions: list[PartitionRow]
-    """The first ones by name, up to the limit."""
+    """The first partitions by name, up to the limit."""
     totals: FullCounts
 
 
 class BufferRow(Struct, rename="camel", kw_only=True):
-    """How the requests of one verb are joined into calls of the store, by the process that answered."""
+    """How the process that answered joins the requests of one verb into calls of the store."""
 
     verb: str
     requests: int
@@ -158,7 +158,7 @@ _FIGURES: Mapping[str, Callable[[QueueInfo], float | None]] = {
 
 
 def queues_in_order(infos: Sequence[QueueInfo], *, search: str | None, order: QueueOrder) -> list[QueueInfo]:
-    """The queues whose names contain a text, in an order; they come by name."""
+    """The queues whose names contain a text, in the requested order. The input is sorted by name."""
     wanted = (search or "").casefold()
     found = [info for info in infos if wanted in info.name.casefold()]
     if order == "name":

@@ -84,7 +84,7 @@ class CycleAck(Struct, rename="camel", forbid_unknown_fields=True):
     lease_id: str | None = None
     status: str = "completed"
     count: int | None = None
-    """How many messages the client means. The cursor goes to the message that is named, whatever this says."""
+    """The client's number of messages. Ignored: the cursor moves to the message that is named."""
     error: str | None = None
 
 
@@ -187,7 +187,7 @@ def cycle_ack_result(outcome: AckOutcome) -> CycleAckResult:
 
 
 def cycle_refused(body: CycleBody, reason: str, *, code: str, outcome: AckOutcome | None) -> CycleAnswer:
-    """Nothing was applied. Clients repeat any answer but 200, and this must not be repeated."""
+    """The answer if nothing was applied. Clients repeat any answer other than 200, and this must not be repeated."""
     return CycleAnswer(
         success=False,
         query_id=str(body.query_id),

@@ -1,4 +1,4 @@
-"""The server and its store as a whole, on the wire: settings, and whether what is stored is consistent."""
+"""The server and its store on the wire: settings and consistency."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ class SettingRow(Struct):
     value: Any
     """Secrets are hidden."""
     source: str
-    """The variable, file or option that it comes from; or `default`."""
+    """The variable, file or option that sets it, or `default`."""
     meaning: str
 
 
 class SettingsAnswer(Struct):
     settings: list[SettingRow]
-    """By name."""
+    """Sorted by name."""
 
 
 class VerifyBody(Struct):
     queue: str | None = None
-    """Only what belongs to this queue."""
+    """Check only the data of this queue."""
 
 
 class ProblemRow(Struct, rename="camel"):

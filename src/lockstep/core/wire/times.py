@@ -15,14 +15,14 @@ Time = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
 """A time in a request."""
 
 _UNENCODED_PLUS = re.compile(r"(:\d\d(?:\.\d+)?) (\d\d:?\d\d)$")
-"""The offset of a time whose plus sign a client did not encode: it arrives as a space."""
+"""The offset of a time in which a client did not encode the plus sign, so that it arrives as a space."""
 
 
 @lru_cache(maxsize=1024)
 def timestamp(at: datetime) -> str:
     """2026-05-01T10:00:00.123456Z"""
-    # Cached, because many requests in a row show the time of the same segment.
-    # Not strftime, which writes a year before 1000 with fewer digits than can be read again.
+    # Cached, because consecutive requests show the time of the same segment. Not strftime, which writes years before
+    # 1000 with fewer digits than can be parsed again.
     return at.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
@@ -31,7 +31,7 @@ def timestamp_or_none(at: datetime | None) -> str | None:
 
 
 def parse_time(text: str, *, what: str) -> datetime:
-    """The instant that an ISO text means; without an offset it is UTC. Raises InvalidRequest."""
+    """The instant of an ISO 8601 text; UTC if it has no offset. Raises InvalidRequest."""
     try:
         at = datetime.fromisoformat(_UNENCODED_PLUS.sub(r"\1+\2", text.strip()))
         return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
@@ -40,10 +40,10 @@ def parse_time(text: str, *, what: str) -> datetime:
 
 
 def parse_time_or_none(text: str | None, *, what: str) -> datetime | None:
-    """Nothing for a text that is missing or empty."""
+    """None for a missing or empty text."""
     return parse_time(text, what=what) if text else None
 
 
 def seconds_since(at: datetime | None, now: datetime) -> float:
-    """How old something is; 0 for nothing, and for what a clock beside ours has made just now."""
+    """The age in seconds; 0 for None, and for times in the future because of clock differences."""
     return 0.0 if at is None else max((now - at).total_seconds(), 0.0)

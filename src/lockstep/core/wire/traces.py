@@ -1,4 +1,4 @@
-"""Trace events on the wire: what consumers report about a message on its way."""
+"""Trace events on the wire: what consumers report about a message."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class NamedTraceRow(TraceRow, kw_only=True):
     queue_name: str
     partition_name: str
     message_payload: Raw | None
-    """Null if the message is not stored any more."""
+    """Null if the message is no longer stored."""
 
 
 class NamedTracesAnswer(Struct):
@@ -82,7 +82,7 @@ class TraceMessage(Struct, rename="camel", kw_only=True):
     reference: str | None
     data: Raw
     encoding: str | None
-    """If it is not null, the data is a base64 string."""
+    """If not null, the data is a base64 string."""
     headers: dict[str, str]
     producer_sub: str | None
     created_at: str

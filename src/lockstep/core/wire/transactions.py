@@ -1,4 +1,4 @@
-"""Transactions on the wire: acks and pushes, taken apart for the engine and put together again for the answer."""
+"""Transactions on the wire: acks and pushes, separated for the engine and recombined for the answer."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class AckOperation(Acknowledgment, tag="ack", tag_field="type", rename="camel", 
 class TransactionBody(Struct, rename="camel", forbid_unknown_fields=True):
     operations: list[PushOperation | AckOperation]
     required_leases: list[str] = []
-    """Acks that name no lease must each be under one of these; without any ack, all of them must be live."""
+    """Each ack without a lease must be under one of these leases; without any ack, all of them must be live."""
 
 
 class TransactionStep(Struct, rename="camel", omit_defaults=True):
@@ -75,19 +75,19 @@ class TransactionAnswer(Struct, rename="camel", omit_defaults=True):
 
 @dataclass(slots=True)
 class TransactionSteps:
-    """The operations of a transaction, taken apart into acks and pushes, and put together again for the answer."""
+    """The operations of a transaction, separated into acks and pushes, and recombined for the answer."""
 
     plan: list[tuple[Literal["push", "ack"], int]]
-    """For each step of the answer: what it is, and its place among the acks or the pushed items."""
+    """For each step of the answer: its kind, and its index among the acks or the pushed items."""
     items: list[PushItem]
     ack_items: list[Acknowledgment]
     acks: list[Ack]
     batches: list[Batch]
     order: Order | None
     untried: dict[int, list[str]]
-    """Of the acks that name no lease, by their place: the required leases under which they were not tried yet."""
+    """For the acks without a lease, by index: the required leases not tried yet."""
     required: list[str]
-    """Leases that must be live, because no ack says so."""
+    """Leases that must be live although no ack names them."""
 
     @classmethod
     def of(cls, body: TransactionBody) -> TransactionSteps:
@@ -111,10 +111,11 @@ class TransactionSteps:
         return steps
 
     def put_under_other_leases(self, outcomes: Sequence[AckOutcome]) -> bool:
-        """Nothing was applied. Whether to try again, with each ack that lost its lease under the next required one.
+        """Nothing was applied. Returns whether to retry with each ack that lost its lease under the next required
+        lease.
 
-        An ack that names no lease is held to the required ones without saying to which; the store knows, and says so
-        by refusing it under all others.
+        An ack without a lease must be under one of the required leases, but does not say which. The store knows, and
+        refuses it under all others.
         """
         failed = [outcome.index for outcome in outcomes if not outcome.success]
         if not failed or not all(
@@ -143,7 +144,7 @@ class TransactionSteps:
     def rolled_back(
         self, reason: str, outcomes: Sequence[AckOutcome] | None, *, full: QueueFull | None = None
     ) -> TransactionAnswer:
-        """Nothing was applied: every step failed, those at fault with their reason."""
+        """Nothing was applied: every step failed, and the steps at fault have their reason."""
         steps = [
             TransactionStep(
                 index=index,

@@ -1,8 +1,8 @@
-"""The verbs of the engine that HTTP offers as they are: `POST /api/v1/engine/<verb>`, for our SDK and command line.
+"""The engine's verbs over HTTP: `POST /api/v1/engine/<verb>`, for our SDK and command line.
 
-A row of this table is all that such a verb needs beside its methods in the engine and in the client: the server makes
-its route from it, the client its call, and tools/reference its line in the page. Push, pop, ack, renew and transaction
-have routes of their own, which cost less; an ack of any kind is here, too.
+Besides the methods in engine and client, a row of this table is all that such a verb needs: the server derives its
+route from it, the client its call, and tools/reference its line in the reference. Push, pop, ack, renew and transaction
+have routes of their own, which cost less; acks of any kind are offered here as well.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ from lockstep.core.traces import NamedTracePage, TraceEvent, TraceNamePage
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """A verb of the engine over HTTP. Its arguments are those of the engine's method, by name."""
+    """An engine verb over HTTP. Its arguments are those of the engine's method, by name."""
 
     right: Right
-    """What the caller needs: on the queues that the call is about, which server/auth/verbs.py says."""
+    """The right that the caller needs, on the queues that the call concerns; server/auth/verbs.py determines them."""
     result: Any
     """The type of its answer."""
     repeatable: bool = True
-    """Whether a second application changes nothing and answers the same, so that a client may send it again."""
+    """Whether a repeated call changes nothing and gets the same answer, so that a client may send it again."""
 
     @property
     def level(self) -> Level:

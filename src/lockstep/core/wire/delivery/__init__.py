@@ -1,7 +1,7 @@
 """The hot routes on the wire: push, pop, ack and renew.
 
-Payloads stay raw bytes on their way through: `msgspec.Raw` takes them out of a body, and puts them into an answer,
-without decoding them. Field names are those of the protocol.
+Payloads stay raw bytes: `msgspec.Raw` takes them from a body and puts them into an answer without decoding them. Field
+names are those of the protocol.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Ack and renew: by message, by a seq under a lease, or by lease; and their outcomes."""
+"""Ack and renew: by message, by a seq under a lease, or by lease; and their results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lockstep.errors import InvalidRequest
 
 _NO_LEASE = "00000000-0000-0000-0000-000000000000"
 _NO_PARTITION = 2**63 - 1
-"""The largest id that there can be, which none ever gets."""
+"""The largest possible id, which is never assigned."""
 
 _STATUSES: dict[str, AckStatus] = {
     "completed": "completed",
@@ -28,25 +28,27 @@ _STATUSES: dict[str, AckStatus] = {
 
 class Acknowledgment(Struct, rename="camel", gc=False, forbid_unknown_fields=True):
     transaction_id: str | None = None
-    """Needed, or `seq`."""
+    """Required, unless `seq` is given."""
     partition_id: str | int | None = None
-    """Needed."""
+    """Required."""
     status: str = "completed"
     """completed or success, failed, retry, released, dlq."""
     consumer_group: str | None = None
     lease_id: str | None = None
     error: str | None = None
     seq: int | None = None
-    """In place of the transaction id, with `leaseId` and `partitionId`."""
+    """Instead of the transaction id, with `leaseId` and `partitionId`."""
     retry_at: Time | None = None
-    """With the status failed or retry: when it is delivered again, instead of after the queue's delay, or now."""
+    """With the status failed or retry: when the message is delivered again, instead of at once or after the queue's
+    delay.
+    """
 
 
 class AckBatchBody(Struct, rename="camel", forbid_unknown_fields=True):
     acknowledgments: list[Acknowledgment]
     consumer_group: str | None = None
     atomic: bool = False
-    """All of them or none: if one has no success, nothing is applied, and the answer is a 409."""
+    """All or none: if one ack fails, nothing is applied and the answer is 409."""
 
 
 class LeaseAckBody(Struct, rename="camel", forbid_unknown_fields=True):
@@ -74,7 +76,7 @@ class LeaseAckAnswer(Struct, rename="camel"):
     success: bool
     error: str | None
     messages: int
-    """How many messages this completed."""
+    """Number of messages completed."""
     lease_released: bool
     dlq: bool
     noop: bool
@@ -113,8 +115,8 @@ def ack_of(item: Acknowledgment, *, group: str | None = None) -> Ack:
 
 
 def resolvable(item: Acknowledgment) -> Acknowledgment:
-    """An ack of several. If one of its ids can be nobody's, it names a message that does not exist: then it fails for
-    itself, as one with any other wrong id does, and not for all."""
+    """One of several acks. An impossible id is replaced by the id of a message that does not exist: only this ack fails
+    then, as with any other wrong id, rather than the whole request."""
     if _may_be_partition(item.partition_id) and _may_be_message(item.transaction_id) and _may_be_seq(item.seq):
         return item
     transaction_id = None if item.transaction_id is None else "-"
@@ -137,7 +139,7 @@ def _may_be_seq(seq: int | None) -> bool:
 
 
 def lease_of(text: str | None) -> str | None:
-    """A lease id. What is no lease id at all is a lease that is gone, too; an empty one is as if not given."""
+    """A lease id. A malformed id counts as a lost lease; an empty one counts as missing."""
     return (text if is_canonical_uuid(text.lower()) else _NO_LEASE) if text else None
 
 

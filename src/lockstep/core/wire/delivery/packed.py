@@ -2,8 +2,8 @@
 
     magic "LSP1" | size of the head, int32 | head, JSON | block 0 | block 1 | …        little endian
 
-A block is the layout of a segment (core/codec.py), compressed or as it is. The head says how long each block is, and
-whose its messages are. So a message costs no JSON of its own, on either side.
+A block is the layout of a segment (core/codec.py), compressed or not. The head gives the length of each block and the
+partitions of its messages. A single message therefore needs no JSON on either side.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ PACKED = "application/x-lockstep-batch"
 PACKED_MAGIC = b"LSP1"
 _START = struct.Struct("<4si")
 _COMPRESSED_BYTES_MIN = 1024
-"""Below this a block is hardly smaller compressed; and what is stored without compression begins there, too."""
+"""Below this size compression hardly makes a block smaller; it is also the size up to which segments are stored
+uncompressed.
+"""
 
 T = TypeVar("T")
 _Count = Annotated[int, Meta(ge=1)]
@@ -57,9 +59,9 @@ class PushBlock(Struct, rename="camel", omit_defaults=True, forbid_unknown_field
     partitions: list[str]
     counts: list[_Count]
     size: _Size
-    """Bytes of the block."""
+    """Length of the block in bytes."""
     expire_seconds: list[Annotated[float, Meta(ge=0, le=SECONDS_MAX)] | None] | None = None
-    """By message; a time stands in the column of the layout instead."""
+    """By message; absolute times are in a column of the layout instead."""
     deliver_at: Time | None = None
     delay_seconds: float | None = None
     schedule_key: str | None = None
@@ -70,21 +72,21 @@ class _PushHead(Struct, forbid_unknown_fields=True):
 
 
 class PackedReceipts(Struct, rename="camel", omit_defaults=True):
-    """Where the messages of a push went: a batch for each partition that a block names, in their order."""
+    """Where the messages of a push went: one batch for each partition that a block names, in order."""
 
     placements: list[tuple[int, int, int, int]] = []
-    """By batch: the id of its partition, its first seq, which of the segments, its place there. What is not new, waits
-    for its time or is buffered does not count."""
+    """By batch: partition id, first seq, index of the segment, and position in it. Messages that are duplicates,
+    scheduled or buffered do not count."""
     segments: list[str] = []
     partitions: list[str] | None = None
-    """By batch, where the server has chosen them: those of balanced queues."""
+    """By batch, if the server has chosen the partition: for balanced queues."""
     duplicates: list[tuple[int, int, int, str]] = []
-    """Batch, position there, seq and id of the first message that has the transaction id."""
+    """Batch, position in it, and seq and id of the first message with the same transaction id."""
     scheduled: list[tuple[int, list[tuple[int, str, bool]]]] = []
-    """Of a batch that waits for its time, by message: the id of its schedule, its time, whether it is a duplicate."""
+    """For a scheduled batch, by message: schedule id, time, and whether it is a duplicate."""
     buffered: bool = False
     occupancy: dict[str, tuple[int, int]] = {}
-    """Of queues with a max_size: pending messages, and how many more they take."""
+    """For queues with a max_size: the number of pending messages, and how many more fit."""
 
 
 class _PopHead(Struct, rename="camel", omit_defaults=True):
@@ -94,9 +96,9 @@ class _PopHead(Struct, rename="camel", omit_defaults=True):
     mode: GroupMode
     queues: list[str]
     segments: list[tuple[str, str]]
-    """Id, and when it was stored."""
+    """Id and creation time."""
     runs: list[tuple[int, str, int, int, int, int, int, int]]
-    """Queue, partition, id of the partition, first seq, number of messages, segment, place there, attempt."""
+    """Queue, partition, partition id, first seq, number of messages, segment, position in it, attempt."""
 
 
 _push_head = msgspec.json.Decoder(_PushHead)
@@ -136,7 +138,7 @@ def write_push(batches: Sequence[Batch]) -> bytes:
 
 
 def _blocks(batches: Sequence[Batch]) -> Iterator[list[Batch]]:
-    """Consecutive batches of one queue and one time."""
+    """Groups consecutive batches of the same queue and time."""
     members: list[Batch] = []
     for batch in batches:
         if members and (batch.queue, batch.schedule) != (members[0].queue, members[0].schedule):
@@ -154,10 +156,10 @@ def _spans(expiries: list[datetime | timedelta | None] | None) -> list[float | N
 
 
 class PackedPush:
-    """The body of a push, as far as its head."""
+    """The body of a push, parsed up to its head."""
 
     def __init__(self, body: bytes, *, items_max: int) -> None:
-        """Raises InvalidRequest; TooManyItems for a head with more values than `items_max`."""
+        """Raises InvalidRequest, or TooManyItems for a head with more values than `items_max`."""
         head, start = _head(body, _push_head, items_max)
         self._blocks = head.blocks
         sizes = [block.size for block in self._blocks]
@@ -174,7 +176,7 @@ class PackedPush:
 
     @property
     def unpacked_bytes(self) -> int:
-        """The bytes of all blocks, once they are not compressed any more. Raises InvalidRequest."""
+        """The total uncompressed size of all blocks. Raises InvalidRequest."""
         with _ReadingBlock():
             return sum([len(body) if _is_plain(body) else layout_bytes(body) for body in self._bodies])
 
@@ -189,7 +191,7 @@ class PackedPush:
             )
 
     def batches(self) -> list[Batch]:
-        """A batch for each partition that a block names. Raises InvalidRequest, InvalidPayload."""
+        """One batch for each partition that a block names. Raises InvalidRequest, InvalidPayload."""
         return [batch for index in range(len(self._blocks)) for batch in self._batches_of(index)]
 
     def _batches_of(self, index: int) -> Iterator[Batch]:
@@ -206,7 +208,7 @@ class PackedPush:
         block, body = self._blocks[index], self._bodies[index]
         with _ReadingBlock(index):
             layout = body if _is_plain(body) else decompress(body)
-            # Before anything is made of them: a few bytes may declare millions of empty messages.
+            # Checked before anything is allocated: a few bytes may declare millions of empty messages.
             count, _ = header(layout)
         if count != sum(block.counts):
             raise InvalidRequest(f"block {index} has {count} messages, and its counts say {sum(block.counts)}")
@@ -268,7 +270,7 @@ def packed_receipts(batches: Sequence[Batch], result: PushResult) -> PackedRecei
 
 
 def read_receipts(body: bytes, batches: Sequence[Batch], order: Order | None) -> PushResult:
-    """The receipts of a push of these batches, in an order. Raises DecodeError, ValueError."""
+    """The receipts of a push of these batches, in a given order. Raises DecodeError, ValueError."""
     answer = _receipts.decode(body)
     if answer.partitions is not None:
         chosen = zip(batches, answer.partitions, strict=True)
@@ -302,7 +304,7 @@ def _appointment(schedule_id: int, due_at: str, duplicate: bool) -> Appointment:
 
 
 def write_popped(popped: Popped) -> bytes:
-    """The body of the answer to a pop that found something."""
+    """The body of the answer to a pop that found messages."""
     queues: dict[str, int] = {}
     segments: dict[UUID, tuple[int, str]] = {}
     runs = []
@@ -326,7 +328,7 @@ def write_popped(popped: Popped) -> bytes:
 
 
 def read_popped(body: bytes) -> Popped:
-    """What a pop found. Raises InvalidRequest for what is not such an answer."""
+    """The messages in the answer to a pop. Raises InvalidRequest if it is not such an answer."""
     head, start = _head(body, _pop_head, None)
     layout = body[start:]
     with _ReadingBlock():
@@ -353,7 +355,7 @@ def _body(head: Any, blocks: Sequence[bytes]) -> bytes:
 
 
 def _head(body: bytes, decoder: msgspec.json.Decoder[T], items_max: int | None) -> tuple[T, int]:
-    """The head, and where the first block begins."""
+    """The head, and the offset of the first block."""
     if len(body) < _START.size or not body.startswith(PACKED_MAGIC):
         raise InvalidRequest("the body does not begin as a packed one")
     _, size = _START.unpack_from(body)
@@ -374,7 +376,7 @@ def _is_plain(block: bytes) -> bool:
 
 
 class _ReadingBlock:
-    """What is wrong with a block is wrong with the request."""
+    """Reports an error in a block as an error of the request."""
 
     def __init__(self, index: int | None = None) -> None:
         self._block = "a block" if index is None else f"block {index}"

@@ -1,4 +1,4 @@
-"""Payloads in an answer, which nobody decodes, and single values of columns."""
+"""Payloads in answers, which are not decoded, and single values of columns."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from msgspec import Raw, Struct
 
 
 class Content(Struct, rename="camel", gc=False, kw_only=True):
-    """What a message is, in a request: beside the `payload`, or in place of it."""
+    """The content of a message in a request, besides or instead of `payload`."""
 
     kind: str | None = None
     reference: str | None = None
     encoding: str | None = None
     headers: dict[str, str] | None = None
     payload_base64: str | None = None
-    """The payload as opaque bytes, in place of `payload`; `encoding` says what they are."""
+    """The payload as opaque bytes, instead of `payload`; `encoding` names their format."""
 
 
 def raw_data(payload: bytes, encoding: str | None) -> Raw:
-    """A payload as it stands in an answer: JSON as it is, anything else as a base64 string."""
+    """A payload as it appears in an answer: JSON unchanged, anything else as a base64 string."""
     return Raw(payload) if encoding is None else Raw(b'"' + b64encode(payload) + b'"')
 
 

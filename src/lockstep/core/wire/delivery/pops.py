@@ -1,4 +1,4 @@
-"""Pop: the messages that were leased."""
+"""Pop: the leased messages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class PoppedMessage(Struct, rename="camel", gc=False, omit_defaults=True):
     transaction_id: str
     trace_id: str | None
     data: Raw
-    """The payload; a base64 string where `encoding` says that it is not JSON."""
+    """The payload; a base64 string if `encoding` is set."""
     producer_sub: str | None
     created_at: str
     partition_id: str
@@ -55,11 +55,11 @@ class PopAnswer(Struct, rename="camel"):
     expires_at: str | None
     messages: list[PoppedMessage]
     mode: GroupMode = "ordered"
-    """In a shared group each message is acknowledged by itself."""
+    """In a shared group each message is acknowledged on its own."""
 
 
 class NextBody(Struct, rename="camel", forbid_unknown_fields=True):
-    """What is to be leased next: as the query of a pop, and its path."""
+    """What to lease next; the fields are those of a pop's query and path."""
 
     queue: str | None = None
     partition: str | None = None
@@ -78,7 +78,7 @@ class NextBody(Struct, rename="camel", forbid_unknown_fields=True):
 
 
 def pop_answer(popped: Popped) -> PopAnswer:
-    """The answer of a pop that found something."""
+    """The answer to a pop that found messages."""
     first = popped.runs[0]
     lease_id = popped.lease_id or ""
     messages: list[PoppedMessage] = []
@@ -154,7 +154,7 @@ def _given_or_none(value: str | UnsetType) -> str | None:
 
 
 def message_of(item: PoppedMessage) -> Message:
-    """A message as the client gets it."""
+    """A message in the client's form."""
     encoding = _given_or_none(item.encoding)
     return Message(
         id=item.id,

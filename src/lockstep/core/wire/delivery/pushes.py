@@ -1,4 +1,4 @@
-"""Push: the items of a body as batches, and what became of them as receipts."""
+"""Push: converts the items of a body to batches, and their results to receipts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NULL = Raw(b"null")
 
 
 class PushItem(Content, rename="camel", gc=False, kw_only=True, forbid_unknown_fields=True):
-    """One message to push. A `producerSub` is ignored: it is never trusted."""
+    """One message to push. `producerSub` is ignored, because the client's word is not trusted."""
 
     queue: str
     payload: Raw = msgspec.field(default_factory=lambda: _NULL)
@@ -31,14 +31,15 @@ class PushItem(Content, rename="camel", gc=False, kw_only=True, forbid_unknown_f
     transaction_id: str | None = None
     trace_id: str | None = None
     expires_at: Time | None = None
-    """Not delivered from this time on; or, instead, after the given number of seconds. The default is the queue's
-    option."""
+    """The message is not delivered from this time on or, alternatively, after the given number of seconds. The default
+    is the queue's option."""
     expire_seconds: Annotated[float, Meta(ge=0, le=SECONDS_MAX)] | None = None
     deliver_at: Time | None = None
-    """Not delivered before this time; or, instead, before the given number of seconds have passed."""
+    """The message is not delivered before this time or, alternatively, before the given number of seconds have passed.
+    """
     delay_seconds: float | None = None
     schedule_key: str | None = None
-    """By which it can be found, cancelled and rescheduled while it waits; unique in its queue."""
+    """Identifies the message while it is scheduled, to find, cancel or reschedule it; unique in its queue."""
 
 
 class PushBody(Struct, forbid_unknown_fields=True):
@@ -46,28 +47,28 @@ class PushBody(Struct, forbid_unknown_fields=True):
 
 
 class PushReceipt(Struct, gc=False, omit_defaults=True):
-    """What became of one item. The names are a mix of two spellings, because the protocol's are."""
+    """The result for one item. The names mix two spellings, as the protocol does."""
 
     index: int
     transaction_id: str
     status: Literal["queued", "duplicate", "scheduled", "buffered"]
     message_id: str
-    """Empty while the message waits for its time, or for the database; so is a transaction id that was not given."""
+    """Empty while the message is scheduled or buffered; a transaction id that was not given is empty, too."""
     partition_id: str
     trace_id: str | None
     queueName: str  # noqa: N815
     partition: str
     seq: int
     depth: int | UnsetType = UNSET
-    """Of a queue with a max_size: its pending messages after this push, and how many more it takes."""
+    """For a queue with a max_size: its pending messages after this push, and how many more fit."""
     remaining: int | UnsetType = UNSET
     scheduleId: str | UnsetType = UNSET  # noqa: N815
-    """Of a message that waits: by what it can be cancelled, and when it is due."""
+    """For a scheduled message: the id for cancelling it, and when it is due."""
     dueAt: str | UnsetType = UNSET  # noqa: N815
 
 
 def batches_of(items: Sequence[PushItem], *, producer_sub: str | None = None) -> tuple[list[Batch], Order | None]:
-    """The items as batches, one for each queue and partition; and, where that changes it, their order."""
+    """The items as batches, one for each queue and partition; and their order, if it changes."""
     if any([_is_scheduled(item) for item in items]):
         return _scheduled_batches_of(items, producer_sub)
     if len(items) == 1 or len({(item.queue, item.partition) for item in items}) <= 1:
@@ -118,7 +119,7 @@ def _batch(items: Sequence[PushItem], producer_sub: str | None) -> Batch:
 
 
 def _is_bare(item: PushItem) -> bool:
-    """Whether there is nothing but a payload: the common case, in which only this one look is taken."""
+    """Whether an item has only a payload: the common case, for which this is the only check."""
     return (
         item.transaction_id is None
         and item.trace_id is None
@@ -168,7 +169,7 @@ def _opaque(index: int, item: PushItem) -> bytes:
 
 
 def receipts(result: PushResult, order: Order | None) -> list[PushReceipt]:
-    """What became of the items, in their order."""
+    """The results of the items, in their order."""
     by_batch = [_batch_receipts(result, index) for index in range(len(result.batches))]
     if order is None:
         return by_batch[0] if by_batch else []
@@ -242,7 +243,7 @@ def _waiting_receipts(batch: Batch, appointments: Sequence[Appointment]) -> list
 def _unplaced_receipt(
     position: int, batch: Batch, status: Literal["duplicate", "scheduled", "buffered"], **others: Any
 ) -> PushReceipt:
-    """The receipt of a message that has no place in its partition yet."""
+    """The receipt of a message that is not in its partition yet."""
     return PushReceipt(
         position,
         value_at(batch.columns.transaction_ids, position) or "",
