@@ -230,6 +230,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     push_bytes_max: Annotated[_Bytes, _help("Maximum bytes of payloads and headers in one push call.")] = 64 * _MIB
     pop_messages_max: Annotated[_Count, _help("Largest batch of one pop request.")] = 10_000
     queue_groups_max: Annotated[_Count, _help("Maximum number of consumer groups of a queue.")] = 10_000
+    queue_partitions_max: Annotated[
+        int, Meta(ge=1, le=1_000_000_000), _help("Maximum number of partitions that pushes create in a queue.")
+    ] = 10_000_000
     pop_partitions_max: Annotated[_Count, _help("Maximum number of partitions that one pop request may lease.")] = 1_000
     ack_items_max: Annotated[_Count, _help("Maximum number of acks, or renewals, in one call.")] = 10_000
     # Not below 1,000, the default page size of the verbs.

@@ -25,6 +25,7 @@
     │   ├── LeaseLost              the lease is not, or no longer, the live one
     │   ├── TransactionRolledBack  one step of a transaction failed, so none was applied
     │   ├── TooManyGroups          the queue has the maximum number of groups
+    │   ├── TooManyPartitions      the queue has the maximum number of partitions
     │   ├── GroupModeMismatch      the group is ordered and was requested as shared, or vice versa
     │   ├── StreamConfigMismatch   the stream query is registered with another configuration
     │   ├── CheckpointMismatch     the checkpoint of a Spark stream belongs to another database, or to other queues
@@ -259,6 +260,12 @@ class TooManyGroups(Conflict):
     """The queue has the maximum number of consumer groups."""
 
     code = "too_many_groups"
+
+
+class TooManyPartitions(Conflict):
+    """The queue has the maximum number of partitions."""
+
+    code = "too_many_partitions"
 
 
 class GroupModeMismatch(Conflict):

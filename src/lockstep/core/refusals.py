@@ -15,6 +15,7 @@ from lockstep.errors import (
     QueueNotFound,
     StreamQueryNotFound,
     TooManyGroups,
+    TooManyPartitions,
 )
 
 MessageConflict = Literal["leased", "pending", "taken", "copy_leased", "done", "behind"]
@@ -42,6 +43,11 @@ def no_group(group: str, queue: str | None = None) -> GroupNotFound:
 def no_room_for_group(group: str, limit: int) -> TooManyGroups:
     text = f"the queue has {limit} groups, so group {group!r} is not created (queue_groups_max)"
     return TooManyGroups(text, group=group)
+
+
+def no_room_for_partitions(*, there: int, new: int, limit: int) -> TooManyPartitions:
+    text = f"the queue has {there} partitions, and {new} new ones exceed its limit of {limit} (queue_partitions_max)"
+    return TooManyPartitions(text)
 
 
 def no_group_on(partition_id: int, group: str) -> GroupNotFound:

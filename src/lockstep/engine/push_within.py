@@ -90,7 +90,7 @@ def _prepare(
     batches, order = check_push(messages, config)
     check_json(messages)
     # What this transaction creates may be rolled back, so the names are remembered for this call only.
-    names = NameCache(config.partition_cache_entries_max)
+    names = NameCache.of(config)
     encryption = Encryption.of(config)
     seconds_min = config.schedule_min_seconds
 

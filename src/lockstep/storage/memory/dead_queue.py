@@ -44,7 +44,7 @@ def _forward(state: State, now: datetime) -> Sequence[Batch]:
     entries = [state.dead_letters[one] for one in dying if one in state.dead_letters]
     batches = [_copy(entry) for entry in entries]
     if batches:
-        pushed = push(state, batches, now, overtake=True)
+        pushed = push(state, batches, now, overtake=True, bounded=False)
         for entry, placement in zip(entries, pushed.placements, strict=True):
             copy = state.partitions[placement.partition_id], placement.first_seq
             state.dead_letters[entry.id] = replace(entry, copy=copy)

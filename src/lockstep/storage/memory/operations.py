@@ -188,11 +188,17 @@ class Bundles:
 
 def _lanes(state: State, new: Sequence[NewOperation], now: datetime) -> frozenset[int]:
     """The partitions of the operations; missing ones are created, as by a push."""
+    places = {place for operation in new for place in operation.places()}
+    named: dict[str, list[str]] = {}
+    for name, partition in places:
+        named.setdefault(name, []).append(partition)
+    for name, partitions in named.items():
+        state.check_partitions(name, partitions)
     for name in sorted({batch.queue for operation in new for batch in operation.batches}):
         if name not in state.queues:
             state.add_queue(name, QueueOptions(), now)
     lanes = {ACK_LANE} if any(operation.acks for operation in new) else set()
-    for name, partition in sorted({place for operation in new for place in operation.places()}):
+    for name, partition in sorted(places):
         queue = state.queues[name]
         lanes.add((queue.partitions.get(partition) or state.add_partition(queue, partition, now)).id)
     return frozenset(lanes)

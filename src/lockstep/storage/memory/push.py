@@ -19,14 +19,17 @@ from lockstep.storage.memory.state import Partition, Queue, State
 _NO_SEGMENT = UUID(int=0)
 
 
-def push(state: State, batches: Sequence[Batch], now: datetime, *, overtake: bool = False) -> PushResult:
+def push(
+    state: State, batches: Sequence[Batch], now: datetime, *, overtake: bool = False, bounded: bool = True
+) -> PushResult:
     """Push what is for now, which may raise; then put the rest among the waiting ones, which cannot. With `overtake` it
-    goes before operations that wait for its partitions, which otherwise make it fail."""
+    goes before operations that wait for its partitions, which otherwise make it fail. Without `bounded` it creates
+    partitions even where a queue has the maximum."""
     if sum(len(batch.columns) for batch in batches) > SEGMENT_MESSAGES_MAX:
         raise TooLarge(f"one call may push at most {SEGMENT_MESSAGES_MAX} messages")
     if all(batch.schedule is None for batch in batches):
         _refuse_overtaking(state, batches, () if overtake else range(len(batches)))
-        return _push_now(state, batches, now)
+        return _push_now(state, batches, now, bounded=bounded)
     at_once, later = split(batches, now, seconds_min=state.timing.schedule_seconds_min)
     _refuse_overtaking(state, batches, () if overtake else at_once)
     queues = {batches[index].queue for index in later}
@@ -62,9 +65,14 @@ def _schedule(state: State, items: list[NewWaiting], now: datetime) -> list[Appo
     return places
 
 
-def _push_now(state: State, batches: Sequence[Batch], now: datetime, *, also: Collection[str] = ()) -> PushResult:
+def _push_now(
+    state: State, batches: Sequence[Batch], now: datetime, *, also: Collection[str] = (), bounded: bool = True
+) -> PushResult:
     """Decide everything, which may raise; then store it, which cannot. The queues `also` appear, too."""
     plan = _plan(state, batches)
+    if bounded:
+        for name, portions in plan.items():
+            state.check_partitions(name, portions)
     occupancy = _check_room(state, plan)
     placements: dict[int, Placement] = {}
     for name in sorted({*plan, *also}):  # by name, so that the ids do not depend on the order of the batches

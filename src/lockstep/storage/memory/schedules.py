@@ -21,7 +21,7 @@ from lockstep.core.schedules import (
     parse_schedule_cursor,
     schedule_cursor,
 )
-from lockstep.errors import CronNotFound, LockstepError, QueueFull, ScheduleNotFound
+from lockstep.errors import CronNotFound, LockstepError, QueueFull, ScheduleNotFound, TooManyPartitions
 from lockstep.storage.memory.push import push
 from lockstep.storage.memory.state import State
 
@@ -137,6 +137,9 @@ def _promote_queue(state: State, queue: str, due: list[Scheduled], promoted: Pro
             return
         due = due[:room]
         push(state, _batches(queue, due), now, overtake=True)
+    except TooManyPartitions as error:
+        promoted.postponed[queue] = f"{type(error).__name__}: {error}"
+        return
     for waiting in due:
         state.waitlist.remove(waiting)
         promoted.add(queue, waiting.partition, 1)

@@ -225,6 +225,7 @@ class State:
         self.stream_queries: dict[str, StoredQuery] = {}
         self.waitlist = Waitlist()
         self.queue_groups_max = GROUPS_MAX
+        self.queue_partitions_max: int | None = None
         self.lanes: dict[int, set[int]] = {}
         """By partition id: the serials of the bundles of operations that wait for it."""
         self._queue_ids = count(1)
@@ -273,6 +274,13 @@ class State:
         for group in queue.groups.values():
             self.put(group, partition, Cursor())
         return partition
+
+    def check_partitions(self, queue: str, names: Iterable[str]) -> None:
+        """Raises TooManyPartitions if those that are missing are more than the queue may get."""
+        there = self.queues[queue].partitions if queue in self.queues else {}
+        new = len(set(names).difference(there))
+        if new and self.queue_partitions_max is not None and len(there) + new > self.queue_partitions_max:
+            raise refusals.no_room_for_partitions(there=len(there), new=new, limit=self.queue_partitions_max)
 
     def remove_queue(self, queue: Queue) -> None:
         for group in list(queue.groups.values()):

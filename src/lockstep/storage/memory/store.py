@@ -44,9 +44,11 @@ class MemoryStore(ComposedStore):
         timing: Timing | None = None,
         first_polls: FirstPollLimits | None = None,
         queue_groups_max: int = GROUPS_MAX,
+        queue_partitions_max: int | None = None,
     ) -> None:
         state = State(clock, timing)
         state.queue_groups_max = queue_groups_max
+        state.queue_partitions_max = queue_partitions_max
         polls = MemoryFirstPolls(first_polls or FirstPollLimits())
         books, bundles = Books(), Bundles()
         self._dead_queues = dead_queues = DeadQueues(state)

@@ -9,6 +9,7 @@ from datetime import datetime
 from itertools import accumulate
 from uuid import UUID
 
+from lockstep.config import Config
 from lockstep.core.messages import Columns
 from lockstep.errors import SealBroken
 
@@ -102,6 +103,9 @@ class QueueNames:
     """It has a max_size."""
     expiring: bool = False
     """Whether messages in it may have expiry times of their own, as far as is known."""
+    counted: int | None = None
+    """How many partitions it had when some were created here, up to the id `counted_upto`."""
+    counted_upto: int | None = None
     balanced: int | None = None
     """How many numbered partitions it has; None until it is looked up."""
     partitions: dict[str, int] = field(default_factory=dict)
@@ -129,10 +133,16 @@ class QueueNames:
 class NameCache:
     """Ids by name. They may be out of date: a call that uses one notices, forgets the queue and looks it up again."""
 
-    def __init__(self, partitions_max: int) -> None:
+    def __init__(self, partitions_max: int, *, queue_partitions_max: int | None = None) -> None:
         self.partitions_max = partitions_max
+        self.queue_partitions_max = queue_partitions_max
+        """How many partitions pushes may create in a queue."""
         self._queues: dict[str, QueueNames] = {}
         self._partitions = 0
+
+    @classmethod
+    def of(cls, config: Config) -> NameCache:
+        return cls(config.partition_cache_entries_max, queue_partitions_max=config.queue_partitions_max)
 
     def get(self, queue: str) -> QueueNames | None:
         return self._queues.get(queue)
@@ -190,4 +200,5 @@ class Memory:
         """An empty copy, which keeps the counts of cache hits."""
         segments = SegmentCache(self.segments.bytes_max)
         segments.hits, segments.misses = self.segments.hits, self.segments.misses
-        return Memory(epoch, NameCache(self.names.partitions_max), segments)
+        names = NameCache(self.names.partitions_max, queue_partitions_max=self.names.queue_partitions_max)
+        return Memory(epoch, names, segments)

@@ -68,8 +68,7 @@ class Context:
         self.first_polls = FirstPollLimits(config.first_polls_max, config.first_poll_seconds_max)
         self.limits = StoreLimits.of(config)
         self._clock = clock
-        names, segments = NameCache(config.partition_cache_entries_max), SegmentCache(config.segment_cache_bytes_max)
-        self._memory = Memory(0, names, segments)
+        self._memory = Memory(0, NameCache.of(config), SegmentCache(config.segment_cache_bytes_max))
         self.signals = Signals(database, self._latest_memory)
 
     def now(self) -> datetime | None:

@@ -15,6 +15,7 @@ from lockstep.errors import (
     LockTimeout,
     OperationPending,
     QueueFull,
+    TooManyPartitions,
     Unavailable,
 )
 
@@ -74,6 +75,8 @@ def translate(error: BaseException) -> BaseException:
         return OperationPending(_text(error))
     if state == "LS009":
         return Forbidden(_text(error))
+    if state == "LS010":
+        return TooManyPartitions(_text(error))
     if state in ("LS002", "LS004"):
         return InvalidRequest(_text(error))
     if state == _SEQUENCE_AT_ITS_END:

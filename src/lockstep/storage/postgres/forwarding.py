@@ -129,7 +129,7 @@ def forward(
         segments = yield from _load({row.segment_id for row in part}, segments, encryption, cache)
         copies = [_copy(row, segments) for row in part]
         for batches in _within_bytes(copies):
-            pushed = yield from push_now(batches, names, encryption=encryption, at=at, overtake=True)
+            pushed = yield from push_now(batches, names, encryption=encryption, at=at, overtake=True, bounded=False)
             parts.append(pushed)
     whole = _joined(parts)
     places = whole.result.placements

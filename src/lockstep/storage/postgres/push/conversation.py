@@ -48,6 +48,9 @@ class Resolved(NamedTuple):
     encryption: bool
     limited: bool
     partition_ids: list[int] | None
+    counted: int | None
+    """How many partitions the queue had, up to the id `upto`, if some were created."""
+    upto: int | None
 
     @property
     def names(self) -> QueueNames:
@@ -108,9 +111,11 @@ def push_now(
     at: datetime | None,
     lock_seconds: float | None = None,
     overtake: bool = False,
+    bounded: bool = True,
 ) -> Conversation[Pushed]:
     """Push the batches; `at` is the time where it is set, `lock_seconds` how long a lock is waited for. With `overtake`
-    it goes before operations that wait for its partitions, which otherwise make it fail."""
+    it goes before operations that wait for its partitions, which otherwise make it fail. Without `bounded` it creates
+    partitions even where a queue has the maximum."""
     if len(batches) == 1:
         pushed = yield from _push_few(batches, names, encryption, at, lock_seconds, overtake)
         if pushed is not None:
@@ -119,7 +124,7 @@ def push_now(
     if sum([len(columns.payloads) for columns in portions.columns]) > SEGMENT_MESSAGES_MAX:
         raise TooLarge(f"one call may push at most {SEGMENT_MESSAGES_MAX} messages")
     for _ in range(_STALE_ATTEMPTS_MAX):
-        known = yield from _resolve(portions, names, at)
+        known = yield from _resolve(portions, names, at, bounded=bounded)
         attempt = yield from _attempt(portions, known, encryption)
         # Before the push, which may be a transaction of its own: if a query after it failed, the push would seem to
         # have failed, and would be repeated.
@@ -205,8 +210,26 @@ def _call(
 
 def hold_queue(queue: str, names: NameCache, *, at: datetime | None) -> Conversation[None]:
     """Create the queue if it is missing, and lock it where the caller is in a transaction."""
-    [found] = yield RESOLVE(queue=queue, partitions=[], at=at)
-    names.put(queue, found.names)
+    yield from resolving(queue, [], names, at)
+
+
+def resolving(
+    queue: str, partitions: Sequence[str], names: NameCache, at: datetime | None, *, bounded: bool = True
+) -> Conversation[tuple[QueueNames, Resolved]]:
+    """Create a queue and partitions of it that are missing, and remember the queue."""
+    known = names.get(queue)
+    [found] = yield RESOLVE(
+        queue=queue,
+        partitions=partitions,
+        at=at,
+        most=names.queue_partitions_max if bounded else None,
+        counted=None if known is None else known.counted,
+        upto=None if known is None else known.counted_upto,
+    )
+    known = names.put(queue, found.names)
+    if found.counted is not None:
+        known.counted, known.counted_upto = found.counted, found.upto
+    return known, found
 
 
 def resolve_now(
@@ -231,7 +254,9 @@ def all_known(batches: Sequence[Batch], names: NameCache) -> bool:
     return True
 
 
-def _resolve(portions: Portions, names: NameCache, at: datetime | None) -> Conversation[dict[str, QueueNames]]:
+def _resolve(
+    portions: Portions, names: NameCache, at: datetime | None, *, bounded: bool = True
+) -> Conversation[dict[str, QueueNames]]:
     """The ids of all portions, from the cache or from the database, which creates missing queues and partitions."""
     resolved: dict[str, QueueNames] = {}
     # Creating a partition locks its queue, so then all queues are locked, in order: the push may lock any of them.
@@ -248,14 +273,14 @@ def _resolve(portions: Portions, names: NameCache, at: datetime | None) -> Conve
             # locked.
             yield _MARK_EXPIRING(queue=queue, at=at)
         if missing or creates:
-            [row] = yield RESOLVE(queue=queue, partitions=missing, at=at)
-            if known is not None and row.queue_id != known.id:
+            before = known
+            known, row = yield from resolving(queue, missing, names, at, bounded=bounded)
+            if before is not None and row.queue_id != before.id:
                 # The queue is not the known one, so its known partitions are out of date.
-                [row] = yield RESOLVE(queue=queue, partitions=wanted, at=at)
+                known, row = yield from resolving(queue, wanted, names, at, bounded=bounded)
                 missing, ids = wanted, {}
             found = dict(zip(missing, row.partition_ids or (), strict=True))
             ids = {**ids, **found}
-            known = names.put(queue, row.names)
             names.put_partitions(queue, found, of=known)
         assert known is not None
         known.expiring = known.expiring or expires

@@ -18,7 +18,7 @@ from lockstep.storage.postgres import sql
 from lockstep.storage.postgres.cache import NameCache
 from lockstep.storage.postgres.calls import Call, Conversation, Work
 from lockstep.storage.postgres.encryption import Encryption
-from lockstep.storage.postgres.push.conversation import RESOLVE, Pushed, hold_queue, push_now, resolve_now
+from lockstep.storage.postgres.push.conversation import Pushed, hold_queue, push_now, resolve_now, resolving
 
 
 class _Waiting(NamedTuple):
@@ -72,7 +72,7 @@ def _push_some(
     now = (yield Call("now", _NOW, (at,)))[0][0]
     at_once, later = split(batches, now, seconds_min=seconds_min)
     pushed_now = [batches[index] for index in at_once]
-    queues = yield from _lock_queues(batches, pushed_now, at)
+    queues = yield from _lock_queues(batches, pushed_now, names, at)
     items = waiting_of(batches, later)
     appointments = yield from _schedule(items, queues, encryption, at)
     pushed = yield from _renumbered(pushing(pushed_now, names), at_once)
@@ -100,7 +100,7 @@ def resolve(
 
 
 def _lock_queues(
-    batches: Sequence[Batch], pushed_now: Sequence[Batch], at: datetime | None
+    batches: Sequence[Batch], pushed_now: Sequence[Batch], names: NameCache, at: datetime | None
 ) -> Conversation[dict[str, tuple[int, bool]]]:
     """Create what is missing, and lock all queues of the call in the order of their names: a queue that is being
     deleted would leave behind messages that wait for ever. Returns their ids, and whether they are encrypted."""
@@ -109,7 +109,7 @@ def _lock_queues(
         partitions[batch.queue].add(batch.partition)
     queues = {}
     for queue in sorted(partitions):
-        [found] = yield RESOLVE(queue=queue, partitions=sorted(partitions[queue]), at=at)
+        _, found = yield from resolving(queue, sorted(partitions[queue]), names, at)
         queues[queue] = (found.queue_id, found.encryption)
     return queues
 

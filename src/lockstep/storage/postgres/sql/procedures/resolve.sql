@@ -5,12 +5,19 @@
 -- new partitions or is seen by them: every partition has a cursor for every group.
 -- A lateral subquery with a LIMIT, here and elsewhere, makes a lookup per row out of what could be planned as a join: the
 -- plan outlives the statistics that it was made with, and those of an empty table know no difference.
-create or replace function lockstep.resolve(_queue text, _partitions text[], _at timestamptz default null)
-returns table (queue_id int, compression text, encryption boolean, limited boolean, partition_ids bigint[]) language plpgsql as $$
+-- With _most, the queue gets at most that many partitions: raises SQLSTATE LS010 if there would be more. The caller keeps
+-- _counted, the number of partitions up to the id _upto, from one call to the next, so that each is counted once.
+create or replace function lockstep.resolve(
+    _queue text, _partitions text[], _at timestamptz default null,
+    _most bigint default null, _counted bigint default null, _upto bigint default null
+) returns table (
+    queue_id int, compression text, encryption boolean, limited boolean, partition_ids bigint[], counted bigint, upto bigint
+) language plpgsql as $$
 #variable_conflict use_column
 declare
     _now timestamptz := coalesce(_at, clock_timestamp());
     _queue_id int;
+    _missing text[];
 begin
     -- configure() comes here, too.
     if not lockstep.is_trusted() and not lockstep.may_push(_queue) then perform lockstep.need_names('{push,manage}', array[_queue]); end if;
@@ -26,24 +33,62 @@ begin
     if not found then
         raise exception 'the queue is being deleted' using errcode = 'LS001';
     end if;
-    with created as (
-        insert into lockstep.partition (queue_id, name, created_at)
-        select _queue_id, t.name, _now from (select distinct unnest(_partitions) as name) t
+    _missing := array(
+        select t.name from (select distinct unnest(_partitions) as name) t
         left join lateral (select p.id from lockstep.partition p where p.queue_id = _queue_id and p.name = t.name limit 1) p on true
         where p.id is null
         order by t.name
-        on conflict do nothing
-        returning id
-    )
-    insert into lockstep.cursor (partition_id, group_id)
-    select c.id, g.id from created c cross join lockstep.consumer_group g where g.queue_id = _queue_id;
+    );
+    if _missing <> '{}' then
+        if _most is not null then
+            select r.* into _counted, _upto from lockstep.room_for_partitions(_queue_id, cardinality(_missing), _most, _counted, _upto) r;
+        end if;
+        with created as (
+            insert into lockstep.partition (queue_id, name, created_at)
+            select _queue_id, t.name, _now from unnest(_missing) with ordinality t (name, o) order by t.o
+            on conflict do nothing
+            returning id
+        )
+        insert into lockstep.cursor (partition_id, group_id)
+        select c.id, g.id from created c cross join lockstep.consumer_group g where g.queue_id = _queue_id;
+    end if;
     return query
     select q.id, q.compression, q.encryption, q.max_size > 0, (
         select array_agg(p.id order by t.o)
         from unnest(_partitions) with ordinality t (name, o)
         cross join lateral (select p.id from lockstep.partition p where p.queue_id = q.id and p.name = t.name limit 1) p
-    )
+    ), _counted, _upto
     from lockstep.queue q where q.id = _queue_id;
+end $$;
+
+-- How many partitions a queue has, which are to become _new more; raises SQLSTATE LS010 if that is more than _most. What the
+-- caller has counted, _known up to the id _known_upto, is counted no more; without it, nor what the last walk has (figures.sql).
+-- What others are creating is not seen, so a queue may get a few more than _most. The settings are those of next_partitions.
+create or replace function lockstep.room_for_partitions(
+    _queue_id int, _new bigint, _most bigint, _known bigint, _known_upto bigint, out _counted bigint, out _upto bigint
+) language plpgsql stable set enable_sort = off set enable_incremental_sort = off as $$
+declare
+    _kept boolean := _known is not null;
+begin
+    _counted := _known;
+    _upto := _known_upto;
+    loop
+        if not _kept then
+            select coalesce(max(f.partitions), 0), coalesce(max(f.upto), 0) into _counted, _upto
+            from lockstep.figure f where f.queue_id = _queue_id and f.group_id = 0 and not f.walking;
+        end if;
+        select _counted + count(*), coalesce(max(c.id), _upto) into _counted, _upto
+        from (
+            select p.id from lockstep.partition p where p.queue_id between _queue_id and _queue_id and p.id > _upto
+            order by p.queue_id, p.id limit greatest(_most - _counted, 0) + 1
+        ) c;
+        exit when _counted + _new <= _most;
+        if not _kept then
+            raise exception 'the queue has % partitions, and % new ones exceed its limit of % (queue_partitions_max)', _counted, _new, _most
+                using errcode = 'LS010';
+        end if;
+        _kept := false;  -- some of them may be gone, or were never committed
+    end loop;
 end $$;
 
 -- Says that messages of a queue have times of their own at which they expire; creates the queue if it is missing. A
