@@ -275,6 +275,19 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = 10
     connect_timeout_seconds: Annotated[_Seconds, _help("Longest wait for one connection attempt.")] = 10.0
     connect_attempts_max: Annotated[_Count, _help("Connection attempts before PostgreSQL counts as unavailable.")] = 8
+    primary_search_seconds: Annotated[
+        _Seconds,
+        _help(
+            "With several hosts in the address: how long a process that does not know yet which of them is the newest "
+            "primary waits for the others, once one has answered."
+        ),
+    ] = 2.0
+    primary_check_seconds: Annotated[
+        _Seconds,
+        _help(
+            "With several hosts in the address: how often a busy process checks whether another server has taken over."
+        ),
+    ] = 30.0
     statement_timeout_seconds: Annotated[_Seconds, _help("Longest time that a statement may run.")] = 30.0
     lock_timeout_seconds: Annotated[_Seconds, _help("Longest wait of a statement for a lock.")] = 10.0
     lock_watch_seconds: Annotated[

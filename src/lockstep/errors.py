@@ -47,6 +47,7 @@
     │   └── SealBroken             stored data was changed, moved or replaced
     ├── Unavailable 503            the database cannot be reached, or not in time
     │   ├── LockTimeout            other sessions held a lock for too long
+    │   ├── TimelineBehind         the only primary that answers was replaced
     │   ├── Buffering              pushes are buffered, and this request cannot be
     │   │   └── SpoolAhead         the database has lost pushes from the buffer
     │   ├── SpoolFull              pushes are buffered, and there is no room for more
@@ -397,6 +398,12 @@ class LockTimeout(Unavailable):
     """A lock could not be acquired in time."""
 
     code = "lock_timeout"
+
+
+class TimelineBehind(Unavailable):
+    """The only primary that answers was replaced by another server."""
+
+    code = "timeline_behind"
 
 
 class StillQueued(Unavailable):

@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 
 import psycopg
 from psycopg import RawCursor
-from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import tuple_row
 
 from lockstep.config import VARIABLES, Config, load
@@ -21,7 +20,8 @@ from lockstep.errors import InvalidOption, LockstepError, Unavailable
 from lockstep.secret_files import FILE_SUFFIX
 from lockstep.storage.postgres import sql
 from lockstep.storage.postgres.calls import Call
-from lockstep.storage.postgres.failures import caused_by, translate
+from lockstep.storage.postgres.failures import NotPrimary, caused_by, translate
+from lockstep.storage.postgres.hosts_by_psycopg import connect_primary
 from lockstep.storage.postgres.key_files import with_stored_key
 from lockstep.storage.postgres.session import ISOLATION, PLANNER, limits
 
@@ -106,15 +106,14 @@ def _connect(dsn: str, config: Config) -> psycopg.Connection[Any]:
         **_KEEPALIVES,
     }
     try:
-        given = conninfo_to_dict(dsn)
-        if "," in str(given.get("host")) and "target_session_attrs" not in given:
-            settings = {**settings, "target_session_attrs": "primary"}
-        connection = psycopg.connect(dsn, autocommit=True, **settings)
+        connection = connect_primary(dsn, search_seconds=config.primary_search_seconds, autocommit=True, **settings)
     except psycopg.ProgrammingError:
         # Its text repeats the DSN.
         raise InvalidOption("the dsn is not one that PostgreSQL understands") from None
     except psycopg.OperationalError as error:
         raise Unavailable(f"the database cannot be reached: {error}") from None
+    except NotPrimary as error:
+        raise caused_by(translate(error), error)  # noqa: B904
     # Plans made for one position are wrong for the next.
     connection.prepare_threshold = None
     return connection

@@ -13,6 +13,8 @@ from psycopg.errors import InsufficientPrivilege
 from lockstep.cli.checks.findings import CheckResult, fail, ok, warn
 from lockstep.config import Config, without_password
 from lockstep.storage.postgres import sql
+from lockstep.storage.postgres.failures import NotPrimary
+from lockstep.storage.postgres.hosts_by_psycopg import Found, connect_primary, hosts_in, primaries_at
 from lockstep.storage.postgres.migrate import SERVER_VERSION_MIN
 
 _CLOCK_SECONDS_WARN, _CLOCK_SECONDS_FAIL = 1.0, 60.0
@@ -36,16 +38,18 @@ def check_database(dsn: str, config: Config) -> Iterator[CheckResult]:
         yield fail("database", f"{shown} is no address that PostgreSQL understands", advice)
         return
     try:
-        with psycopg.connect(
-            dsn,
-            autocommit=True,
-            connect_timeout=max(int(config.connect_timeout_seconds), 1),
-            target_session_attrs=_wanted(dsn),
-            client_encoding="UTF8",  # psycopg gives bytes for the texts of a database without an encoding
-        ) as connection:
+        settings: dict[str, Any] = {
+            "search_seconds": config.primary_search_seconds,
+            "autocommit": True,
+            "connect_timeout": max(int(config.connect_timeout_seconds), 1),
+            "client_encoding": "UTF8",  # psycopg gives bytes for the texts of a database without an encoding
+        }
+        with connect_primary(dsn, **settings) as connection:
             yield ok("database", f"{shown} answers")
+            if hosts_in(dsn):
+                yield _check_primaries(primaries_at(dsn, **settings))
             yield from _check(connection, config)
-    except psycopg.Error as error:
+    except (psycopg.Error, NotPrimary) as error:
         text = " ".join(str(error).split())
         yield fail("database", f"{shown}: {text}", "Is it running, and are address, user and password right?")
 
@@ -61,12 +65,15 @@ def _understood(dsn: str) -> bool:
     return "@" not in str(parts.get("host") or "")[1:] and all(port.isdigit() or not port for port in ports)
 
 
-def _wanted(dsn: str) -> str:
-    """The doctor looks at the primary, as Lockstep does, whichever server the address names first. It looks at a
-    standby that is alone, too, and says what is wrong with it."""
-    parts = conninfo_to_dict(dsn)
-    several = any("," in str(parts.get(name) or "") for name in ("host", "hostaddr"))
-    return str(parts.get("target_session_attrs") or ("read-write" if several else "any"))
+def _check_primaries(found: list[Found]) -> CheckResult:
+    """An old primary that was started again after a failover takes changes, too."""
+    named = " and ".join(f"{one.host} on timeline {one.number}" for one in found)
+    if len(found) > 1:
+        advice = (
+            "Fence all but one: stop it, or take it out of the address. After a failover the highest timeline counts."
+        )
+        return fail("primary", f"{named} all take changes", advice)
+    return ok("primary", named)
 
 
 def _check(connection: _Connection, config: Config) -> Iterator[CheckResult]:

@@ -30,7 +30,7 @@ from lockstep.storage.postgres.failures import (
 )
 from lockstep.storage.postgres.holders import Holder
 from lockstep.storage.postgres.pool import Pool, PoolCounts, PoolSettings, Prepare, Watcher, backoff_seconds
-from lockstep.storage.postgres.timelines import check_span
+from lockstep.storage.postgres.timelines import Link, check_span
 
 logger = logging.getLogger("lockstep.storage.pool")
 
@@ -111,7 +111,7 @@ class Database:
         """Changes when the database moves to another timeline, which invalidates the caches."""
         return (self._pool or self._join()).epoch
 
-    async def connect_apart(self, application_name: str) -> asyncpg.Connection[Any]:
+    async def connect_apart(self, application_name: str) -> Link:
         """A connection outside of the pool: the caller closes it."""
         return await self._join().connect(application_name=application_name)
 

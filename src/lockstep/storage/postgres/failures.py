@@ -15,6 +15,7 @@ from lockstep.errors import (
     LockTimeout,
     OperationPending,
     QueueFull,
+    TimelineBehind,
     TooManyPartitions,
     Unavailable,
 )
@@ -46,6 +47,18 @@ class StaleName(Exception):
 
 class NotPrimary(ConnectionError):
     """The server that answered is a standby, or a primary that has been replaced."""
+
+
+class Replaced(NotPrimary):
+    """The server that answered is a primary that another has replaced."""
+
+    def __init__(self, *, number: int, seen: int) -> None:
+        self.number, self.seen = number, seen
+        super().__init__(
+            f"the server is on timeline {number} of the database, and this process has seen timeline {seen}: another "
+            "server has taken over. Stop this one, or take it out of the address (DSN). If a backup was restored on "
+            "purpose, restart this process"
+        )
 
 
 def timed_out(error: BaseException) -> bool:
@@ -95,6 +108,8 @@ def translate(error: BaseException) -> BaseException:
         return Unavailable(f"the database refuses us: {error}")
     if state is not None and state[:2] in ("08", "53", "57", "58"):
         return Unavailable(f"the database is not available: {error}")
+    if isinstance(error, Replaced):
+        return TimelineBehind(str(error), timeline=error.number, timeline_seen=error.seen)
     if isinstance(error, NotPrimary):
         return Unavailable(str(error))
     if isinstance(error, _connection_lost()):

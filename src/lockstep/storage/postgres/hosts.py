@@ -1,5 +1,7 @@
 """An address with several hosts, one of which is the primary: all are tried at once.
 
+More than one may say that it is: an old primary that was started again after a failover.
+
 In turn, a machine that does not answer at all would cost every connection the whole time-out before the next host is
 tried.
 """
@@ -11,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from lockstep.storage.postgres.failures import NotPrimary
+from lockstep.storage.postgres.failures import NotPrimary, Replaced
 
 T = TypeVar("T")
 Host = tuple[str, int | None]
@@ -51,24 +53,45 @@ def _host(text: str) -> Host:
     return host, int(port) if port else None
 
 
-async def first_primary(
-    hosts: Sequence[Host], connect: Callable[[Host], Awaitable[T]], *, abandon: Callable[[T], Any]
+async def find_primary(
+    hosts: Sequence[Host],
+    connect: Callable[[Host], Awaitable[T]],
+    *,
+    number: Callable[[T], int],
+    is_newest: Callable[[T], bool],
+    search_seconds: float,
+    abandon: Callable[[T], Any],
 ) -> T:
-    """The first connection to a primary; later ones are abandoned. If there is no primary, raises the error of a
-    standby, or else that of the last host."""
+    """A connection to the primary with the highest timeline (`number`); the others are abandoned. One that is known to
+    be the newest is taken at once. Otherwise the search ends when all hosts have answered, or `search_seconds` after
+    the first primary. If there is no primary, raises the error that says most."""
     pending: set[asyncio.Future[T]] = {asyncio.ensure_future(connect(host)) for host in hosts}
     failures: list[BaseException] = []
+    found: list[T] = []
+    deadline: float | None = None
+    clock = asyncio.get_running_loop().time
+    chosen: T | None = None
     try:
-        while pending:
-            done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-            succeeded = [one for one in done if not one.cancelled() and one.exception() is None]
+        while pending and not any(map(is_newest, found)):
+            left = None if deadline is None else deadline - clock()
+            done, pending = await asyncio.wait(pending, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                break
+            found += [one.result() for one in done if not one.cancelled() and one.exception() is None]
             failures += [error for one in done if not one.cancelled() and (error := one.exception()) is not None]
-            pending |= set(succeeded[1:])
-            if succeeded:
-                return succeeded[0].result()
+            if found and deadline is None:
+                deadline = clock() + search_seconds
+        if found:
+            chosen = max(found, key=number)
+            return chosen
     finally:
+        for one in found:
+            if one is not chosen:
+                abandon(one)
         await _abandon_all(pending, abandon)
-    raise next((error for error in failures if isinstance(error, NotPrimary)), failures[-1])
+    raise next(
+        (error for kind in (Replaced, NotPrimary) for error in failures if isinstance(error, kind)), failures[-1]
+    )
 
 
 async def _abandon_all(attempts: set[asyncio.Future[T]], abandon: Callable[[T], Any]) -> None:

@@ -19,7 +19,6 @@ from contextlib import suppress
 from typing import Any
 from uuid import uuid4
 
-import asyncpg
 import msgspec
 
 from lockstep.core.records import LEASES_ENDED, Arrival
@@ -28,7 +27,7 @@ from lockstep.storage.postgres.cache import Memory
 from lockstep.storage.postgres.database import Database
 from lockstep.storage.postgres.failures import translate
 from lockstep.storage.postgres.pool import backoff_seconds
-from lockstep.storage.postgres.timelines import outside
+from lockstep.storage.postgres.timelines import Link, outside
 
 logger = logging.getLogger("lockstep.storage")
 
@@ -198,10 +197,10 @@ class Signals:
         lost.set()
         self._begun.set()
 
-    async def _hold_until(self, lost: asyncio.Event, connection: asyncpg.Connection[Any]) -> None:
+    async def _hold_until(self, lost: asyncio.Event, connection: Link) -> None:
         """Announce whether polls wait here, and check at intervals whether the connection is alive."""
         alive_at = time.monotonic()
-        while not lost.is_set():
+        while not lost.is_set() and connection.epoch == self._database.epoch:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_WAITING_SECONDS):
                     await self._begun.wait()

@@ -15,12 +15,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import math
 import random
 import socket
 import time
 from asyncio import FIRST_COMPLETED
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from contextvars import Context
 from dataclasses import dataclass, replace
 from functools import partial
@@ -29,9 +31,10 @@ from typing import Any
 import asyncpg
 
 from lockstep.errors import InvalidRequest, Unavailable
+from lockstep.storage.postgres import primaries
 from lockstep.storage.postgres.failures import NotPrimary, caused_by, is_full, may_retry_connect, unreachable
 from lockstep.storage.postgres.holders import Holders
-from lockstep.storage.postgres.hosts import database_of, first_primary, hosts_of
+from lockstep.storage.postgres.hosts import Host, database_of, find_primary, hosts_of
 from lockstep.storage.postgres.session import ISOLATION, PLANNER, limits
 from lockstep.storage.postgres.timelines import Link, Timeline, find_timeline, provide_ids
 
@@ -73,6 +76,8 @@ class PoolSettings:
     connections_max: int = 10
     connect_timeout_seconds: float = 10
     connect_attempts_max: int = 8
+    primary_search_seconds: float = 2
+    primary_check_seconds: float = 30
     statement_timeout_seconds: float = 30
     lock_timeout_seconds: float = 10
     lock_watch_seconds: float = 1
@@ -111,6 +116,8 @@ class Pool:
         self.epoch = next(_EPOCHS)
         """Of the connections in use; another one once the database is on another timeline."""
         self._timeline: Timeline | None = None
+        self._risen = primaries.risen()
+        """How many databases had moved to a later timeline when this pool last looked."""
         self._provided: Timeline | None = None
         """The timeline that is known not to give out any id twice."""
         self._idle: list[Link] = []
@@ -137,15 +144,22 @@ class Pool:
         self._watch_seconds = min(settings.lock_watch_seconds, settings.lock_timeout_seconds / 2)
         self._watching: asyncio.TimerHandle | None = None
         self._watch: asyncio.Task[None] | None = None
+        self._hosts: list[Host] = []
+        """Of an address with several; known once there was a connection."""
+        self._searching: asyncio.TimerHandle | None = None
+        self._search: asyncio.Task[None] | None = None
         self._apart: Link | None = None
         """The connection that looks for whom the others wait."""
 
     async def acquire(self) -> Link:
         while True:
+            if self._risen != primaries.risen():
+                self._leave_the_replaced()
             while self._idle:
                 connection = self._idle.pop()
-                if not connection.is_closed():
+                if not connection.is_closed() and connection.epoch == self.epoch:
                     return self._lend(connection)
+                connection.terminate()
                 self._open -= 1
             if self._outage is not None:
                 raise caused_by(unreachable(self._outage), self._outage)
@@ -153,7 +167,9 @@ class Pool:
                 return self._lend(await self._connect())
             waited = await self._wait()
             if waited is not None:
-                return self._lend(waited)
+                if waited.epoch == self.epoch:
+                    return self._lend(waited)
+                self.discard(waited)
 
     def release(self, connection: Link) -> None:
         """Take a connection back. A connection in the middle of a statement, or to a server that has been replaced, is
@@ -178,27 +194,38 @@ class Pool:
         """One attempt at a connection to the primary, on the timeline of the other connections. If it is on a later
         one, the others are closed, and what the caches learned from them is out of date. May raise NotPrimary."""
         connection = await connect(self._dsn, self._settings, application_name=application_name)
+        self._hosts = hosts_of(self._dsn)
         try:
             self._follow(connection.timeline)
+            connection.epoch = self.epoch
             await self._provide(connection)
+            if connection.epoch != self.epoch:
+                raise NotPrimary("another server took over in this moment")
         except BaseException:
             connection.terminate()
             raise
-        connection.epoch = self.epoch
         return connection
 
     def _follow(self, found: Timeline) -> None:
+        primaries.note(self._dsn, found.database, found.number)
         known, self._timeline = self._timeline, found
         if known is None or known == found:
             return
-        if found.is_before(known) and any(not link.is_closed() for link in (*self._idle, *self._used)):
-            self._timeline = known
-            raise NotPrimary("the server was the primary once, and another has taken over since")
+        self._begin_epoch()
+        extra = {"action": "database_replaced", "database": found.database, "timeline": found.number}
+        logger.warning("database_replaced", extra={**extra, "timeline_before": known.number, "started": found.started})
+
+    def _leave_the_replaced(self) -> None:
+        """This process may have found out, by another pool or by a search, that the server was replaced."""
+        self._risen = primaries.risen()
+        ours = self._timeline
+        if ours is not None and ours.number < primaries.known(self._dsn).get(ours.database, 0):
+            self._begin_epoch()
+
+    def _begin_epoch(self) -> None:
         self.epoch = next(_EPOCHS)
         for connection in self._idle:
             connection.terminate()
-        extra = {"action": "database_replaced", "database": found.database, "timeline": found.number}
-        logger.warning("database_replaced", extra={**extra, "timeline_before": known.number, "started": found.started})
 
     async def _provide(self, connection: Link) -> None:
         """The first connections on a timeline make sure, before they are used, that ids are not given out again."""
@@ -212,10 +239,10 @@ class Pool:
         return PoolCounts(self._open, len(self._idle), self._settings.connections_max, len(self._waiting))
 
     async def close(self) -> None:
-        for timer in (self._silence, self._watching):
+        for timer in (self._silence, self._watching, self._searching):
             if timer is not None:
                 timer.cancel()
-        for task in (self._probe, self._asking, self._watch):
+        for task in (self._probe, self._asking, self._watch, self._search):
             if task is not None:
                 task.cancel()
                 await asyncio.wait((task,))
@@ -382,6 +409,8 @@ class Pool:
             self._look_later()
         if self._watching is None:
             self._watch_later()
+        if self._hosts and self._searching is None:
+            self._search_later()
         return connection
 
     def _hear(self) -> None:
@@ -484,6 +513,29 @@ class Pool:
         for connection in [connection for connection, since in self._used.items() if since <= before]:
             connection.terminate()
 
+    # Other primaries
+
+    def _search_later(self) -> None:
+        """While the pool is in use, look at all hosts of the address from time to time."""
+        seconds = self._settings.primary_check_seconds
+        self._searching = asyncio.get_running_loop().call_later(seconds, self._search_hosts)
+
+    def _search_hosts(self) -> None:
+        self._searching = None
+        if self._search is None or self._search.done():
+            self._search = asyncio.create_task(self._look_at_hosts(), name="lockstep-primaries", context=Context())
+
+    async def _look_at_hosts(self) -> None:
+        """Find out whether a server on a later timeline has taken over, while ours still takes changes."""
+        attempts = [_connect_to(self._dsn, self._settings, "lockstep-primaries", *host) for host in self._hosts]
+        for found in await asyncio.gather(*attempts, return_exceptions=True):
+            if isinstance(found, Link):
+                with suppress(NotPrimary):
+                    primaries.note(self._dsn, found.timeline.database, found.timeline.number)
+                found.terminate()
+        if self._risen != primaries.risen():
+            self._leave_the_replaced()
+
     # Locks
 
     def _forget(self, connection: Link, now: float) -> None:
@@ -509,6 +561,8 @@ class Pool:
     async def _ask_apart(self, query: str, *args: Any) -> list[Any]:
         """Query on a connection that no call uses, because all calls may wait for locks. The query itself takes no
         locks."""
+        if self._apart is not None and self._apart.epoch != self.epoch:
+            self._close_apart()
         if self._apart is None or self._apart.is_closed():
             self._apart = await self.connect(application_name="lockstep-locks")
             await self._apart.execute("set lock_timeout = '50ms'")
@@ -530,14 +584,22 @@ async def _abandon(attempt: asyncio.Future[Link]) -> None:
 
 
 async def connect(dsn: str, settings: PoolSettings, *, application_name: str = "lockstep") -> Link:
-    """One attempt at a connection to the primary, on each host of the address. Raises InvalidRequest if the address is
-    none, NotPrimary."""
+    """One attempt at a connection to the primary with the highest timeline, on each host of the address. Raises
+    InvalidRequest if the address is none, NotPrimary."""
+    attempt = partial(_connect_to, dsn, settings, application_name)
     try:
         hosts = hosts_of(dsn)
         if not hosts:
-            return await _connect_to(dsn, settings, application_name)
-        attempt = partial(_connect_to, dsn, settings, application_name)
-        return await first_primary(hosts, lambda host: attempt(*host), abandon=Link.terminate)
+            return await attempt()
+        known = primaries.known(dsn)
+        return await find_primary(
+            hosts,
+            lambda host: attempt(*host),
+            number=lambda link: link.timeline.number,
+            is_newest=lambda link: link.timeline.number >= known.get(link.timeline.database, math.inf),
+            search_seconds=settings.primary_search_seconds,
+            abandon=Link.terminate,
+        )
     except ValueError as error:
         # Without its text, which contains parts of the address, and so perhaps of a password.
         raise InvalidRequest(_ADDRESS) from error
@@ -575,7 +637,8 @@ async def _connect_to(
     _end_when_silent(connection, settings.connect_timeout_seconds)
     try:
         async with asyncio.timeout(settings.connect_timeout_seconds):
-            connection.timeline = await find_timeline(connection)
+            found = connection.timeline = await find_timeline(connection)
+        primaries.note(dsn, found.database, found.number)
     except BaseException:
         connection.terminate()
         raise

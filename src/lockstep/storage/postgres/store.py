@@ -150,6 +150,8 @@ def _pool_settings(config: Config, *, breaker: bool) -> PoolSettings:
         connections_max=config.pool_connections_max,
         connect_timeout_seconds=config.connect_timeout_seconds,
         connect_attempts_max=config.connect_attempts_max,
+        primary_search_seconds=config.primary_search_seconds,
+        primary_check_seconds=config.primary_check_seconds,
         statement_timeout_seconds=config.statement_timeout_seconds,
         lock_timeout_seconds=config.lock_timeout_seconds,
         lock_watch_seconds=config.lock_watch_seconds,

@@ -60,10 +60,6 @@ class Timeline:
     started: str
     """When the server was started, or went on after a crash: it may have been restored in between."""
 
-    def is_before(self, other: Timeline) -> bool:
-        """Whether this is a primary that the other has replaced."""
-        return self.database == other.database and self.number < other.number
-
     def __str__(self) -> str:
         return f"{self.database} {self.number} {self.started}"
 
