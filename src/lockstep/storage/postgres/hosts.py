@@ -88,13 +88,14 @@ async def find_primary(
         for one in found:
             if one is not chosen:
                 abandon(one)
-        await _abandon_all(pending, abandon)
+        await abandon_all(pending, abandon)
     raise next(
         (error for kind in (Replaced, NotPrimary) for error in failures if isinstance(error, kind)), failures[-1]
     )
 
 
-async def _abandon_all(attempts: set[asyncio.Future[T]], abandon: Callable[[T], Any]) -> None:
+async def abandon_all(attempts: set[asyncio.Future[T]], abandon: Callable[[T], Any]) -> None:
+    """Give up attempts to connect; some may have succeeded."""
     for attempt in attempts:
         attempt.cancel()
     if attempts:

@@ -22,7 +22,6 @@ import time
 from asyncio import FIRST_COMPLETED
 from collections import deque
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from contextvars import Context
 from dataclasses import dataclass, replace
 from functools import partial
@@ -34,7 +33,7 @@ from lockstep.errors import InvalidRequest, Unavailable
 from lockstep.storage.postgres import primaries
 from lockstep.storage.postgres.failures import NotPrimary, caused_by, is_full, may_retry_connect, unreachable
 from lockstep.storage.postgres.holders import Holders
-from lockstep.storage.postgres.hosts import Host, database_of, find_primary, hosts_of
+from lockstep.storage.postgres.hosts import Host, abandon_all, database_of, find_primary, hosts_of
 from lockstep.storage.postgres.session import ISOLATION, PLANNER, limits
 from lockstep.storage.postgres.timelines import Link, Timeline, find_timeline, provide_ids
 
@@ -527,12 +526,12 @@ class Pool:
 
     async def _look_at_hosts(self) -> None:
         """Find out whether a server on a later timeline has taken over, while ours still takes changes."""
-        attempts = [_connect_to(self._dsn, self._settings, "lockstep-primaries", *host) for host in self._hosts]
-        for found in await asyncio.gather(*attempts, return_exceptions=True):
-            if isinstance(found, Link):
-                with suppress(NotPrimary):
-                    primaries.note(self._dsn, found.timeline.database, found.timeline.number)
-                found.terminate()
+        connect_to = partial(_connect_to, self._dsn, self._settings, "lockstep-primaries")
+        attempts: set[asyncio.Future[Link]] = {asyncio.ensure_future(connect_to(*host)) for host in self._hosts}
+        try:
+            await asyncio.wait(attempts)  # each notes what it finds
+        finally:
+            await abandon_all(attempts, Link.terminate)
         if self._risen != primaries.risen():
             self._leave_the_replaced()
 
