@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo docs test test-fast test-secrets screenshots soak check bench bench-spark clean
+.PHONY: help setup run demo docs test test-fast test-secrets screenshots soak check bench bench-peers bench-spark clean
 
 python := .venv/bin/python
 
@@ -53,6 +53,10 @@ check: setup ## Check format, lint, types and import contracts
 
 bench: setup ## Run the benchmarks; ARGS go to them
 	$(python) -m benchmarks.core $(ARGS)
+
+bench-peers: setup ## Measure Lockstep beside other queues, which it installs; ARGS go to it
+	@tools/peers
+	$(python) -m benchmarks.peers $(ARGS)
 
 bench-spark: setup ## Run the Spark benchmark, against Spark's own JDBC source and sink; ARGS go to it
 	@tools/jdbc

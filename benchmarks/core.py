@@ -44,7 +44,6 @@ from benchmarks.scenarios.lateness import lateness
 from benchmarks.scenarios.load import queueing, spike_scenario
 from benchmarks.scenarios.next import http_next_scenario, next_scenario
 from benchmarks.scenarios.packed import packed_scenario
-from benchmarks.scenarios.peers import peers
 from benchmarks.scenarios.pop import pop
 from benchmarks.scenarios.push import push_100, push_1000, push_more, push_small
 from benchmarks.scenarios.roles import roles_scenario
@@ -63,7 +62,6 @@ SCENARIOS: dict[str, Callable[[Setting], Awaitable[Outcome]]] = {
     "pop-latency": pop_latency,
     "spending": spending,
     "work": work,
-    "peers": peers,
     "http-push": http_push_scenario,
     "http-pop": http_pop_scenario,
     "http-next": http_next_scenario,

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.harness import Outcome
 from benchmarks.messages import Messages, transaction_ids
-from benchmarks.scenarios import peers, pop, push
+from benchmarks.scenarios import pop, push
 from benchmarks.scenarios.latency import pop_latency
 from benchmarks.scenarios.load import queueing
 from benchmarks.scenarios.pop import pop as pop_and_ack
@@ -49,18 +49,3 @@ async def test_scenario_measures_and_leaves_no_database(
     assert len(outcome.bars) == bars
     assert all(bar.value > 0 for bar in outcome.bars)
     assert all(table.rows for table in outcome.tables)
-
-
-async def test_peers_that_are_not_installed_are_left_out(server_dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "PEERS", ("no_such_queue",))
-    async with connected(server_dsn) as server:
-        outcome = await peers.peers(Setting(server, Messages(10), rounds=1, seconds=0.05, partitions_many=10))
-    assert outcome.bars == []
-    assert "pip install" in outcome.tables[0].title
-
-
-async def test_jobs_of_ours_are_all_done(database_dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "JOBS", 50)
-    monkeypatch.setattr(peers, "BATCH", 10)
-    async with peers.lockstep_jobs(database_dsn) as work:
-        assert [await work(0), await work(0)] == [50, 50]
