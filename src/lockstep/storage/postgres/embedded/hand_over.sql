@@ -1,5 +1,6 @@
--- What the role lockstep made in this database while it was the superuser becomes its own: the database, schemas, relations,
--- routines and types. 16384 is where the ids of users' objects begin. Without empty lines: those end a command here.
+-- Gives the role lockstep the ownership of everything that it created in this database while it was the superuser: the
+-- database, schemas, relations, routines and types. 16384 is the first object id of user objects. No empty lines: an
+-- empty line ends a command here.
 do $$
 declare
     _statement text;

@@ -1,8 +1,8 @@
--- What roles may do in the schema. Run by each migration, after the procedures, by the owner of the schema.
+-- What roles may do in the schema. Every migration runs this as the owner of the schema, after the procedures.
 --
--- Nobody has anything by default: PUBLIC loses what PostgreSQL gives it on new functions. The roles are those of the whole
--- cluster; where the owner may not create them, and nobody else has, they are left out. What rules give is in
--- procedures/role_rule.sql.
+-- Nobody has anything by default: PUBLIC loses the rights that PostgreSQL grants on new functions. Roles belong to the
+-- whole cluster; they are left out if the owner may not create them and nobody else has. procedures/role_rule.sql says
+-- what rules grant.
 do $$
 declare
     _role text;
@@ -16,11 +16,11 @@ begin
             end if;
         exception
             when insufficient_privilege then null;
-            when duplicate_object or unique_violation then null;  -- another database's migration was first
+            when duplicate_object or unique_violation then null;  -- another database's migration came first
         end;
     end loop;
 
-    -- Roles that may read or write our tables could execute everything while PUBLIC could: they keep that.
+    -- Roles that may read or write our tables could execute everything while PUBLIC could; they keep that right.
     for _role in
         select distinct r.rolname from pg_class c cross join lateral aclexplode(c.relacl) a join pg_roles r on r.oid = a.grantee
         where c.oid = 'lockstep.queue'::regclass and a.grantee <> c.relowner and r.rolname not like 'lockstep\_%'

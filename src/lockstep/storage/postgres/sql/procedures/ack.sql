@@ -1,12 +1,12 @@
--- Ack: the ends of deliveries. What each status does to a cursor is written down in core/rules.py (settle).
+-- Ack: ends deliveries. core/rules.py (settle) defines what each status does to a cursor.
 --
 -- Guarantees: a stale lease changes nothing; a cursor that is left drained loses no wake-up.
--- Locks: partition rows (by id), then cursor rows (by partition and group). The partition row is needed only where
--- the cursor would be left drained: it is locked before looking whether more came, and the look is a later statement.
--- Where more was there at first, and was cleared since, the cursor is left due without the lock, for the next pop to look.
+-- Locks: partition rows (by id), then cursor rows (by partition and group). The partition row is needed only where the
+-- cursor would be left drained: it is locked first, and a later statement checks for newer messages. If newer messages
+-- were seen at first and have been cleared since, the cursor is left due without the lock, and the next pop checks.
 -- Indexes: cursor_lease, cursor_pkey, run_pkey.
 
--- Completes all that the given leases hold: the cheap form. One row per partition of a lease.
+-- Completes everything that the given leases hold: the cheap form. One row per partition of a lease.
 create or replace function lockstep.ack_leases(_lease_ids uuid[], _at timestamptz)
 returns table (lease_id uuid, partition_id bigint, partition_name text, queue_name text, messages bigint, expired boolean, shared boolean) language plpgsql as $$
 #variable_conflict use_column
@@ -60,7 +60,7 @@ begin
     select array_agg(t.lease_id), array_agg(t.partition_id), array_agg(t.group_id), array_agg(t.before), array_agg(t.after),
            array_agg(t.partition_name), array_agg(t.queue_name)
     into _leases, _partition_ids, _group_ids, _from, _to, _partition_names, _queue_names
-    -- What expired is only held. A join of the two would compare each partition with every other.
+    -- Expired leases are only held. A join of the two would compare each partition with every other.
     from (
         select t.lease_id, t.partition_id, t.group_id, t.before, coalesce(max(t.after), t.before) as after,
                max(t.partition_name) as partition_name, max(t.queue_name) as queue_name
@@ -88,13 +88,13 @@ begin
            t.partition_name is null, false
     from unnest(_leases, _partition_ids, _partition_names, _queue_names, _from, _to)
         t (lease_id, partition_id, partition_name, queue_name, before, after)
-    -- Only what has expired is looked up: a null is not searched for.
+    -- Only expired leases are looked up: a null is not searched for.
     left join lockstep.partition p on p.id = case when t.partition_name is null then t.partition_id end
     left join lockstep.queue q on q.id = p.queue_id;
 end $$;
 
--- Everything else: items by lease (no transaction id) or by message (partition and transaction id), of any status.
--- One row per item and cursor it stands for; _error is an AckError or null.
+-- All other acks: by lease (no transaction id) or by message (partition and transaction id), with any status. One row
+-- per item and cursor that it applies to; _error is an AckError or null.
 create or replace function lockstep.ack_items(
     _lease_ids uuid[], _partition_ids bigint[], _seqs bigint[], _transaction_ids text[], _groups text[], _statuses text[], _errors text[],
     _retry_ats timestamptz[], _at timestamptz
@@ -119,17 +119,18 @@ begin
     if not lockstep.is_trusted() then perform lockstep.need_leases('{pop}', _lease_ids, _partition_ids); end if;
     select array_agg(i order by i.partition_id, i.group_id, i.item) into _items
     from lockstep.expand_acks(_lease_ids, _partition_ids, _seqs, _transaction_ids, _groups, _statuses, _errors, _retry_ats) i;
-    -- Those that speak of no ordered group: of a shared one, or of none.
+    -- Items that concern no ordered group: a shared group, or no group.
     _rest := array(select i.item from unnest(_items) i where i.group_id is null);
     _locked := array(select i.partition_id from unnest(_items) i where i.group_id is not null);
     if _rest <> '{}' then
         _shared := lockstep.shared_partitions(_rest, _lease_ids, _partition_ids, _groups);
-        -- A shared group's cursor needs its partition only beside others: a push may want the same ones in another order.
+        -- The cursor of a shared group needs its partition lock only alongside others: a push may lock them in another
+        -- order.
         if cardinality(_locked || _shared) > 1 then
             _locked := _locked || _shared;
         end if;
     end if;
-    -- A message may be where its group has no cursor yet (group.sql).
+    -- The message may be in a partition where its group has no cursor yet (group.sql).
     if exists (select 1 from lockstep.consumer_group g where g.placed_upto is not null) then
         _unplaced := array(
             select p.id from unnest(_partition_ids, _groups) t (id, group_name)
@@ -169,13 +170,13 @@ begin
             end if;
         end loop;
     end if;
-    -- All at once, because the counters have an order, too.
+    -- All at once, because the counters must be locked in order as well.
     if _moved is not null then
         perform lockstep.count_moves(_group_ids, _moved, _from, _to);
     end if;
 end $$;
 
--- Which cursor of an ordered group each item speaks of. An item without one has no group_id.
+-- Which cursor of an ordered group each item concerns. An item without a cursor has no group_id.
 create or replace function lockstep.expand_acks(
     _lease_ids uuid[], _partition_ids bigint[], _seqs bigint[], _transaction_ids text[], _groups text[], _statuses text[], _errors text[],
     _retry_ats timestamptz[]
@@ -186,9 +187,9 @@ create or replace function lockstep.expand_acks(
     ), by_lease as (
         select t.item, c.partition_id, c.group_id, t.seq, t.status, t.lease_id, t.error, true as by_lease, t.retry_at
         from given t join lockstep.cursor c on c.lease_id = t.lease_id and c.partition_id = coalesce(t.partition_id, c.partition_id)
-        join lockstep.consumer_group g on g.id = c.group_id  -- what is left of a deleted queue has none
+        join lockstep.consumer_group g on g.id = c.group_id  -- leftovers of a deleted queue have no group
         where t.transaction_id is null and (
-            -- A seq means nothing without its partition, if the lease has several.
+            -- Without its partition, a seq is ambiguous if the lease has several partitions.
             t.seq is null or t.partition_id is not null or 1 = (select count(*) from lockstep.cursor o where o.lease_id = t.lease_id))
     ), by_message as (
         select t.item, t.partition_id, g.id, lockstep.resolve_seq(t.partition_id, t.transaction_id), t.status, t.lease_id, t.error, false, t.retry_at
@@ -203,7 +204,7 @@ create or replace function lockstep.expand_acks(
     from given t where not exists (select 1 from found f where f.item = t.item)
 $$;
 
--- The acks that one call has for one cursor, in seq order (rules.settle). The partition row is locked.
+-- Applies the acks that one call has for one cursor, in seq order (rules.settle). The partition row is locked.
 create or replace function lockstep.settle_acks(_items lockstep.ack_item[], _now timestamptz) returns table (
     item int, error text, noop boolean, released boolean, dead boolean, messages bigint, queue_name text, partition_name text,
     moved_from bigint, moved_to bigint
@@ -227,7 +228,7 @@ declare
 begin
     select c.* into _held from lockstep.cursor c where c.partition_id = _partition_id and c.group_id = _group_id for no key update;
     select q.* into _queue from lockstep.consumer_group g join lockstep.queue q on q.id = g.queue_id where g.id = _group_id;
-    if not found then  -- deleted, or moved, in this moment
+    if not found then  -- just deleted or moved
         return query
         select i.item, case when i.by_lease or i.lease_id is not null then 'lease_lost' else 'unresolvable' end, false, false, false, 0::bigint,
                null::text, null::text, null::bigint, null::bigint
@@ -306,7 +307,7 @@ begin
     from unnest(_outcomes) o;
 end $$;
 
--- The failed deliveries with one more. They are not counted any further than the next is still an integer (policy.charged).
+-- The number of failed deliveries plus one, capped so that the next is still an integer (policy.charged).
 create or replace function lockstep.charged(_attempts int) returns int language sql immutable parallel safe as $$
     select least(_attempts, 2147483645) + 1
 $$;
@@ -326,7 +327,8 @@ create or replace function lockstep.retry_delay(_queue lockstep.queue, _attempts
     ) * interval '1 ms'
 $$;
 
--- Moves the deadlines of live leases, never to an earlier time. _milliseconds[i] null is the queue's lease time.
+-- Extends the deadlines of live leases; never shortens them. If _milliseconds[i] is null, the queue's lease time
+-- applies.
 create or replace function lockstep.renew(_lease_ids uuid[], _milliseconds bigint[], _at timestamptz)
 returns table (lease_id uuid, partitions bigint, expires_at timestamptz) language plpgsql as $$
 #variable_conflict use_column
@@ -334,7 +336,7 @@ declare
     _now timestamptz := coalesce(_at, clock_timestamp());
 begin
     if not lockstep.is_trusted() then perform lockstep.need_leases('{pop}', _lease_ids); end if;
-    -- First, because it locks partitions.
+    -- First, because this locks partitions.
     if exists (select 1 from lockstep.delivery d where d.lease_id = any (_lease_ids)) then
         return query select r.* from lockstep.shared_renew(_lease_ids, _milliseconds, _now) r;
     end if;

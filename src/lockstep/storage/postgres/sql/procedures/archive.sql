@@ -1,8 +1,8 @@
--- The manifest of archives: which files make up an archive. A reader takes only the files of committed batches, so that a
--- batch is there wholly or not at all, and once.
+-- The manifest of archives: the files that make up an archive. A reader reads only files of committed batches, so that
+-- each batch is present exactly once and completely, or not at all.
 
--- One run at a time writes to an archive: the lock is the session's. False if another has it. One that died has it for a
--- moment longer, which is waited for.
+-- Only one run at a time writes to an archive: takes a session lock. False if another run holds it. The session of a
+-- crashed run holds the lock for a moment longer; this waits for that.
 create or replace function lockstep.archive_lock(_archive text) returns boolean language plpgsql as $$
 begin
     perform set_config('lock_timeout', '5s', true);
@@ -20,7 +20,7 @@ create or replace function lockstep.archive_key(_archive text) returns bigint la
     select hashtextextended('lockstep archive ' || _archive, 0)
 $$;
 
--- Begins a batch of a query, or finds it begun; says whether it is committed already.
+-- Begins a batch of a query, or finds it if it was begun before; says whether it is already committed.
 create or replace function lockstep.archive_begin(_archive text, _query text, _batch bigint, out _id bigint, out _committed boolean) language plpgsql as $$
 begin
     insert into lockstep.archive_batch (archive, query, batch) values (_archive, _query, _batch) on conflict do nothing;
@@ -28,7 +28,7 @@ begin
     from lockstep.archive_batch b where b.archive = _archive and b.query = _query and b.batch = _batch;
 end $$;
 
--- Notes the files that a batch is about to have, so that they are found again if it is never committed.
+-- Records the files that a batch is about to write, so that they can be found if it is never committed.
 create or replace function lockstep.archive_stage(
     _batch_id bigint, _paths text[], _queues text[], _days date[], _messages bigint[], _bytes bigint[], _first_at timestamptz[], _last_at timestamptz[]
 ) returns void language sql as $$
@@ -36,8 +36,8 @@ create or replace function lockstep.archive_stage(
     select _batch_id, t.* from unnest(_paths, _queues, _days, _messages, _bytes, _first_at, _last_at) t
 $$;
 
--- Makes a batch part of its archive. With _alone everything else leaves the archive in the same moment; returns the paths
--- of the files that are no longer in it.
+-- Adds a batch to its archive. With _alone, everything else leaves the archive at the same moment; returns the paths of
+-- files that are no longer part of it.
 create or replace function lockstep.archive_commit(_batch_id bigint, _alone boolean) returns text[] language plpgsql as $$
 declare
     _gone text[] := '{}';
@@ -63,14 +63,14 @@ create or replace function lockstep.archive_left_over(_archive text) returns tab
     where b.archive = _archive and b.committed_at is null
 $$;
 
--- The files are gone: forget them. The batches stay begun, and keep their ids.
+-- Forgets files that have been deleted. The batches stay begun and keep their ids.
 create or replace function lockstep.archive_discard(_archive text) returns void language sql as $$
     delete from lockstep.archive_file f using lockstep.archive_batch b
     where b.archive = _archive and b.committed_at is null and f.batch_id = b.id
 $$;
 
--- The files of an archive in the order of their batches; of some queues, and with messages created at or after _from and
--- before _to.
+-- The files of an archive in the order of their batches; optionally only those of some queues, and with messages
+-- created from _from until before _to.
 create or replace function lockstep.archive_files(_archive text, _queues text[], _from timestamptz, _to timestamptz)
 returns table (batch_id bigint, path text, queue text, messages bigint, bytes bigint) language sql stable as $$
     select f.batch_id, f.path, f.queue, f.messages, f.bytes
@@ -81,7 +81,7 @@ returns table (batch_id bigint, path text, queue text, messages bigint, bytes bi
     order by f.batch_id, f.path
 $$;
 
--- What the runs of an archive keep; no row if it never said anything.
+-- The settings that the runs of an archive keep; no row if it has never recorded any.
 create or replace function lockstep.archive_settings(_archive text)
 returns table (format text, payload_schema text, table_name text, catalog text) language sql stable as $$
     select a.format, a.payload_schema, a.table_name, a.catalog from lockstep.archive a where a.location = _archive
@@ -105,7 +105,7 @@ returns table (path text, queue text, day date, messages bigint, bytes bigint, f
     order by f.batch_id, f.path
 $$;
 
--- The files of days before _day leave the archive; returns how many, and what was in them.
+-- Removes the files of days before _day from the archive; returns their number and contents.
 create or replace function lockstep.archive_expire(
     _archive text, _day date, out _files bigint, out _messages bigint, out _bytes bigint
 ) language sql as $$
@@ -118,8 +118,8 @@ create or replace function lockstep.archive_expire(
     select count(*), coalesce(sum(messages), 0)::bigint, coalesce(sum(bytes), 0)::bigint from expired
 $$;
 
--- Makes a batch part of its archive in place of other files, which hold the same messages, in one moment. All of those
--- files must still be in it.
+-- Adds a batch to its archive in place of other files with the same messages, at the same moment. All of those files
+-- must still be in the archive.
 create or replace function lockstep.archive_merge(_batch_id bigint, _paths text[]) returns void language plpgsql as $$
 declare
     _replaced bigint;
@@ -134,13 +134,13 @@ begin
     perform lockstep.archive_commit(_batch_id, false);
 end $$;
 
--- The files that left the archive at least so many seconds ago.
+-- The files that left the archive at least _seconds ago.
 create or replace function lockstep.archive_removed(_archive text, _seconds double precision) returns table (path text) language sql stable as $$
     select f.path from lockstep.archive_batch b join lockstep.archive_file f on f.batch_id = b.id
     where b.archive = _archive and f.removed_at <= clock_timestamp() - make_interval(secs => _seconds)
 $$;
 
--- Those files are gone: forget them.
+-- Forgets files that have been deleted.
 create or replace function lockstep.archive_forget(_archive text, _paths text[]) returns void language sql as $$
     delete from lockstep.archive_file f using lockstep.archive_batch b
     where b.archive = _archive and f.batch_id = b.id and f.path = any (_paths) and f.removed_at is not null

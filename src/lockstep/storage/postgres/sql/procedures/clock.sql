@@ -1,11 +1,12 @@
--- A clock that was set back: what waits for a time of the old clock is moved by as much (rules.due_after_set_back).
+-- Handles a clock that was set back: everything that waits for a time of the old clock is moved back as far
+-- (rules.due_after_set_back).
 
--- Looks at the clock, and moves what waits in some of the partitions after _after, if the clock was set back since it was last
--- looked at. _looked_at is where to go on, null at the end of the walk. If somebody held something, the next look begins another
--- walk. Steps of up to 10 s are not followed: the clock catches up sooner than a walk.
--- Another walk moves again what waits without a lease, which is then tried earlier.
--- Locks: the row of lockstep.clock; group, operation, cursor and delivery rows with SKIP LOCKED. Indexes: partition_pkey, cursor_pkey,
--- delivery_pkey, operation_pending.
+-- Reads the clock. If it was set back since the last call, moves what waits in some of the partitions after _after.
+-- _looked_at is where to continue, null at the end of the walk. If something was locked, the next call begins another
+-- walk. Steps of up to 10 s are ignored: the clock catches up sooner than a walk. A further walk moves again what waits
+-- without a lease, which is then tried earlier.
+-- Locks: the row of lockstep.clock; group, operation, cursor and delivery rows with SKIP LOCKED.
+-- Indexes: partition_pkey, cursor_pkey, delivery_pkey, operation_pending.
 create or replace function lockstep.follow_clock(
     _after bigint, _partitions int, _at timestamptz, out _moved bigint, out _looked_at bigint
 ) language plpgsql as $$
@@ -43,13 +44,14 @@ begin
     update lockstep.clock c set seen_at = _now, back = _clock.back, missed = _clock.missed;
 end $$;
 
--- rules.due_after_set_back. _lease_seconds is null where there is no lease.
+-- rules.due_after_set_back. Without a lease, _lease_seconds is null.
 create or replace function lockstep.due_after_set_back(_due_at timestamptz, _back interval, _lease_seconds int, _now timestamptz)
 returns timestamptz language sql immutable parallel safe as $$
     select least(_due_at, greatest(_due_at - _back, _now + make_interval(secs => _lease_seconds)))
 $$;
 
--- How many cursors and ranges in flight of some partitions wait for a time, leases only as far as they are to be moved.
+-- The number of cursors and ranges in flight of some partitions that wait for a time; leases count only if they must be
+-- moved.
 create or replace function lockstep.waiting_in(_partition_ids bigint[], _now timestamptz) returns bigint language sql stable as $$
     select count(*)
     from unnest(_partition_ids) p (id)
@@ -75,7 +77,7 @@ create or replace function lockstep.move_cursors_back(_partition_ids bigint[], _
         ) c
     ), moved as (
         update lockstep.cursor c
-        -- A delay and a window count from the times of the messages, which stay.
+        -- Delay and window count from the messages' times, which do not change.
         set due_at = least(h.due_at, case
             when h.lease_id is null and q.delay_seconds + q.window_seconds > 0
             then coalesce(lockstep.due_at(h.partition_id, h.acked, q.delay_seconds, q.window_seconds, h.due_at - _back), h.due_at - _back)
@@ -111,7 +113,7 @@ create or replace function lockstep.move_deliveries_back(_partition_ids bigint[]
     select count(*) from moved
 $$;
 
--- Operations that some processor has in hand get a time of the new clock from it.
+-- Claimed operations get a time of the new clock from their processor.
 create or replace function lockstep.move_operations_back(_back interval, _now timestamptz) returns bigint language sql as $$
     with moved as (
         update lockstep.operation o set due_at = o.due_at - _back
@@ -123,7 +125,7 @@ create or replace function lockstep.move_operations_back(_back interval, _now ti
     select count(*) from moved
 $$;
 
--- Cursors that a group still lacks are due from when it began. False if somebody holds such a group.
+-- Cursors that a group still lacks are due from the time when it began. False if another session holds such a group.
 create or replace function lockstep.move_groups_back(_back interval, _now timestamptz) returns boolean language plpgsql as $$
 begin
     update lockstep.consumer_group g set begun_at = least(g.begun_at - _back, _now)

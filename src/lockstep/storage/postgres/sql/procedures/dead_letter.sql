@@ -1,19 +1,20 @@
--- The dead letters that a filter names; what is null filters nothing. One plan is for every filter: the range of the ids is
--- there for the index, so that few ids are found without a look at all.
+-- The dead letters that a filter selects; a null filters nothing. A single plan serves every filter: the id range lets
+-- the index find a few ids directly.
 create or replace function lockstep.dead_letters_where(
     _ids bigint[], _queue text, _partition text, _group text, _from_at timestamptz, _to_at timestamptz
 ) returns setof lockstep.dead_letter language sql stable as $$
     select d.* from lockstep.dead_letter d
     where d.id >= coalesce((select min(i) from unnest(_ids) i), 0) and d.id <= coalesce((select max(i) from unnest(_ids) i), 9223372036854775807)
       and (_ids is null or d.id = any (_ids))
-      and exists (select 1 from lockstep.queue q where q.id = d.queue_id)  -- one that is being deleted has none
+      and exists (select 1 from lockstep.queue q where q.id = d.queue_id)  -- leftovers of a queue that is being deleted have no queue
       and (_queue is null or d.queue_id = (select q.id from lockstep.queue q where q.name = _queue))
       and (_partition is null or (select p.name from lockstep.partition p where p.id = d.partition_id) = _partition)
       and (_group is null or d.group_name = _group) and (_from_at is null or d.failed_at >= _from_at) and (_to_at is null or d.failed_at < _to_at)
 $$;
 
--- The dead letters that a filter names, newest first (failed_at, then id): one page. Each way is a statement of its own, because
--- each has its own index: by ids, by queue and time, by time. Indexes: dead_letter_pkey, dead_letter_queue, dead_letter_time.
+-- One page of the dead letters that a filter selects, newest first (failed_at, then id). Each access path is a separate
+-- statement, because each has its own index: by ids, by queue and time, by time.
+-- Indexes: dead_letter_pkey, dead_letter_queue, dead_letter_time.
 create or replace function lockstep.dead_letter_page(
     _ids bigint[], _queue text, _partition text, _group text, _from_at timestamptz, _to_at timestamptz, _limit bigint, _offset bigint
 ) returns setof lockstep.dead_letter language plpgsql stable as $$
@@ -40,7 +41,8 @@ begin
     end if;
 end $$;
 
--- How many dead letters a filter names. Those of a queue are counted in an index, without the rows where a filter allows it.
+-- The number of dead letters that a filter selects. Those of a queue are counted in an index, without reading rows if
+-- the filter allows it.
 create or replace function lockstep.dead_letter_total(
     _ids bigint[], _queue text, _partition text, _group text, _from_at timestamptz, _to_at timestamptz
 ) returns bigint language plpgsql stable as $$
@@ -67,8 +69,8 @@ begin
     return _total;
 end $$;
 
--- Removes the next dead letters that a filter names, after an id, at most _limit. Says how many, and which was the last; null
--- at the end.
+-- Removes the next dead letters after an id that a filter selects, at most _limit. Returns their number and the last
+-- id; null at the end.
 create or replace function lockstep.purge_dead_letters(
     _ids bigint[], _queue text, _partition text, _group text, _from_at timestamptz, _to_at timestamptz, _after bigint, _limit int,
     out _purged bigint, out _last bigint

@@ -1,12 +1,14 @@
--- Dead queues: a message that dies is recorded as a dead letter and, where its queue names a dead queue, pushed there in the
--- same transaction.
+-- Dead queues: a message that dies is recorded as a dead letter and, if its queue names a dead queue, pushed there in
+-- the same transaction.
 --
--- Its body may be packed, and encrypted, which SQL cannot read; so the push is made by the store, in the transaction that
--- records the death (storage/postgres/forwarding.py). A trigger sees to it, whoever records one (ack, pop, prune, bury): in a transaction that does not say
--- that it will push, it refuses, and nothing has happened; the store then repeats the call in one that does. Only deaths in
--- queues with a dead queue pay for this.
--- Locks of that transaction: the partition rows of source and target are taken together, in the order of their ids, before
--- any cursor. A pop cannot know what will die before it holds cursors; it never waits for the target, but tries again.
+-- Its body may be packed and encrypted, which SQL cannot read. The store therefore makes the push, in the transaction
+-- that records the death (storage/postgres/forwarding.py). A trigger enforces this for every source of dead letters
+-- (ack, pop, prune, bury): in a transaction that has not declared that it will push, the trigger raises an error and
+-- nothing changes; the store then repeats the call in a transaction that declares it. Only deaths in queues with a dead
+-- queue pay for this.
+-- Locks of that transaction: the partition rows of source and target are locked together, in the order of their ids,
+-- before any cursor. A pop cannot know what will die before it holds cursors; it never waits for the target, but tries
+-- again.
 
 -- SQLSTATE LS006: a message dies, and this transaction does not push it.
 create or replace function lockstep.forward_dead() returns trigger language plpgsql as $$
@@ -19,7 +21,7 @@ begin
 end $$;
 create or replace trigger dead_letter_forward before insert on lockstep.dead_letter for each row execute function lockstep.forward_dead();
 
--- The partitions, as far as they exist, to which messages of these partitions go when they die.
+-- The existing partitions to which messages of these partitions go when they die.
 create or replace function lockstep.dead_targets(_partition_ids bigint[]) returns bigint[] language sql stable as $$
     select coalesce(array_agg(distinct t.id), '{}')
     from unnest(_partition_ids) s (id)
@@ -28,15 +30,16 @@ create or replace function lockstep.dead_targets(_partition_ids bigint[]) return
     cross join lateral (select t.id from lockstep.partition t where t.queue_id = q.dead_queue_id and t.name = p.name limit 1) t
 $$;
 
--- Says that this transaction pushes what dies in it; returns the partitions, with those to which their messages go when they
--- die.
+-- Declares that this transaction pushes the messages that die in it; returns the given partitions and those to which
+-- their messages go when they die.
 create or replace function lockstep.begin_forwarding(_partition_ids bigint[]) returns bigint[] language plpgsql as $$
 begin
     perform set_config('lockstep.forwards', 'on', true);
     return _partition_ids || lockstep.dead_targets(_partition_ids);
 end $$;
 
--- The dead letters of this transaction that are to be pushed, oldest first, with where to, and where their messages are.
+-- The dead letters of this transaction that must be pushed, oldest first, with their targets and the places of their
+-- messages.
 create or replace function lockstep.take_forwards() returns table (
     dead_queue text, partition_name text, group_name text, attempts int, error text,
     queue_name text, partition_id bigint, seq bigint, segment_id bigint, ordinal int, id bigint
@@ -46,7 +49,7 @@ declare
     _ids bigint[];
     _targets int[];
 begin
-    -- In two statements, because a join may begin with all dead letters.
+    -- Two statements, because the plan of a join may start with all dead letters.
     select array_agg(f.id order by f.id), array_agg(f.forward_to order by f.id) into _ids, _targets
     from lockstep.dead_letter f where f.forward_to is not null;
     if not lockstep.is_trusted() then
@@ -65,7 +68,7 @@ begin
     order by d.id;
 end $$;
 
--- Writes down where the copies of dead letters are.
+-- Records where the copies of dead letters are.
 create or replace function lockstep.note_copies(_ids bigint[], _partition_ids bigint[], _seqs bigint[]) returns void language plpgsql as $$
 begin
     if not lockstep.is_trusted() then
@@ -76,8 +79,8 @@ begin
     from unnest(_ids, _partition_ids, _seqs) t (id, partition_id, seq) where d.id = t.id;
 end $$;
 
--- Whether a queue may have the dead queue that it asks for, or be one. Its row is locked, and that of the dead queue. Null, or
--- what is wrong.
+-- Whether a queue may have the requested dead queue, or be one. Locks its row and that of the dead queue. Returns null,
+-- or the reason of the refusal.
 create or replace function lockstep.refuse_dead_queue(_queue text, _dead_queue text, _max_size bigint) returns text language sql stable as $$
     select case
         when _dead_queue is null then (
@@ -94,9 +97,9 @@ create or replace function lockstep.refuse_dead_queue(_queue text, _dead_queue t
     end
 $$;
 
--- Takes messages out of a dead queue that are to go back to where they came from; says which of those that were asked for.
--- Not those that queue mode has done, that are under a live lease of any group, or whose dead letter somebody else holds, who
--- redrives it. Their dead letters go with them. The partitions are locked.
+-- Takes messages that go back to where they came from out of a dead queue; returns which of the requested ones. Leaves
+-- messages that queue mode has done, that are under a live lease of any group, or whose dead letter another session
+-- holds because it redrives it. Their dead letters are removed as well. The partitions are locked.
 create or replace function lockstep.take_dead(
     _partition_ids bigint[], _seqs bigint[], _trace_ids uuid[], _origin_ids bigint[], _origin_seqs bigint[], _origin_groups text[], _at timestamptz
 ) returns boolean[] language plpgsql as $$
@@ -107,7 +110,7 @@ declare
     _held bigint[];
     _taken boolean[];
 begin
-    -- Of the partitions from which something is taken, and of those to which it is pushed, together and in order.
+    -- The cursors of source and target partitions, together and in order.
     perform lockstep.lock_cursors(_partition_ids || _origin_ids);
     select array_agg(d.id), array_agg(t.o) into _ids, _of
     from unnest(_partition_ids, _seqs, _origin_ids, _origin_seqs, _origin_groups) with ordinality t (partition_id, seq, origin_id, origin_seq, group_name, o)
@@ -123,9 +126,9 @@ begin
     return _taken;
 end $$;
 
--- Takes the copies of dead letters that are to be redriven, to _origin_ids, out of their dead queues. Says which of them may
--- be: not one whose copy is under a live lease, because somebody is at it, nor, unless _with_done, one whose copy queue mode has
--- completed. Copies that are gone or done stay as they are; a dead letter may have none. The partitions are locked.
+-- Takes the copies of dead letters that are redriven to _origin_ids out of their dead queues. Returns which of them may
+-- be redriven: not if the copy is under a live lease nor, unless _with_done, if queue mode has completed the copy.
+-- Copies that are gone or done stay unchanged; a dead letter may have none. The partitions are locked.
 create or replace function lockstep.take_copies(
     _partition_ids bigint[], _seqs bigint[], _trace_ids uuid[], _origin_ids bigint[], _with_done boolean, _at timestamptz
 ) returns boolean[] language plpgsql as $$
@@ -143,8 +146,8 @@ begin
     return _free;
 end $$;
 
--- Removes stored messages of locked partitions, one by one, with all that points at them, and lets the cursors pass them. Their
--- trace ids are given, because the index is by trace, and a packed body is not read here.
+-- Removes single stored messages of locked partitions, with everything that refers to them, and moves the cursors past
+-- them. The caller passes their trace ids: the index is by trace, and this does not read packed bodies.
 create or replace function lockstep.remove_copies(_partition_ids bigint[], _seqs bigint[], _trace_ids uuid[], _now timestamptz) returns void language plpgsql as $$
 declare
     _copies record;
@@ -175,14 +178,14 @@ begin
     end loop;
 end $$;
 
--- Whether queue mode is past a message and does not have it in flight.
+-- Whether queue mode has passed a message and does not have it in flight.
 create or replace function lockstep.is_done_in_queue_mode(_partition_id bigint, _seq bigint) returns boolean language sql stable as $$
     select exists (
         select 1 from lockstep.partition p
         join lockstep.consumer_group g on g.queue_id = p.queue_id and g.name = '__QUEUE_MODE__'
         cross join lateral lockstep.cursor_at(g, p.id) c
         where p.id = _partition_id and _seq <= c.acked
-          -- The cursor of a shared group is after what was handed out; what of that is not done is in flight.
+          -- The cursor of a shared group is past everything handed out; messages of it that are not done are in flight.
           and not exists (
               select 1 from lockstep.delivery d
               where d.partition_id = c.partition_id and d.group_id = c.group_id and _seq between d.from_seq and d.to_seq)
@@ -196,7 +199,7 @@ create or replace function lockstep.is_takeable(_partition_id bigint, _seq bigin
        and not lockstep.is_done_in_queue_mode(_partition_id, _seq)
 $$;
 
--- Whether queue mode has completed a copy that is stored. One that died there is not done.
+-- Whether queue mode has completed a stored copy. A copy that died there is not done.
 create or replace function lockstep.is_copy_done(_partition_id bigint, _seq bigint) returns boolean language sql stable as $$
     select lockstep.is_done_in_queue_mode(_partition_id, _seq)
        and exists (select 1 from lockstep.runs_between(_partition_id, _seq - 1, _seq))
@@ -205,7 +208,7 @@ create or replace function lockstep.is_copy_done(_partition_id bigint, _seq bigi
            where d.partition_id = _partition_id and d.seq = _seq and d.group_name = '__QUEUE_MODE__')
 $$;
 
--- Writes down which copies queue mode has completed, of messages that retention is about to remove.
+-- Records which copies queue mode has completed, for messages that retention is about to remove.
 create or replace function lockstep.note_done_copies(_partition_ids bigint[], _from bigint[], _to bigint[]) returns void language sql as $$
     update lockstep.dead_letter d set copy_done = true
     from unnest(_partition_ids, _from, _to) t (partition_id, first_seq, last_seq)
@@ -215,7 +218,8 @@ $$;
 
 -- Whether a message is under a live lease of any group.
 create or replace function lockstep.is_under_lease(_partition_id bigint, _seq bigint, _now timestamptz) returns boolean language sql stable as $$
-    -- All cursors of the partition, and then those with a lease: so that none is sought among all leases of the store.
+    -- First all cursors of the partition, then those with a lease, so that the plan does not search all leases of the
+    -- store.
     select exists (
         select 1 from (select c.* from lockstep.cursor c where c.partition_id = _partition_id offset 0) c
         where c.lease_id is not null and c.due_at > _now and _seq > c.acked and _seq <= c.lease_to and lockstep.is_group(c.group_id)

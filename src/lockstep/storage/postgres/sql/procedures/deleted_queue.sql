@@ -1,14 +1,15 @@
--- Deleting a queue: at once it is found by nobody, and what belonged to it goes in slices, each a transaction of its own and
--- bounded, however much there is.
+-- Deletes queues: a deleted queue can no longer be found from that moment, and its contents are removed in bounded
+-- slices, each in a transaction of its own.
 --
--- Without its row in lockstep.queue, and its groups, nothing reaches what is left: names are looked up there, and who has an
--- id from before finds the row, or the group, gone. So a queue of the same name may be made at once, and has nothing to do
--- with it. A push that was on its way holds its partitions, and has committed before they are removed; nobody can begin one.
--- Locks: delete_queue the queue row. The slices the row of the deleted queue, so that they come one after the other, then
--- partition rows (by id), then what belongs to them.
--- Indexes: partition_queue, segment_queue; for tables of a partition's rows, the index that begins with the partition.
+-- Without its row in lockstep.queue and its groups, nothing reaches the contents: names are looked up there, and a
+-- caller with an older id finds the row or the group gone. A queue of the same name can be created at once and is
+-- unrelated. A push in flight holds its partitions and commits before they are removed; no new push can begin.
+-- Locks: delete_queue locks the queue row. A slice locks the row of the deleted queue, so that slices run one after the
+-- other, then partition rows (by id), then what belongs to them.
+-- Indexes: partition_queue, segment_queue; for tables with rows per partition, the index that starts with the
+-- partition.
 
--- Deletes a queue; returns its id, for the slices that follow, or null if there is none.
+-- Deletes a queue; returns its id for the following slices, or null if it does not exist.
 create or replace function lockstep.delete_queue(_queue text, _at timestamptz default null) returns int language plpgsql as $$
 declare
     _queue_id int;
@@ -31,8 +32,8 @@ begin
     return _queue_id;
 end $$;
 
--- Removes the next partitions of a deleted queue, with all that belongs to them but the segments: at most _partitions, and
--- about _rows rows. Says how many partitions went, and whether there are more.
+-- Removes the next partitions of a deleted queue with everything that belongs to them except segments: at most
+-- _partitions partitions and about _rows rows. Returns how many partitions were removed, and whether there are more.
 create or replace function lockstep.remove_deleted_partitions(_queue_id int, _partitions int, _rows int, out _removed int, out _more boolean) language plpgsql as $$
 declare
     _ids bigint[];
@@ -43,7 +44,7 @@ begin
     perform 1 from lockstep.deleted_queue d where d.id = _queue_id for update;
     _ids := lockstep.next_partitions(_queue_id, 0, _partitions);
     _ids := array(select p.id from lockstep.partition p where p.id = any (_ids) order by p.id for update);
-    -- Runs before trace events: who records one holds the run.
+    -- Runs before trace events, because recording a trace event holds the run.
     foreach _table in array array['cursor', 'delivery', 'dedup_uuid', 'dedup_text', 'run', 'dead_letter', 'trace_name', 'trace_event', 'stream_state'] loop
         execute format(
             'delete from lockstep.%1$I t where t.ctid = any (array(select s.ctid from lockstep.%1$I s where s.partition_id = any ($1) limit $2))',
@@ -55,7 +56,7 @@ begin
             return;
         end if;
     end loop;
-    -- A pop or an ack that was at work on them has changed rows that the statements above then passed over.
+    -- A pop or an ack working on them may have changed rows, which the statements above then skipped.
     _more := exists (select 1 from lockstep.cursor c where c.partition_id = any (_ids)) or exists (select 1 from lockstep.delivery d where d.partition_id = any (_ids));
     if not _more then
         delete from lockstep.partition p where p.id = any (_ids);
@@ -64,8 +65,8 @@ begin
     end if;
 end $$;
 
--- Removes segments of a deleted queue whose partitions are gone, with their trace entries, which are given as for a prune;
--- returns how many messages were in them.
+-- Removes segments of a deleted queue whose partitions are gone, with their trace entries, which are passed as for a
+-- prune; returns the number of messages in them.
 create or replace function lockstep.remove_deleted_segments(
     _queue_id int, _segment_ids bigint[], _unread bigint[], _trace_partitions bigint[], _trace_seqs bigint[], _traces uuid[]
 ) returns bigint language plpgsql as $$
@@ -83,7 +84,7 @@ begin
     return _removed;
 end $$;
 
--- Removes the rest, about _rows rows of it, and at last the deleted queue itself; says whether there is more.
+-- Removes the rest, about _rows rows at a time, and finally the deleted queue itself; returns whether there is more.
 create or replace function lockstep.end_deletion(_queue_id int, _rows int) returns boolean language plpgsql as $$
 declare
     _gone int;
@@ -99,7 +100,7 @@ begin
     if _gone >= _rows then
         return true;
     end if;
-    -- Once more: who found the queue just before it was deleted may have written here since.
+    -- Again: a session that found the queue just before it was deleted may have written here since.
     delete from lockstep.spark_position p where p.queue_id = _queue_id;
     delete from lockstep.subscription s where s.queue_id = _queue_id;
     delete from lockstep.depth d where d.queue_id = _queue_id;

@@ -1,9 +1,10 @@
--- Duties: one server at a time performs each, once per interval; the first server that claims a due duty gets it.
+-- Duties: one server at a time performs each of them, once per interval. The first server that claims a due duty gets
+-- it.
 
--- Claims a duty for _by, for _hold_seconds at most: null if it is theirs now, else in how many seconds to ask again.
--- The row lock decides between two who ask at once; the second one sees what the first has written.
--- One that began in the future was claimed before the clock was set back, and does not count. A minute is nothing: who had to
--- wait for the lock looked at the clock before that.
+-- Claims a duty for _by, for at most _hold_seconds. Returns null if the claim is granted, otherwise in how many seconds
+-- to ask again. The row lock decides between simultaneous claims; the later one sees what the first has written. A
+-- claim that began in the future was made before the clock was set back, and does not count. Less than a minute is
+-- ignored: a session that had to wait for the lock read the clock before that.
 create or replace function lockstep.claim_duty(
     _name text, _interval_seconds double precision, _hold_seconds double precision, _by text, _at timestamptz
 ) returns double precision language plpgsql as $$
@@ -22,12 +23,12 @@ begin
     return (select greatest(0, extract(epoch from lockstep.duty_due_at(d, _interval_seconds) - _now)) from lockstep.duty d where d.name = _name);
 end $$;
 
--- From when a duty may be claimed: not before a claim on it ends, and at once if the interval was shortened.
+-- When a duty may be claimed: not before the current claim ends, and at once if the interval was shortened.
 create or replace function lockstep.duty_due_at(_duty lockstep.duty, _interval_seconds double precision) returns timestamptz language sql immutable as $$
     select greatest(_duty.claimed_until, least(_duty.next_run_at, _duty.last_started_at + make_interval(secs => _interval_seconds)))
 $$;
 
--- Ends a claim and writes down what came of it; with _more, the duty is due again at once. False if the claim was lost.
+-- Ends a claim and records its result; with _more, the duty is due again at once. False if the claim was lost.
 create or replace function lockstep.finish_duty(
     _name text, _by text, _effect jsonb, _error text, _more boolean, _at timestamptz
 ) returns boolean language plpgsql as $$

@@ -1,13 +1,16 @@
--- Expiry: messages that are too old to be delivered are passed, by the pop that meets them and by prune. What is under a
--- live lease is never looked at. Only queues with expire_seconds, or with messages that have a time of their own, ask.
--- Locks: the caller holds the cursor. Indexes: run_pkey, segment_pkey, delivery_pkey.
+-- Expiry: the pop that meets a message too old to be delivered skips it, and so does prune. Messages under a live lease
+-- are never considered. Only queues with expire_seconds, or with messages that have a time of their own, check for
+-- expiry.
+-- Locks: the caller holds the cursor.
+-- Indexes: run_pkey, segment_pkey, delivery_pkey.
 
--- When a message expires (rules.is_expired): at the time that its producer gave it, else as its queue says; null is never.
+-- When a message expires (rules.is_expired): at the time set by its producer, otherwise according to its queue; null is
+-- never.
 create or replace function lockstep.expiry(_created_at timestamptz, _own timestamptz, _expire_seconds int) returns timestamptz language sql stable as $$
     select coalesce(_own, case when _expire_seconds > 0 then _created_at + make_interval(secs => _expire_seconds) end)
 $$;
 
--- Whether a message is too old to be delivered. Asked before a message is leased; see rules.is_expired.
+-- Whether a message is too old to be delivered. Checked before a message is leased; see rules.is_expired.
 create or replace function lockstep.is_expired(_created_at timestamptz, _own timestamptz, _queue lockstep.queue, _now timestamptz) returns boolean language sql stable as $$
     select coalesce(lockstep.expiry(_created_at, _own, _queue.expire_seconds) <= _now, false)
 $$;
@@ -17,20 +20,20 @@ create or replace function lockstep.may_expire(_queue lockstep.queue) returns bo
     select _queue.expire_seconds > 0 or _queue.expiring
 $$;
 
--- How many messages this transaction may still pass because they expired, or died under a lease that ran out: such calls work
--- in slices. What a connection sets (`expire_messages_max`) holds for each of its transactions anew.
+-- How many messages this transaction may still skip because they expired or died under an expired lease: such calls
+-- work in slices. The connection's setting (`expire_messages_max`) applies to each of its transactions separately.
 create or replace function lockstep.passes_left() returns int language sql volatile as $$
     select coalesce(nullif(current_setting('lockstep.passes_left', true), ''), '2000')::int
 $$;
 
--- Takes a number from what this transaction may still do.
+-- Subtracts from the number of messages that this transaction may still skip.
 create or replace function lockstep.note_passes(_passed bigint) returns void language plpgsql as $$
 begin
     perform set_config('lockstep.passes_left', greatest(lockstep.passes_left() - _passed, 0)::text, true);
 end $$;
 
--- The stored messages in (_after, _upto] that expired, as ranges that lie within a run each. The times of a segment are an
--- array, which is read once per run and not once per message.
+-- The expired stored messages in (_after, _upto], as ranges that each lie within one run. The times of a segment are an
+-- array, read once per run rather than once per message.
 create or replace function lockstep.expired_between(_partition_id bigint, _after bigint, _upto bigint, _queue lockstep.queue, _now timestamptz)
 returns table (first_seq bigint, last_seq bigint) language sql stable as $$
     select greatest(r.first_seq, _after + 1), least(r.last_seq, _upto)
@@ -47,9 +50,9 @@ returns table (first_seq bigint, last_seq bigint) language sql stable as $$
     where lockstep.is_expired(s.created_at, t.at, _queue, _now)
 $$;
 
--- The expired messages that come next after _acked, without one in between that is not expired: the seq of the last of them;
--- null if the next message is not expired. It reads no further than that, and ends after _limit: messages, or, where
--- nothing is written down for each, runs. _looked is how many.
+-- The consecutive expired messages directly after _acked: the seq of the last one, null if the next message is not
+-- expired. Stops there, or after _limit messages or, if nothing is recorded per message, _limit runs. _looked is their
+-- number.
 create or replace function lockstep.expired_upto(
     _partition_id bigint, _acked bigint, _queue lockstep.queue, _now timestamptz, _limit bigint, out _upto bigint, out _looked bigint
 ) language plpgsql stable as $$
@@ -87,21 +90,21 @@ begin
     end loop;
 end $$;
 
--- Whether the next message after _acked expired.
+-- Whether the next message after _acked is expired.
 create or replace function lockstep.is_head_expired(_partition_id bigint, _acked bigint, _queue lockstep.queue, _now timestamptz) returns boolean language sql stable as $$
     select e._upto is not null from lockstep.expired_upto(_partition_id, _acked, _queue, _now, 1) e
 $$;
 
--- Where a lease from _acked to _upto must end: before the first message that expired. (Its head is not expired.)
+-- Where a lease from _acked to _upto must end: before the first expired message. (Its head is not expired.)
 create or replace function lockstep.before_expired(_partition_id bigint, _acked bigint, _upto bigint, _queue lockstep.queue, _now timestamptz) returns bigint language sql stable as $$
     select case when e.first_seq is null then _upto
                 else (select max(least(r.last_seq, e.first_seq - 1)) from lockstep.runs_between(_partition_id, _acked, e.first_seq - 1) r) end
     from (select min(e.first_seq) as first_seq from lockstep.expired_between(_partition_id, _acked, _upto, _queue, _now) e) e
 $$;
 
--- Passes the expired messages that come next on a cursor that is locked and free of a live lease (rules.overdue); returns up
--- to where. Their dead letters are recorded where the queue says so; the head's has the attempts that it had. Passes no more
--- than this transaction may: then the next message may be an expired one.
+-- Moves a locked cursor without a live lease past the expired messages that come next (rules.overdue); returns the new
+-- position. Records dead letters if the queue says so; that of the head has the head's attempts. Skips no more messages
+-- than this transaction may, so the next message may still be expired.
 create or replace function lockstep.pass_expired(
     _partition_id bigint, _group_id int, _acked bigint, _attempts int, _queue lockstep.queue, _now timestamptz
 ) returns bigint language plpgsql as $$
@@ -128,8 +131,8 @@ begin
     return _upto;
 end $$;
 
--- Passes the expired messages of a locked range of a shared group without a live lease, as many as this transaction may; says
--- whether there were any. Their dead letters are recorded where the queue says so.
+-- Removes the expired messages from a locked range of a shared group without a live lease, as many as this transaction
+-- may skip; returns whether there were any. Records dead letters if the queue says so.
 create or replace function lockstep.shared_pass_expired(_range lockstep.delivery, _queue lockstep.queue, _now timestamptz) returns boolean language plpgsql as $$
 declare
     _gone bigint[];
@@ -156,9 +159,9 @@ begin
     return true;
 end $$;
 
--- Of what a cursor has in flight, the first thousand ranges that are neither leased nor stopped; of these, those with messages
--- that expired. What comes later is younger, unless its messages have times of their own: then it is found once some of those
--- before it are gone, or by the pop that meets it.
+-- Of a cursor's first thousand ranges in flight that are neither leased nor stopped, those with expired messages. Later
+-- ranges are younger, unless their messages have times of their own; those are found once earlier ranges are gone, or
+-- by the pop that meets them.
 create or replace function lockstep.shared_expired(_cursor lockstep.cursor, _queue lockstep.queue, _now timestamptz)
 returns setof lockstep.delivery language sql stable as $$
     select d.* from (
@@ -171,8 +174,8 @@ returns setof lockstep.delivery language sql stable as $$
     order by d.from_seq
 $$;
 
--- Passes what expired in a range, whose cursor is locked; returns how many messages left it. One that is due is put right as
--- a pop would do it; one that waits for its retry just loses them.
+-- Removes expired messages from a range whose cursor is locked; returns their number. A due range is settled as by a
+-- pop; a range that waits for its retry just loses the messages.
 create or replace function lockstep.shared_expire(_range lockstep.delivery, _queue lockstep.queue, _now timestamptz) returns bigint language plpgsql as $$
 declare
     _before bigint;
@@ -203,12 +206,14 @@ begin
         where d.partition_id = _range.partition_id and d.group_id = _range.group_id and d.from_seq between _range.from_seq and _range.to_seq), 0);
 end $$;
 
--- Prune, kind `expiry`: passes what expired ahead of the cursors, and in flight, of the next partitions of the first queue at
--- or after the place (a queue's name and a partition) that has anything that may expire. Says how many messages were passed,
--- summed over the groups; _queue is null at the end of the last queue. What is leased or stopped is left alone, and so is a
--- partition that somebody holds for long, or whose dead letters would go to such a one. After so many ranges as it may look at
--- partitions, or when it may pass no more messages, the call ends, and the next goes on with the same partition.
--- Locks: the queue row in share mode, partition rows (by id), with those to which dead letters go, cursor rows, delivery rows.
+-- Prune, kind `expiry`: skips expired messages ahead of the cursors and in flight, in the next partitions of the first
+-- queue at or after the place (a queue's name and a partition) that has anything that may expire. Returns the number of
+-- skipped messages, summed over the groups; _queue is null at the end of the last queue. Leased and stopped messages
+-- are left alone, and so are partitions locked for long, or whose dead letters would go to such partitions. The call
+-- ends when it has examined as many ranges as it may examine partitions, or may skip no more messages; the next call
+-- continues with the same partition.
+-- Locks: the queue row in share mode, partition rows (by id) including those that dead letters go to, cursor rows,
+-- delivery rows.
 create or replace function lockstep.prune_expired(
     _after_queue text, _after_partition bigint, _partitions int, _at timestamptz, out _queue text, out _next bigint, out _passed bigint
 ) language plpgsql as $$

@@ -1,14 +1,12 @@
--- How full queues are, and how far their groups are.
+-- The fill level of queues, and the progress of their groups.
 --
--- A look counts: it costs some microseconds for each partition, and for each cursor in it. A list looks only where that is
--- little. For the other queues it takes the figures of the last walk, which samples make in slices (sample.sql), and says when
--- that walk began. So a list costs the same at a thousand partitions and at a million.
--- Read-only, without locks. Indexes: partition_queue, run_pkey, run_removed, cursor_pkey, delivery_pkey.
+-- Counting costs some microseconds for each partition and each of its cursors. A list counts only where that is cheap.
+-- For other queues it takes the figures of the last walk, which samples make in slices (sample.sql), and says when that
+-- walk began. A list therefore costs the same at a thousand partitions and at a million. Read-only, without locks.
+-- Indexes: partition_queue, run_pkey, run_removed, cursor_pkey, delivery_pkey.
 
--- Counts over the partitions of a queue after _after up to _upto. One row per group, and one with group 0 for the queue.
--- seqs: the sum of the places that partitions or cursors are at; base: where a group that was never sampled began.
--- leased: cursors with a live lease; busy: those of them from which nothing else can be had now.
--- created_each and lag_each: of each cursor with a lag, when its first message was created (epoch), and the lag.
+-- Counts over the partitions of a queue after _after up to _upto. One row per group, and one row with group 0 for the
+-- queue.
 create or replace function lockstep.look(_queue_id int, _after bigint, _upto bigint, _now timestamptz) returns table (
     group_id int, partitions bigint, stored bigint, seqs bigint, base bigint, lag bigint, with_lag bigint, in_flight bigint,
     leased bigint, busy bigint, ready bigint, waiting bigint, stopped bigint, oldest_at timestamptz,
@@ -25,7 +23,8 @@ create or replace function lockstep.look(_queue_id int, _after bigint, _upto big
             select exists (select 1 from lockstep.run r where r.partition_id = p.id and r.segment_id is null) as removed offset 0
         ) x
     ), place as materialized (
-        -- Where nothing was removed, all counts are differences of seqs. Otherwise, and in shared groups, they are looked up.
+        -- Where nothing was removed, all counts are differences of seqs. Otherwise, and for shared groups, they are
+        -- looked up.
         select g.id as group_id, l.start_seq, k.plain, c,
                case when k.plain then greatest(l.last_seq - (c).acked, 0) else lockstep.behind(c) end as lag,
                case when not k.plain then lockstep.held(c, _now) when (c).lease_id is not null and (c).due_at > _now then (c).lease_to - (c).acked else 0 end as in_flight,
@@ -33,7 +32,7 @@ create or replace function lockstep.look(_queue_id int, _after bigint, _upto big
                case when k.plain then (c).due_at else lockstep.due_again(c) end as due_at,
                case when g.mode = 'ordered' then (c).acked else lockstep.passed(c) end as passed
         from lane l
-        -- The cursors that are there, and what stands for those that a group has not got yet.
+        -- The existing cursors, and substitutes for those that a group does not have yet.
         cross join lateral (
             select c as c, c.group_id from lockstep.cursor c where c.partition_id = l.id
             union all
@@ -58,7 +57,8 @@ create or replace function lockstep.look(_queue_id int, _after bigint, _upto big
         ) r on p.lag > 0
         left join lateral (select s.created_at from lockstep.segment s where s.id = r.segment_id limit 1) s on true
     ), counted as materialized (
-        -- Each cursor is read once: a join would compare it with every group. Groups without a cursor have a row of nulls.
+        -- Reads each cursor once: a join would compare it with every group. Groups without a cursor have a row of
+        -- nulls.
         select d.group_id, count(d.lag) as partitions, coalesce(sum(d.passed), 0)::bigint as passed,
                coalesce(sum(least(d.start_seq, d.passed)), 0)::bigint as passed_stored,
                coalesce(sum(d.lag), 0)::bigint as lag, count(*) filter (where d.lag > 0) as with_lag,
@@ -78,12 +78,13 @@ create or replace function lockstep.look(_queue_id int, _after bigint, _upto big
     )
     select 0, count(*), coalesce(sum(l.stored), 0)::bigint, coalesce(sum(l.last_seq), 0)::bigint, 0::bigint, coalesce(sum(l.stored), 0)::bigint,
            count(*) filter (where l.stored > 0), 0::bigint, 0::bigint, 0::bigint, 0::bigint, 0::bigint, 0::bigint,
-           -- While there is no group, all that is stored waits.
+           -- Without groups, all stored messages are pending.
            (select s.created_at from lockstep.segment s where s.queue_id = _queue_id order by s.id limit 1), null, null
     from lane l
     union all
     select t.group_id, t.partitions, 0, t.passed,
-           -- Where a group began is not kept. One that reads all began with the first message that was stored.
+           -- The starting position of a group is not stored. A group that reads everything began with the first stored
+           -- message.
            case when coalesce(u.mode, 'all') = 'all' then t.passed_stored else t.passed end,
            t.lag, t.with_lag, t.in_flight, t.leased, t.busy, t.ready, t.waiting, t.stopped, t.oldest_at, t.created_each, t.lag_each
     from counted t
@@ -93,8 +94,8 @@ create or replace function lockstep.look(_queue_id int, _after bigint, _upto big
     ) u on true
 $$;
 
--- Which of the queues to look into: the smallest first, as long as all of them together have at most _units cursors and
--- partitions. How large a queue is, is known from the last walk, and from the partitions that were created since.
+-- Which of the queues to count: the smallest first, as long as together they have at most _units cursors and
+-- partitions. The size of a queue follows from the last walk and the partitions created since.
 create or replace function lockstep.to_look_into(_queue_ids int[], _units bigint) returns int[] language sql stable as $$
     select coalesce(array_agg(t.id), '{}') from (
         select s.id, sum(s.units) over (order by s.units, s.id) as total
@@ -112,9 +113,9 @@ create or replace function lockstep.to_look_into(_queue_ids int[], _units bigint
     where t.total <= _units
 $$;
 
--- The figures of queues and their groups, as lockstep.look counts them; figures_at says when, and is null where they are
--- counted now. With _exact all of them are. Where a median was kept, it stands for weights[i] cursors. A figure that is not
--- known is null: all of a queue until the first walk over it ends, and most of a group until a walk has met it.
+-- The figures of queues and their groups, as lockstep.look counts them. figures_at says when, and is null for figures
+-- counted now. With _exact, all figures are counted now. A stored median counts for weights[i] cursors. Unknown figures
+-- are null: all of a queue until its first walk ends, and most of a group until a walk has reached it.
 create or replace function lockstep.figures(_queue_ids int[], _exact boolean, _units bigint, _at timestamptz) returns table (
     queue_id int, group_id int, figures_at timestamptz, partitions bigint, stored bigint, lag bigint, with_lag bigint, in_flight bigint,
     leased bigint, busy bigint, ready bigint, waiting bigint, stopped bigint, dead_letters bigint, oldest_at timestamptz, newest_at timestamptz,
@@ -147,7 +148,8 @@ begin
     ) w on true
     where q.id <> all (_looked)
     union all
-    -- A group that began, or was moved, after the walk counts as behind with all that was stored then, unless it began at the end.
+    -- A group that began or was moved after the walk counts as behind by everything stored at that time, unless it
+    -- began at the end.
     select q.id, g.id, w.at, f.partitions, 0::bigint, coalesce(f.lag, n.lag), f.with_lag, f.in_flight, f.leased, f.busy, f.ready,
            f.waiting, f.stopped, 0::bigint, case when f.group_id is not null then f.oldest_at when n.lag > 0 then w.oldest_at end,
            f.newest_at, f.created_sum, f.lag_min::double precision, f.lag_max::double precision, f.created_medians, f.lag_medians,
@@ -164,8 +166,8 @@ begin
     where q.id <> all (_looked);
 end $$;
 
--- The same, one row per queue: what is pending is the lag of the group that is furthest behind, or all that is stored if there
--- is no group. A sum of which a part is not known is null.
+-- The same, one row per queue. Pending is the lag of the group that is furthest behind or, without groups, all stored
+-- messages. A sum with an unknown part is null.
 create or replace function lockstep.queue_figures(_queue_ids int[], _exact boolean, _units bigint, _at timestamptz) returns table (
     queue_id int, figures_at timestamptz, partitions bigint, stored bigint, pending bigint, processing bigint, dead_letters bigint,
     oldest_at timestamptz

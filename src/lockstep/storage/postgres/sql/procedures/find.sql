@@ -1,5 +1,5 @@
--- Names to ids, segments by id, and what else the calls above ask first: functions, so that a role needs no table for them.
--- Read-only, without locks. Each asks for a right on the queue (role_rule.sql).
+-- Lookups that other calls make first: names to ids, segments by id, and others. They are functions so that a role
+-- needs no right on tables. Read-only, without locks. Each requires a right on the queue (role_rule.sql).
 
 create or replace function lockstep.find_queue(_queue text)
 returns table (id int, compression text, encryption boolean, limited boolean) language plpgsql stable as $$
@@ -22,7 +22,7 @@ begin
     select g.id, g.mode, g.placed_upto is null from lockstep.consumer_group g where g.queue_id = _queue_id and g.name = _group;
 end $$;
 
--- Whether a group that is new has no room among those of its queue.
+-- Whether a new group would exceed the maximum number of groups of its queue.
 create or replace function lockstep.group_room(_queue_id int, _most bigint, _group text) returns boolean language plpgsql stable as $$
 begin
     if not lockstep.is_trusted() then perform lockstep.need_places('{pop,manage}', array[_queue_id]); end if;
@@ -31,14 +31,14 @@ begin
         where g.queue_id = _queue_id and g.name <> '__QUEUE_MODE__');
 end $$;
 
--- Over how many partitions a queue is balanced; 0 is none.
+-- Over how many partitions a queue is balanced; 0: not balanced.
 create or replace function lockstep.balanced_over(_queue_id int) returns table (partitions int) language plpgsql stable as $$
 begin
     if not lockstep.is_trusted() then perform lockstep.need_places('{push}', array[_queue_id]); end if;
     return query select q.partitions from lockstep.queue q where q.id = _queue_id;
 end $$;
 
--- How much is pending in each numbered partition of a balanced queue: the lag of its furthest-behind group.
+-- The number of pending messages in each numbered partition of a balanced queue: the lag of its furthest-behind group.
 create or replace function lockstep.partition_balance(_queue_id int) returns table (pending bigint) language plpgsql stable as $$
 begin
     if not lockstep.is_trusted() then perform lockstep.need_places('{push}', array[_queue_id]); end if;
@@ -52,7 +52,7 @@ begin
     order by n.n;
 end $$;
 
--- The queues of a namespace and/or task, those of a higher priority first, and the mode that a group has there, or will have.
+-- The queues of a namespace and/or task, higher priority first, with the mode that a group has there, or will have.
 create or replace function lockstep.queues_by_priority(_namespace text, _task text, _group text, _mode text)
 returns table (queue text, mode text) language plpgsql stable as $$
 begin
@@ -64,8 +64,8 @@ begin
     order by q.priority desc, q.name;
 end $$;
 
--- Segments by id, with their messages; of those that are encrypted, whose they are. Whether one must be encrypted follows from
--- its id: what was stored before its queue was encrypted in this form may be as it is.
+-- Segments by id, with their messages; encrypted ones also with their manifest. Whether a segment must be encrypted
+-- follows from its id: segments stored before their queue was encrypted in this form may be unencrypted.
 create or replace function lockstep.load_segments(_ids bigint[]) returns table (
     id bigint, uuid uuid, created_at timestamptz, codec smallint, queue_id int, partition_ids bigint[], counts int[],
     must_be_sealed boolean, body bytea, payloads bytea[], transaction_ids text[], trace_ids uuid[], kinds text[], refs text[],

@@ -1,7 +1,7 @@
 -- The first polls of groups with the subscription `new`, for queues that do not exist yet.
 
--- Remembers a poll, unless an earlier one is remembered that is not older than _seconds since it was last seen. If there are
--- _most already, those that are too old go; if that does not help, the poll is not remembered.
+-- Records a poll, unless an earlier one is recorded that was last seen within _seconds. If there are already _most,
+-- those that are too old are removed; if that does not help, the poll is not recorded.
 create or replace function lockstep.note_first_poll(
     _queue text, _namespace text, _task text, _group text, _most int, _seconds float8, _at timestamptz
 ) returns void language plpgsql as $$
@@ -13,7 +13,7 @@ begin
     if not lockstep.is_trusted() then perform lockstep.need_names('{pop}', array[coalesce(nullif(_queue, ''), '*')]); end if;
     select f.seen_at into _seen_at from lockstep.first_poll f
     where f.group_name = _group and f.queue_name = _queue and f.namespace = _namespace and f.task = _task;
-    -- A poll that is repeated all the time is written down now and then.
+    -- A poll that is repeated all the time is written only now and then.
     if _seen_at > _now - make_interval(secs => _seconds / 24) then
         return;
     end if;
@@ -29,8 +29,8 @@ begin
     set since_at = case when f.seen_at < _old_at then excluded.since_at else f.since_at end, seen_at = excluded.seen_at;
 end $$;
 
--- Stores the subscription of a group that is about to be created with `new`, if it polled before the queue existed. Polls for
--- a namespace or task count if the queue was created after the first of them.
+-- Stores the subscription of a group that is about to be created with `new`, if it polled before the queue existed.
+-- Polls for a namespace or task count if the queue was created after the first of them.
 create or replace function lockstep.use_first_poll(_queue_id int, _group text, _seconds float8, _at timestamptz) returns void language plpgsql as $$
 declare
     _old_at timestamptz := coalesce(_at, clock_timestamp()) - make_interval(secs => _seconds);
@@ -48,7 +48,7 @@ begin
     where q.id = _queue_id and f.group_name = _group and f.queue_name = q.name;
 end $$;
 
--- Forgets when a group first polled: for one queue, and for namespaces and tasks, or, for null, for all.
+-- Forgets when a group first polled: for one queue and for namespaces and tasks or, with null, for all.
 create or replace function lockstep.forget_first_polls(_queue text, _group text) returns void language sql as $$
     delete from lockstep.first_poll f where f.group_name = _group and (_queue is null or f.queue_name in ('', _queue))
 $$;

@@ -1,33 +1,33 @@
--- Groups: where they begin, where they are moved, how they go.
+-- Groups: how they begin, move and are deleted.
 --
--- A group is there as soon as its row is committed, whatever the number of partitions. Its cursors are made in slices: by its
--- pops, by a duty, and by whoever pushes to a partition without one. What holds while some are missing:
+-- A group exists as soon as its row is committed, whatever the number of partitions. Its cursors are created in slices:
+-- by its pops, by a duty, and by pushes to a partition without one. Rules while cursors are missing:
 --
--- 1. A group that lacks a cursor is at the place in that partition where it began (begin_of): the first stored message, the
+-- 1. A group that lacks a cursor in a partition is at the place where it began (begin_of): the first stored message, the
 --    last one created up to a time, a seq, or the end. lockstep.cursor_at shows that place as if it were a cursor.
--- 2. Whoever adds messages to a partition first locks it, then looks which groups lack a cursor there, and makes those before
+-- 2. A transaction that adds messages to a partition locks it, finds the groups that lack a cursor there, and creates those before
 --    its own messages. So the end of a partition without a cursor is still where it was when the group was committed: `new`
 --    misses nothing that was pushed after it, and shows nothing that was committed before. A push that was on its way when the
 --    group was committed, and did not see it, holds its partition until it commits: the cursor comes after it.
 -- 3. A removal of messages does not change these places: a place is before the first stored message that follows it.
 --    Completed retention asks what all groups have done: it never overlaps with the commit of a new group (completion_lock).
 -- 4. The partitions that lack a cursor are those that were committed before the group and were not reached yet (placed_upto),
---    and those that somebody held when it was their turn (lockstep.missing_cursor). Creating a partition holds the queue row
+--    and those that were locked when it was their turn (lockstep.missing_cursor). Creating a partition holds the queue row
 --    in share mode and then makes a cursor for every group it sees (resolve.sql). If such a transaction was open when the group
 --    was committed, the group is not fenced: at the end it takes the queue row for a moment and goes over all partitions again.
--- 5. A slice waits for nobody, and two slices of one group never overlap: they lock the group's row.
+-- 5. A slice waits for no lock, and two slices of one group never overlap: they lock the group's row.
 --
--- Moving a whole group is to begin it anew: the row gets another id, the cursors of the old id mean nothing from then on, so all
--- partitions move at once. A deleted group, and a moved one under its old id, is in lockstep.deleted_group until its cursors
--- are removed. Whoever reads cursors joins their group: what is left of a deleted one has none.
+-- Moving a whole group starts it anew: the row gets another id and the cursors of the old id become meaningless, so all
+-- partitions move at once. A deleted group, and a moved one under its old id, is in lockstep.deleted_group until its
+-- cursors are removed. Every reader of cursors joins their group: leftovers of a deleted group have none.
 --
--- In a queue with a max_size a group that lacks cursors is counted as if they were at the start, or at the end if it began
--- there; whoever makes one counts the difference. It is never counted as less than it has.
+-- In a queue with a max_size a group that lacks cursors is counted as if they were at the start, or at the end if it
+-- began there; creating a cursor counts the difference. A group is never counted as having less than it has.
 --
 -- Locks: the queue row, then the completion lock, then the group's row, then partition rows (by id), then cursor rows. A slice
 -- has the group's row first, and only tries the others. Indexes: consumer_group_unplaced, partition_queue, segment_queue, cursor_pkey.
 
--- Where a group that lacks its cursor in a partition is.
+-- The position of a group in a partition where it lacks its cursor.
 create or replace function lockstep.begin_of(_group lockstep.consumer_group, _partition_id bigint) returns bigint language sql stable as $$
     select case _group.begins
         when 'start' then lockstep.start_of(_partition_id)
@@ -36,7 +36,7 @@ create or replace function lockstep.begin_of(_group lockstep.consumer_group, _pa
         else least(greatest(_group.begins_seq - 1, lockstep.start_of(_partition_id)), lockstep.last_seq(_partition_id)) end
 $$;
 
--- The cursor of a group in a partition, or what stands for it while it is missing.
+-- The cursor of a group in a partition, or its substitute while it is missing.
 create or replace function lockstep.cursor_at(_group lockstep.consumer_group, _partition_id bigint) returns setof lockstep.cursor language sql stable as $$
     select c.* from lockstep.cursor c where c.partition_id = _partition_id and c.group_id = _group.id
     union all
@@ -48,18 +48,18 @@ create or replace function lockstep.cursor_at(_group lockstep.consumer_group, _p
       and not exists (select 1 from lockstep.cursor c where c.partition_id = _partition_id and c.group_id = _group.id)
 $$;
 
--- All cursors of a partition's groups, with what stands for missing ones, and without what is left of deleted groups.
+-- All cursors of a partition's groups, with substitutes for missing ones, and without leftovers of deleted groups.
 create or replace function lockstep.cursors_at(_queue_id int, _partition_id bigint) returns setof lockstep.cursor language sql stable as $$
     select c.* from lockstep.consumer_group g cross join lateral lockstep.cursor_at(g, _partition_id) c where g.queue_id = _queue_id
 $$;
 
--- When a group last completed something in a partition under the ids that it had before it was moved.
+-- When a group last completed a message in a partition under the ids that it had before it was moved.
 create or replace function lockstep.consumed_before(_replaced int[], _partition_id bigint) returns timestamptz language sql stable as $$
     select max(c.consumed_at) from lockstep.cursor c where c.partition_id = _partition_id and c.group_id = any (_replaced)
 $$;
 
--- Makes the cursors that the group, or every group of the queue, lacks in locked partitions; returns how many. The caller has
--- already stored what begins with _first_seqs, and the new cursors stay before that.
+-- Creates the cursors that the group, or every group of the queue, lacks in locked partitions; returns their number.
+-- The caller has already stored the messages from _first_seqs on; the new cursors stay before those.
 create or replace function lockstep.place(
     _queue_id int, _group_id int, _partition_ids bigint[], _first_seqs bigint[] default null, _not_before timestamptz default null
 ) returns int language plpgsql as $$
@@ -82,7 +82,7 @@ begin
         from lockstep.queue q
         join lockstep.consumer_group g on g.queue_id = q.id and g.placed_upto is not null and g.id = coalesce(_group_id, g.id)
         cross join unnest(_partition_ids, _first_seqs) t (id, first_seq)
-        -- As begin_of says it, with three probes: what calls functions for each row takes three times as long.
+        -- The same as begin_of, with three probes: calling functions for each row takes three times as long.
         cross join lateral (
             select (select r.first_seq - 1 from lockstep.run r
                     where r.partition_id = t.id and r.segment_id is not null order by r.first_seq limit 1) as start,
@@ -112,7 +112,8 @@ begin
     return coalesce(cardinality(_made), 0);
 end $$;
 
--- Held for a moment by whoever commits a new group or moves one, and shared by whoever removes what all groups have completed.
+-- Held for a moment to commit a new group or move one; shared by transactions that remove what all groups have
+-- completed.
 create or replace function lockstep.completion_lock(_queue_id int, _shared boolean) returns void language plpgsql as $$
 begin
     if _shared then
@@ -122,14 +123,15 @@ begin
     end if;
 end $$;
 
--- Locks what must stay while a group begins. _fenced: nobody is creating partitions of the queue. It does not wait for those who are,
--- unless the queue has a max_size, whose counts must stay.
+-- Locks what must not change while a group begins.
+-- _fenced: no transaction is creating partitions of the queue. Waits for such transactions only if the queue has a
+-- max_size, whose counts must not change.
 create or replace function lockstep.lock_to_begin(_queue_id int, out _queue lockstep.queue, out _fenced boolean) language plpgsql as $$
 begin
     select q.* into _queue from lockstep.queue q where q.id = _queue_id for no key update skip locked;
     _fenced := found;
     if not _fenced then
-        -- It is not deleted, and gets no max_size.
+        -- Prevents deletion, and setting a max_size.
         select q.* into _queue from lockstep.queue q where q.id = _queue_id for key share;
         if _queue.max_size > 0 then
             select q.* into _queue from lockstep.queue q where q.id = _queue_id for no key update;
@@ -142,7 +144,7 @@ begin
     perform lockstep.completion_lock(_queue_id, false);
 end $$;
 
--- Makes the row of a group that begins now; returns its id, or null if there is a group of this name.
+-- Creates the row of a group that begins now; returns its id, or null if a group with this name exists.
 create or replace function lockstep.begin_group(
     _queue lockstep.queue, _fenced boolean, _group text, _created_at timestamptz, _mode text,
     _begins text, _begins_at timestamptz, _begins_seq bigint, _replaces int[], _now timestamptz
@@ -150,7 +152,7 @@ create or replace function lockstep.begin_group(
 declare
     _id int;
 begin
-    -- What is created from now on may have a time before one that is still to come.
+    -- Messages created from now on may have a time before one in the future.
     if _begins = 'time' and _begins_at >= _now then
         _begins := 'end';
     end if;
@@ -167,9 +169,9 @@ begin
     return _id;
 end $$;
 
--- Creates a group on a queue, unless it is there; returns its id and mode, and whether it has all its cursors. A stored
--- subscription wins over the given one; a mode that is not given is the queue's. A mode that the group does not have is for the
--- caller to refuse.
+-- Creates a group on a queue if it does not exist; returns its id and mode, and whether it has all its cursors. A
+-- stored subscription takes precedence over the given one; without a mode, that of the queue applies. The caller
+-- refuses a mode that the group does not have.
 create or replace function lockstep.subscribe(
     _queue_id int, _group text, _mode text, _from_at timestamptz, _given_mode text, _at timestamptz,
     out _group_id int, out _group_mode text, out _placed boolean
@@ -192,7 +194,7 @@ begin
         else
             insert into lockstep.subscription as s (queue_id, group_name, mode, from_at, created_at)
             values (_queue_id, _group, _mode, _from_at, _now) on conflict do nothing;
-            -- Used again, `new` means: since it was first subscribed.
+            -- When used again, `new` means: since it was first subscribed.
             select case when s.mode = 'new' and s.created_at < _now then 'from' else s.mode end,
                    case when s.mode = 'new' then s.created_at else s.from_at end
             into _mode, _from_at
@@ -202,7 +204,7 @@ begin
         _group_id := lockstep.begin_group(
             _locked._queue, _locked._fenced, _group, _now, _group_mode,
             case _mode when 'new' then 'end' when 'from' then 'time' else 'start' end,
-            -- What was created at the time is seen, so the last that is not is a microsecond older.
+            -- Messages created at that time are delivered, so the last one skipped is a microsecond older.
             _from_at - interval '1 microsecond', null, '{}', _now);
         _placed := false;
         exit when _group_id is not null;
@@ -212,8 +214,8 @@ begin
     end if;
 end $$;
 
--- The next partitions of a queue in the order of their ids. Where a queue seems to have one partition, it costs the planner less
--- to sort all of them by id than to read the index by id; hence the settings.
+-- The next partitions of a queue in the order of their ids. If the planner believes that a queue has one partition, it
+-- prefers to sort all of them over reading the index by id; hence the settings.
 create or replace function lockstep.next_partitions(_queue_id int, _after bigint, _partitions int) returns bigint[]
 language plpgsql stable set enable_sort = off set enable_incremental_sort = off as $$
 begin
@@ -222,7 +224,7 @@ begin
         order by p.queue_id, p.id limit _partitions);
 end $$;
 
--- The same, up to a partition.
+-- The same, up to a given partition.
 create or replace function lockstep.partitions_between(_queue_id int, _after bigint, _upto bigint) returns setof bigint
 language plpgsql stable set enable_sort = off set enable_incremental_sort = off as $$
 begin
@@ -231,9 +233,10 @@ begin
     order by p.queue_id, p.id;
 end $$;
 
--- Makes some of the cursors that a group lacks: at most _partitions, first where there is something, while nothing is due for
--- it; with _partition_id that one first. What somebody holds is left for later. _due: there is something for a pop. _more: the next
--- slice goes on at once; without it, and without _placed, somebody's transaction is in the way.
+-- Creates some of the cursors that a group lacks: at most _partitions, and while nothing is due for the group, first
+-- those of partitions with messages; with _partition_id that partition first. Locked partitions are left for later.
+-- _due: there is something for a pop.
+-- _more: continue with the next slice at once; if neither _more nor _placed is true, another transaction is in the way.
 create or replace function lockstep.place_slice(
     _group_id int, _partition_id bigint, _partitions int, _at timestamptz, out _made int, out _due boolean, out _more boolean, out _placed boolean
 ) language plpgsql as $$
@@ -260,7 +263,7 @@ begin
     _due := exists (select 1 from lockstep.cursor c where c.group_id = _group_id and c.due_at <= _now);
     select g.* into _group from lockstep.consumer_group g where g.id = _group_id and g.placed_upto is not null for no key update skip locked;
     if not found then
-        return;  -- somebody else is at it
+        return;  -- another session is working on it
     end if;
     if not _due and _group.begins <> 'end' and _group.sought_upto > 0 then
         select s._ids, s._next into _locked, _group.sought_upto from lockstep.seek_unplaced(_group, _partitions) s;
@@ -270,7 +273,7 @@ begin
     _ids := lockstep.next_partitions(_group.queue_id, _group.placed_upto, greatest(_partitions, 1));
     if _ids <> '{}' then
         _missing := array(
-            -- A look-up per row: as an anti-join it may read all cursors of the group.
+            -- A look-up per row; an anti-join may read all cursors of the group.
             select t.id from unnest(_ids) t (id)
             where (select true from lockstep.cursor c where c.partition_id = t.id and c.group_id = _group_id) is null);
         _locked := array(select p.id from lockstep.partition p where p.id = any (_missing) order by p.id for no key update skip locked);
@@ -301,7 +304,7 @@ begin
     _due := _due or exists (select 1 from lockstep.cursor c where c.group_id = _group_id and c.due_at <= _now);
 end $$;
 
--- The same for a pop, which makes cursors only if nothing is due for it; the rest is left to maintenance.
+-- The same for a pop, which creates cursors only if nothing is due for it; maintenance creates the rest.
 create or replace function lockstep.place_for_pop(
     _group_id int, _partition_id bigint, _partitions int, _at timestamptz, out _made int, out _due boolean, out _more boolean, out _placed boolean
 ) language plpgsql as $$
@@ -320,8 +323,8 @@ begin
     from lockstep.place_slice(_group_id, _partition_id, _partitions, _at) s;
 end $$;
 
--- Locks partitions that have something for a group, and lack its cursor, newest segments first. _next: segments from this one
--- on were searched.
+-- Locks partitions that have messages for a group and lack its cursor, newest segments first.
+-- _next: segments from this one on were searched.
 create or replace function lockstep.seek_unplaced(_group lockstep.consumer_group, _partitions int, out _ids bigint[], out _next bigint) language plpgsql as $$
 declare
     _segment record;
@@ -344,14 +347,15 @@ begin
     end loop;
     _ids := array(select p.id from lockstep.partition p where p.id = any (_found) order by p.id for no key update skip locked);
     if cardinality(_found) >= _partitions and _ids <> '{}' then
-        _next := _next + 1;  -- there may be more in the last one
+        _next := _next + 1;  -- the last one may contain more
     elsif _looked < 1000 and cardinality(_found) < _partitions then
         _next := 0;
     end if;
 end $$;
 
--- What is to do when all partitions were gone over: those that were held then; and, if partitions may have been committed
--- meanwhile that nobody gave a cursor, all of them once more, for which it is _fenced now. _placed: nothing is left to do.
+-- What remains after all partitions were visited: those that were locked at the time; and, if partitions may have been
+-- committed in the meantime without a cursor, all of them once more, for which the group is _fenced now.
+-- _placed: nothing remains.
 create or replace function lockstep.end_placing(
     _group lockstep.consumer_group, _partitions int, out _made int, out _more boolean, out _fenced boolean, out _placed boolean
 ) language plpgsql as $$
@@ -380,8 +384,8 @@ begin
     _more := found;
 end $$;
 
--- Moves a group's cursor in one partition, or begins the group anew at another place; returns how many cursors it has there.
--- With the kind `current`, which lets go of what was leased or failed, a whole group is for seek_current.
+-- Moves a group's cursor in one partition, or starts the group anew at another position; returns the number of its
+-- cursors. The kind `current`, which gives up what was leased or failed, is handled by seek_current for a whole group.
 create or replace function lockstep.seek(
     _group_id int, _partition_id bigint, _kind text, _time timestamptz, _seq bigint, _at timestamptz, out _moved int, out _new_id int
 ) language plpgsql as $$
@@ -407,7 +411,8 @@ begin
     _new_id := lockstep.begin_group(
         _locked._queue, _locked._fenced, _group.name, _group.created_at, _group.mode, _kind, _time, _seq,
         _group_id || case when _group.placed_upto is null then '{}' else _group.replaces end, _now);
-    -- What refers to it goes with it, and whether it is paused. A sample that is being taken has the sums, and finds the group afterwards.
+    -- References to the group move along, and so does its pause. A running sample has the sums and finds the group
+    -- afterwards.
     update lockstep.consumer_group g set paused_at = _group.paused_at where g.id = _new_id and _group.paused_at is not null;
     update lockstep.spark_lease l set group_id = _new_id where l.group_id = _group_id;
     update lockstep.sample_sum s set group_id = _new_id
@@ -416,7 +421,7 @@ begin
     _moved := (select count(*) from lockstep.partition p where p.queue_id = _group.queue_id);
 end $$;
 
--- The part of seek that is about one partition.
+-- The part of seek that handles a single partition.
 create or replace function lockstep.seek_partition(
     _group lockstep.consumer_group, _partition_id bigint, _kind text, _time timestamptz, _seq bigint, _now timestamptz
 ) returns void language plpgsql as $$
@@ -453,8 +458,8 @@ begin
     on conflict (queue_id, group_id, slot) do update set pending = d.pending + excluded.pending;
 end $$;
 
--- What a seek would do in one partition, or in the first ones of the queue; it changes nothing and locks nothing. _complete:
--- no partition was left out.
+-- What a seek would do in one partition, or in the first partitions of the queue; changes and locks nothing.
+-- _complete: no partition was left out.
 create or replace function lockstep.preview_seek(
     _group_id int, _partition_id bigint, _kind text, _time timestamptz, _seq bigint, _partitions_max int, _at timestamptz,
     out _partitions bigint, out _read_again bigint, out _skipped bigint, out _leases bigint, out _complete boolean
@@ -486,8 +491,8 @@ begin
     ) t;
 end $$;
 
--- Lets go of what a group has leased or failed, in the next partitions after a place; returns the last of them, null if there
--- were none. Cursors that are missing have nothing.
+-- Gives up what a group has leased or failed in the next partitions after a place; returns the last of them, null if
+-- there were none. Missing cursors have nothing to give up.
 create or replace function lockstep.seek_current(_group_id int, _after bigint, _partitions int, _at timestamptz) returns bigint language plpgsql as $$
 declare
     _now timestamptz := coalesce(_at, clock_timestamp());
@@ -518,7 +523,8 @@ begin
     return _ids[cardinality(_ids)];
 end $$;
 
--- Removes a group from a queue; its cursors go in slices. Says how many it had, and under which id; null if there was none.
+-- Removes a group from a queue; its cursors are removed in slices. Returns how many it had, and its id; null if it does
+-- not exist.
 create or replace function lockstep.delete_group(
     _queue_id int, _group text, _forget_subscription boolean, _at timestamptz, out _deleted int, out _deleted_id int
 ) language plpgsql as $$
@@ -527,7 +533,7 @@ declare
 begin
     if not lockstep.is_trusted() then perform lockstep.need_places('{configure}', array[_queue_id]); end if;
     _deleted := 0;
-    -- How full the queue is, is counted by transactions that hold its row.
+    -- Only transactions that hold the queue's row count its fill level.
     perform 1 from lockstep.queue q where q.id = _queue_id and q.max_size > 0 for no key update;
     delete from lockstep.consumer_group g where g.queue_id = _queue_id and g.name = _group returning g.* into _gone;
     if found then
@@ -547,9 +553,10 @@ create or replace function lockstep.bury_group(_group lockstep.consumer_group, _
     delete from lockstep.depth d where d.queue_id = _group.queue_id and d.group_id = _group.id;
 $$;
 
--- Removes cursors of a deleted group, and what it had in flight: of the next _partitions partitions. _more: the next slice goes
--- on at once. A row that somebody holds, or that a transaction from before the deletion may still write, needs another round,
--- which is not begun at once. The cursors of a moved group stay until the new ones were made from them.
+-- Removes cursors and deliveries of a deleted group, from the next _partitions partitions.
+-- _more: continue with the next slice at once. A row that is locked, or that a transaction from before the deletion may
+-- still write, needs another round, which does not begin at once. The cursors of a moved group stay until the new
+-- cursors have been created from them.
 create or replace function lockstep.remove_deleted_cursors(_group_id int, _partitions int, out _removed int, out _more boolean) language plpgsql as $$
 declare
     _dead lockstep.deleted_group;
@@ -583,7 +590,8 @@ begin
     set removed_upto = case when _more then _ids[cardinality(_ids)] else 0 end, final = _dead.final where d.id = _group_id;
 end $$;
 
--- The next group after an id that lacks cursors, or is deleted and still has some. Ids of both are from one sequence.
+-- The next group after an id that lacks cursors, or is deleted and still has some. The ids of both come from one
+-- sequence.
 create or replace function lockstep.next_unfinished_group(_after int, out _group_id int, out _deleted boolean) language sql stable as $$
     select t.id, t.deleted from (
         (select g.id, false as deleted from lockstep.consumer_group g where g.placed_upto is not null and g.id > _after order by g.id limit 1)

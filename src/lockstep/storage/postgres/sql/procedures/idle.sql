@@ -1,14 +1,16 @@
--- Idle partitions: those that were empty for long go, and are made again by their next push.
+-- Idle partitions: partitions that have been empty for long are removed, and created again by their next push.
 --
--- Guarantees: a partition goes only while nobody pushes to it, with no message stored, no live lease, no state of a
--- stream query, and no push that waits as an operation. A push that was on its way finds its row gone and resolves the name again.
--- Locks: the queue row, because what resolves names relies on it, then partition rows, then cursor rows. What others hold
--- is skipped: a partition that is pushed to is not idle, and the next round looks again.
--- Indexes: run_removed finds what is empty, so the cost follows the removed runs and not the partitions; run_pkey,
--- stream_state_partition.
+-- Guarantees: a partition is removed only while no push to it is in progress, and if it has no stored message, no live
+-- lease, no state of a stream query, and no push that waits as an operation. A push in flight finds its row gone and
+-- resolves the name again.
+-- Locks: the queue row, because resolving names relies on it, then partition rows, then cursor rows. Locked partitions
+-- are skipped: a partition with a push in progress is not idle, and the next round checks again.
+-- Indexes: run_removed finds empty partitions, so the cost depends on the removed runs and not on the partitions;
+-- run_pkey, stream_state_partition.
 
--- Looks at _runs removed runs after the partition _after. What is empty and was not known to be is noted, what has been for
--- _idle_seconds goes. The partition Default stays, because every configured queue has it. _next is null at the end.
+-- Examines _runs removed runs after the partition _after. Newly found empty partitions are noted; those empty for
+-- _idle_seconds are removed. The partition Default stays, because every configured queue has it. _next is null at the
+-- end.
 create or replace function lockstep.prune_partitions(
     _after bigint, _idle_seconds double precision, _runs int, _at timestamptz, out _removed int, out _next bigint
 ) language plpgsql as $$
@@ -41,7 +43,7 @@ begin
     end if;
 end $$;
 
--- Of one queue's partitions, locks those that nobody holds, looks again, and notes or removes what is empty.
+-- Among a queue's partitions, locks those that are free, checks them again, and notes or removes the empty ones.
 create or replace function lockstep.prune_idle(_queue_id int, _queue text, _partition_ids bigint[], _idle_since timestamptz, _now timestamptz)
 returns int language plpgsql as $$
 begin
@@ -63,7 +65,7 @@ begin
     if _partition_ids = '{}' then
         return 0;
     end if;
-    -- The next sample counts what grew, and these seqs will be missing from its sums.
+    -- The next sample counts growth, and these seqs will be missing from its sums.
     update lockstep.sample_sum s set seqs = s.seqs - t.seqs
     from (
         select 0 as group_id, sum(lockstep.last_seq(t.id)) as seqs from unnest(_partition_ids) t (id)

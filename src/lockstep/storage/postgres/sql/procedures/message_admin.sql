@@ -1,15 +1,15 @@
--- Single messages in an operator's hands: remove, retry, bury. Each says in a word what it found; only on the first
--- words of each list was anything changed.
--- Locks: the queue row where it has a max_size and something will be pushed, the partition row, then cursor rows.
+-- An operator's actions on single messages: remove, retry, bury. Each returns its finding as a word; only the first
+-- word of each list means that anything was changed.
+-- Locks: the queue row if it has a max_size and something will be pushed, the partition row, then cursor rows.
 
--- Removes one message for everybody. removed | not_found | leased
+-- Removes one message for all groups. removed | not_found | leased
 create or replace function lockstep.remove_message(_partition_id bigint, _transaction_id text, _at timestamptz) returns text language plpgsql as $$
 declare
     _now timestamptz := coalesce(_at, clock_timestamp());
     _queue lockstep.queue;
     _seq bigint;
 begin
-    -- What is counted stays while a group begins.
+    -- Prevents that a group begins, so that the counts stay the same.
     perform 1 from lockstep.partition p join lockstep.queue q on q.id = p.queue_id where p.id = _partition_id and q.max_size > 0 for share of q;
     perform 1 from lockstep.partition p where p.id = _partition_id for no key update;
     perform lockstep.place(p.queue_id, null, array[p.id]) from lockstep.partition p where p.id = _partition_id;
@@ -30,9 +30,9 @@ begin
     return 'removed';
 end $$;
 
--- Finds a message that is to be pushed again, and holds its dead letters; says where it is, and where they have their copies.
--- retried | not_found | pending | taken (somebody else is redriving it)
--- Dead letters that are locked are not waited for: a redrive locks them before it locks the partition.
+-- Finds a message to push again, and locks its dead letters; returns where it is, and where their copies are. retried |
+-- not_found | pending | taken (another session is redriving it) Does not wait for locked dead letters: a redrive locks
+-- them before it locks the partition.
 create or replace function lockstep.retry_message(
     _partition_id bigint, _transaction_id text,
     out _status text, out _queue text, out _partition text, out _seq bigint, out _segment_id bigint, out _ordinal int,

@@ -1,17 +1,18 @@
--- Next: completes leases and leases what comes next, in one update of each cursor where the same partition continues. What
--- may continue is written down in core/rules.py (is_kept, share), the rest is ack.sql and pop.sql.
+-- Next: completes leases and leases the messages that follow, with one update of each cursor if the same partition
+-- continues. core/rules.py (is_kept, share) defines which partitions continue; everything else is as in ack.sql and
+-- pop.sql.
 --
--- Guarantees: those of an ack of whole leases, and of a pop that begins with their partitions. A stale lease changes nothing,
--- and nothing is leased for it. The new lease has another id, so that a repeated call finds its lease gone.
--- Locks: partition rows (by id), then cursor rows (by partition and group), as an ack does. The partition row is needed only
--- where the cursor would be left drained: it is locked first, and the statement that ends the lease looks once more. What is
--- claimed beside the partitions of the lease is locked as in pop.sql, with SKIP LOCKED.
+-- Guarantees: those of an ack of whole leases, and of a pop that begins with their partitions. A stale lease changes
+-- nothing, and nothing is leased in return. The new lease has another id, so that a repeated call finds its lease gone.
+-- Locks: partition rows (by id), then cursor rows (by partition and group), as an ack does. The partition row is needed
+-- only where the cursor would be left drained: it is locked first, and the statement that ends the lease checks again.
+-- Claims beyond the partitions of the lease lock as in pop.sql, with SKIP LOCKED.
 -- Indexes: cursor_lease, cursor_pkey, run_pkey; those of pop.sql.
 
--- The i-th request, counted from 1, ends the lease _held_ids[i]; _kept_claims[i] is the claim whose partitions continue, null if
--- none do. Claims are those of lockstep.pop, whose requests count from 0; _shared says which are of shared groups. A row says what
--- became of a partition of a lease (`messages`, `expired`, and whether it has `more`), or which run is leased now (from `first_seq` on), or both; one without a
--- partition says that more is due (pop.sql).
+-- The i-th request, counted from 1, ends the lease _held_ids[i]; _kept_claims[i] is the claim whose partitions
+-- continue, null if none do. Claims are those of lockstep.pop, whose requests count from 0; _shared says which are of
+-- shared groups. A row gives the result for a partition of a lease (`messages`, `expired`, and whether it has `more`),
+-- or a newly leased run (from `first_seq` on), or both; a row without a partition says that more is due (pop.sql).
 create or replace function lockstep.next(
     _held_ids uuid[], _kept_claims int[], _give_ways boolean[], _hold_ms bigint, _requests int[], _group_ids int[], _partition_ids bigint[],
     _partition_limits int[], _batches int[], _lease_ms bigint[], _lease_ids uuid[], _shared boolean[], _at timestamptz
@@ -22,11 +23,12 @@ create or replace function lockstep.next(
 #variable_conflict use_column
 declare
     _now timestamptz := coalesce(_at, clock_timestamp());
-    -- By request: what it may still lease, and how many partitions of its lease are not ended; null if the lease is lost.
+    -- By request: how many messages it may still lease, and how many partitions of its lease have not ended; null if
+    -- the lease is lost.
     _messages_left int[] := array_fill(0, array[cardinality(_held_ids)]);
     _partitions_left int[] := _messages_left;
     _not_ended int[] := array_fill(null::int, array[cardinality(_held_ids)]);
-    -- By partition of a lease: up to where it was leased, and is leased now.
+    -- By partition of a lease: the end of the old lease and of the new one.
     _of int[] := '{}';
     _partitions bigint[] := '{}';
     _groups int[] := '{}';
@@ -97,7 +99,7 @@ begin
     if _drained <> '{}' then
         perform 1 from lockstep.partition p where p.id = any (_drained) order by p.id for no key update;
         if _at is null then
-            -- Leases begin once the locks are there: a lease could have ended before that.
+            -- Leases begin once the locks are held: a lease could have ended before that.
             _began := _now;
             _now := clock_timestamp();
             _until := array(select t.until + (_now - _began) from unnest(_until) with ordinality t (until, o) order by o);
@@ -105,7 +107,8 @@ begin
     end if;
     if _partitions <> '{}' then
         with given as (
-            -- With a limit, so that a cursor is looked up by both: one group's cursors may seem to be few.
+            -- The limit makes the plan look up a cursor by both columns: the planner may believe that a group has few
+            -- cursors.
             select t.* from unnest(_of, _partitions, _groups, _held_to, _next_to, _until, _leaves, _delays, _windows)
                 with ordinality t (request, partition_id, group_id, held_to, next_to, until, leaves, delay_seconds, window_seconds, o)
             limit cardinality(_partitions)
@@ -144,7 +147,7 @@ begin
     left join lateral lockstep.runs_between(t.partition_id, t.held_to, t.next_to) r on t.acked is not null
     order by t.o, r.first_seq;
     _from := array(select coalesce(a, h) from unnest(_acked, _held_to) with ordinality t (a, h, o) order by o);
-    -- Leases of which no cursor knows are of shared groups, or of nobody.
+    -- Leases that no cursor knows belong to shared groups, or to nobody.
     _in_flight := array(select h.id from unnest(_held_ids, _not_ended) h (id, n) where h.n is null);
     if _in_flight <> '{}' then
         for _held in select c.* from lockstep.shared_complete(_in_flight, _now, _groups, _partitions, _from, _held_to) c loop
@@ -184,8 +187,9 @@ begin
         _requests, _group_ids, _partition_ids, _partitions_left, _messages_left, _lease_ms, _lease_ids, _shared, _not_ended, _now, _at) c;
 end $$;
 
--- The partitions of the leases: by request, as they are counted there. `due_at` is from when there is more, `place` counts what may
--- be kept; one that is is not regular is to be put right before it is claimed. A lease that is not live as a whole keeps nothing.
+-- The partitions of the leases: numbered by request. `due_at` is when more is due, `place` counts the partitions that
+-- may be kept; a kept partition that is not regular is put right before it is claimed. A lease that is not live as a
+-- whole keeps nothing.
 create or replace function lockstep.held_by_leases(
     _held_ids uuid[], _kept_claims int[], _hold_ms bigint, _group_ids int[], _partition_ids bigint[], _partition_limits int[], _now timestamptz
 ) returns table (
@@ -231,8 +235,9 @@ create or replace function lockstep.held_by_leases(
     ) k
 $$;
 
--- When a cursor is due whose lease ended with all completed; null if it is drained, which only counts if the partition is locked.
--- One that is left to others is not due for what this call still claims (rules.give_way).
+-- When a cursor is due whose lease ended with everything completed; null if it is drained, which is reliable only if
+-- the partition is locked. A cursor left to other consumers is not due for the remaining claims of this call
+-- (rules.give_way).
 create or replace function lockstep.due_after_lease(
     _partition_id bigint, _acked bigint, _delay_seconds int, _window_seconds int, _locked boolean, _leaves boolean, _now timestamptz
 ) returns timestamptz language plpgsql stable as $$
@@ -245,8 +250,8 @@ begin
     return case when _leaves and _due_at <= _now then _now + interval '1 microsecond' else _due_at end;
 end $$;
 
--- Pops for the requests that may lease more and whose leases are ended as a whole. Pops of shared groups look again for what others
--- give back meanwhile, and take the time anew.
+-- Pops for the requests that may lease more and whose leases have ended completely. Pops of shared groups check again
+-- for messages given back in the meantime, with a fresh time.
 create or replace function lockstep.claim_others(
     _requests int[], _group_ids int[], _partition_ids bigint[], _partitions_left int[], _messages_left int[], _lease_ms bigint[], _lease_ids uuid[],
     _shared boolean[], _not_ended int[], _now timestamptz, _at timestamptz

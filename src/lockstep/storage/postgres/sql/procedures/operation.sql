@@ -1,13 +1,13 @@
 -- Operations: requests that wait, in bundles, until a processor applies them.
 --
--- Guarantees: a bundle is applied after all older ones that have a lane in common with it, and marked in the transaction that
--- applies it. A claim is the lock on its row, so it ends with the transaction, whatever becomes of the process.
--- Serials rise in the order in which inserts began. A producer that learned of one bundle before it sent the next has
--- them in that order; of inserts that overlap, none was confirmed, and either may come first.
+-- Guarantees: a bundle is applied after all older bundles that share a lane with it, and is marked in the transaction
+-- that applies it. A claim is the lock on its row, so it ends with the transaction, whatever happens to the process.
+-- Serials rise in the order in which inserts began. A producer that sends one bundle after another was confirmed gets
+-- them in that order; of overlapping inserts none was confirmed, and either may come first.
 -- Locks: operation rows come before queue rows, partition rows and all that follow. A row of operation_sum comes last.
 -- Indexes: operation_pending, operation_lane_pkey, operation_uuid, partition_pkey.
 
--- Adds to the sums of a kind. Each session has its row, or shares it with few.
+-- Adds to the sums of a kind. Each session has its own row, or shares it with a few others.
 create or replace function lockstep.count_operations(_kind text, _operations bigint, _messages bigint, _bytes bigint, _failed bigint)
 returns void language sql as $$
     insert into lockstep.operation_sum as s (kind, slot, operations, messages, bytes, failed)
@@ -17,7 +17,7 @@ returns void language sql as $$
         bytes = s.bytes + excluded.bytes, failed = s.failed + excluded.failed
 $$;
 
--- Queues the requests of one body. Raises LS001 if a partition is gone: resolve the names again.
+-- Queues the requests of one body. Raises LS001 if a partition is gone; then the names must be resolved again.
 create or replace function lockstep.queue_operations(
     _kind text, _priority smallint, _requests int, _messages int, _bytes bigint, _partition_ids bigint[], _codec smallint, _body bytea,
     _queues text[], _aims bytea, _at timestamptz, out _uuid uuid
@@ -43,15 +43,15 @@ begin
     perform lockstep.count_operations(_kind, _requests, _messages, _bytes, 0);
 end $$;
 
--- Takes bundles of a kind that may be applied now, oldest first: up to the limits of messages and bytes, and at least one. They are
--- locked, and out of their lanes. One may be applied if what is just before it in each of its lanes is taken here, too: then all
--- that is before it is. What is not older than another in all its lanes stays so, hence it is looked at before it is locked.
--- One that is tried again is the only one that is taken of its lanes: what is behind it would most likely fail with it.
--- What waits behind one that is not due, or is tried again, sleeps: for half as long as it has waited, up to 10 s, and until
--- finish_operations wakes it. So a partition that is held costs one bundle a try, however much waits for it. Of several
--- lanes in which a bundle waits, the first decides how long it sleeps; the others are not looked into.
--- At most 5,000 bundles are passed in a claim. Those that sleep are only read, and not looked into.
--- The transaction ends by itself if its process hangs for _timeout_ms, and with it the claim.
+-- Claims bundles of a kind that may be applied now, oldest first: up to the limits of messages and bytes, and at least
+-- one. They are locked and removed from their lanes. A bundle may be applied if, in each of its lanes, its predecessor
+-- is claimed here, too: then everything before it is. A bundle at the head of all its lanes stays there, so this is
+-- checked before it is locked. A bundle that is retried is the only one claimed from its lanes: those behind it would
+-- most likely fail with it. Bundles behind one that is not due, or is retried, sleep: for half as long as they have
+-- waited, at most 10 s, or until finish_operations wakes them. A locked partition therefore costs one bundle per
+-- attempt, however many wait for it. If a bundle waits in several lanes, the first one determines how long it sleeps;
+-- the others are not examined. A claim skips at most 5,000 bundles. Sleeping bundles are read but not examined. If the
+-- process hangs for _timeout_ms, the transaction ends, and with it the claim.
 create or replace function lockstep.claim_operations(
     _kind text, _messages_max int, _bytes_max bigint, _timeout_ms int, _at timestamptz
 )
@@ -110,8 +110,8 @@ begin
     order by t.o;
 end $$;
 
--- Wakes what sleeps in lanes that the claimed bundles leave, some of each lane: the rest is woken when those have ended. What
--- another processor has in hand is not waited for; it wakes by itself, at most 10 s later.
+-- Wakes sleeping bundles in lanes that the claimed bundles leave, some in each lane: the rest is woken when those have
+-- ended. Does not wait for bundles claimed by another processor; they wake by themselves at most 10 s later.
 create or replace function lockstep.wake_operations(_serials bigint[], _lanes_left bigint[], _now timestamptz) returns void language sql as $$
     update lockstep.operation o set due_at = least(o.due_at, _now), error = null where o.serial = any (array(
         select w.serial from (
@@ -136,8 +136,9 @@ create or replace function lockstep.wake_operations(_serials bigint[], _lanes_le
     ));
 $$;
 
--- Writes down what became of claimed bundles, which are of one kind. One that has requests left (_wait_seconds is not null) waits for that long, in
--- the lanes _lanes[_first_lanes[i]:_last_lanes[i]], which those requests are for; what sleeps in the others is woken.
+-- Records the results of claimed bundles, which are of one kind. A bundle with requests left (_wait_seconds is not
+-- null) waits for that long, in the lanes _lanes[_first_lanes[i]:_last_lanes[i]] of those requests; sleeping bundles in
+-- its other lanes are woken.
 create or replace function lockstep.finish_operations(
     _serials bigint[], _results bytea[], _failed int[], _retries int[], _errors text[], _wait_seconds double precision[],
     _lanes bigint[], _first_lanes int[], _last_lanes int[], _worker text, _at timestamptz
@@ -172,7 +173,7 @@ begin
         _change.kind, _change.operations::bigint, _change.messages::bigint, _change.bytes::bigint, _change.failed::bigint);
 end $$;
 
--- Lets a request that failed wait again, in its old place. The caller has taken it out of the results.
+-- Makes a failed request wait again, in its old position. The caller has removed it from the results.
 create or replace function lockstep.retry_operation(_serial bigint, _results bytea, _lanes bigint[], _at timestamptz) returns void language plpgsql as $$
 declare
     _now timestamptz := coalesce(_at, clock_timestamp());
@@ -191,7 +192,7 @@ begin
     end if;
 end $$;
 
--- Removes bundles that ended the given number of seconds ago; those in which something failed stay longer.
+-- Removes bundles that ended the given number of seconds ago; bundles with a failure stay longer.
 create or replace function lockstep.prune_operations(
     _seconds double precision, _failed_seconds double precision, _limit int, _at timestamptz
 ) returns int language plpgsql as $$

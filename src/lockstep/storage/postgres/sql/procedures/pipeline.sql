@@ -1,4 +1,4 @@
--- Steps of Spark pipelines: the messages that a step rejects, and how it is doing.
+-- Steps of Spark pipelines: the messages that a step rejects, and its status.
 --
 -- Guarantees: a rejected message becomes a dead letter of its queue in the transaction that writes its batch, once, and only
 -- while it is stored.
@@ -6,25 +6,25 @@
 -- takes its own; then dead letters.
 -- Indexes: segment_uuid, run_pkey, dead_letter_message, partition's name.
 
--- The step that a session runs, so that no other does: until the session ends.
+-- Locks a step for a session, so that no other session runs it; held until the session ends.
 create or replace function lockstep.pipeline_lock(_pipeline text, _step text) returns boolean language sql as $$
     select pg_try_advisory_lock(hashtextextended(_pipeline || '.' || _step, 7017281905))
 $$;
 
--- Finds messages by id in some queues. Messages that are no longer stored are left out.
+-- Finds messages by id in some queues; leaves out those that are no longer stored.
 create or replace function lockstep.pipeline_find(_queue_ids int[], _segments uuid[], _ordinals int[])
 returns table (place int, queue_id int, partition_id bigint, seq bigint) language sql stable as $$
     select t.o::int, s.queue_id, r.partition_id, r.first_seq + t.ordinal - r.ordinal
     from unnest(_segments, _ordinals) with ordinality t (uuid, ordinal, o)
-    -- By its UUID, whatever is known of its queue.
+    -- By its UUID, whatever the planner knows about its queue.
     cross join lateral (select f.* from lockstep.segment f where f.uuid = t.uuid offset 0) s
     cross join lateral unnest(s.partition_ids, s.first_seqs, s.counts) m (partition_id, first_seq, n)
     join lockstep.run r on r.partition_id = m.partition_id and r.segment_id = s.id and r.first_seq between m.first_seq and m.first_seq + m.n - 1
     where s.queue_id = any (_queue_ids) and t.ordinal between r.ordinal and r.ordinal + (r.last_seq - r.first_seq)
 $$;
 
--- Takes the locks of a batch: of the partitions that messages are rejected from, of those that the attempts push to as far as
--- they exist, and of those under the leases. The caller pushes what dies (dead_queue.sql).
+-- Takes the locks of a batch: of the partitions from which messages are rejected, of the existing partitions to which
+-- the attempts push, and of those under the leases. The caller pushes what dies (dead_queue.sql).
 create or replace function lockstep.pipeline_open(
     _queue_ids int[], _segments uuid[], _ordinals int[], _attempts uuid[], _lease_ids uuid[]
 ) returns void language plpgsql as $$
@@ -41,7 +41,8 @@ begin
         _lease_ids);
 end $$;
 
--- Makes dead letters of messages in locked partitions; returns how many. A message that already is a dead letter of the group stays one.
+-- Makes messages of locked partitions dead letters; returns their number. A message that is already a dead letter of
+-- the group stays one.
 create or replace function lockstep.pipeline_reject(
     _group text, _queue_ids int[], _segments uuid[], _ordinals int[], _errors text[], _at timestamptz
 ) returns bigint language sql as $$
@@ -50,7 +51,7 @@ create or replace function lockstep.pipeline_reject(
         select f.queue_id, f.partition_id, f.seq, _group, 1, _errors[f.place], coalesce(_at, clock_timestamp())
         from lockstep.pipeline_find(_queue_ids, _segments, _ordinals) f
         where not exists (
-            -- One look for each message, and no join.
+            -- One look-up per message instead of a join.
             select 1 from lockstep.dead_letter d
             where d.partition_id = f.partition_id and d.seq = f.seq and d.group_name = _group offset 0
         )
@@ -60,8 +61,8 @@ create or replace function lockstep.pipeline_reject(
     select count(*) from dead
 $$;
 
--- A step begins to run, with a checkpoint. What it has done under another query is another's. The query is empty while a
--- restart has not said which one it is.
+-- Records that a step starts, with a checkpoint. What it did under another query does not count. The query is empty
+-- until a restart has named it.
 create or replace function lockstep.pipeline_begin(
     _pipeline text, _step text, _sources text[], _sinks text[], _group text, _query_id text, _checkpoint text,
     _restarts bigint, _definition jsonb, _at timestamptz
@@ -79,7 +80,8 @@ create or replace function lockstep.pipeline_begin(
         duplicates = case when s.query_id = excluded.query_id then s.duplicates else 0 end
 $$;
 
--- A batch of a step is being committed. It has read so many messages of some queues, which are sources of the step from now on.
+-- Records a batch of a step within its commit. It has read these numbers of messages of some queues, which are sources
+-- of the step from now on.
 create or replace function lockstep.pipeline_batch(
     _pipeline text, _step text, _batch_id bigint, _pushed bigint, _rejected bigint, _duplicates bigint, _queues text[], _read bigint[], _at timestamptz
 ) returns void language sql as $$
@@ -87,7 +89,7 @@ create or replace function lockstep.pipeline_batch(
     select _pipeline, _step, t.queue, t.n from unnest(_queues, _read) t (queue, n) where t.n > 0 order by t.queue
     on conflict (pipeline, step, queue) do update set messages = r.messages + excluded.messages;
     update lockstep.pipeline_step s
-    -- A step that reads queues by pattern may have one more.
+    -- A step that reads queues by pattern may have a new source.
     set sources = case when s.sources @> _queues then s.sources else array(select distinct n from unnest(s.sources || _queues) n order by n) end,
         batch_id = _batch_id, committed_at = coalesce(_at, clock_timestamp()), seen_at = coalesce(_at, clock_timestamp()),
         batch_pushed = _pushed, batch_rejected = _rejected, batch_duplicates = _duplicates,
@@ -95,8 +97,8 @@ create or replace function lockstep.pipeline_batch(
     where s.pipeline = _pipeline and s.step = _step
 $$;
 
--- Forgets the streams of a step that others have followed: whoever runs the step is the only one, so that the last one
--- that was created on a queue is its own. A step may have a stream for each of its sources.
+-- Forgets former streams of a step. The session is the only one that runs the step, so the last stream created on a
+-- queue is its own. A step may have a stream for each of its sources.
 create or replace function lockstep.pipeline_forget_former(_pipeline text, _step text) returns void language sql as $$
     select lockstep.forget_stream(f.stream_id)
     from (
@@ -122,7 +124,7 @@ create or replace function lockstep.pipeline_seen(_pipeline text, _step text, _r
     select lockstep.pipeline_forget_former(_pipeline, _step)
 $$;
 
--- A step failed of what may pass, and waits to be started again.
+-- Records that a step failed for a reason that may go away, and waits for its restart.
 create or replace function lockstep.pipeline_failed(_pipeline text, _step text, _error text, _at timestamptz) returns void language sql as $$
     update lockstep.pipeline_step s
     set failed_at = coalesce(_at, clock_timestamp()), seen_at = coalesce(_at, clock_timestamp()), restart_error = _error
@@ -136,7 +138,7 @@ create or replace function lockstep.pipeline_end(_pipeline text, _step text, _er
     select lockstep.pipeline_forget_former(_pipeline, _step)
 $$;
 
--- Forgets a step with its stream: its positions, its batches and what it has leased. Returns whether anything was known of it.
+-- Forgets a step with its stream: its positions, its batches and its leases. Returns whether it was known.
 create or replace function lockstep.pipeline_forget(_pipeline text, _step text) returns boolean language plpgsql as $$
 declare
     _name text := _pipeline || '.' || _step;

@@ -1,15 +1,15 @@
--- Places in a partition: which messages are stored where, and when a cursor is due. All are read-only, with one or two
--- index probes each.
+-- Positions in a partition: which messages are stored where, and when a cursor is due. All functions are read-only,
+-- with one or two index probes each.
 
--- The seq of the last stored message; null if none is. Removed runs touch each other and are merged, so the
--- backward scan passes over at most one of them.
+-- The seq of the last stored message; null if none is stored. Removed runs that touch are merged, so the backward scan
+-- passes at most one of them.
 create or replace function lockstep.last_stored(_partition_id bigint) returns bigint language sql stable parallel safe as $$
     select r.last_seq from lockstep.run r
     where r.partition_id = _partition_id and r.segment_id is not null
     order by r.first_seq desc limit 1
 $$;
 
--- The seq that the last message had, stored or removed; 0 for a new partition.
+-- The seq of the last message, stored or removed; 0 for a new partition.
 create or replace function lockstep.last_seq(_partition_id bigint) returns bigint language sql stable parallel safe as $$
     select coalesce((
         select r.last_seq from lockstep.run r where r.partition_id = _partition_id order by r.first_seq desc limit 1
@@ -36,12 +36,12 @@ create or replace function lockstep.next_seq(_partition_id bigint, _acked bigint
     select greatest(r.first_seq, _acked + 1) from lockstep.next_run(_partition_id, _acked) r
 $$;
 
--- The cursor that has everything stored before it: the start of the partition.
+-- The position before everything stored: the start of the partition.
 create or replace function lockstep.start_of(_partition_id bigint) returns bigint language sql stable parallel safe as $$
     select coalesce(lockstep.next_seq(_partition_id, 0) - 1, lockstep.last_seq(_partition_id))
 $$;
 
--- The last seq that was created at or before _time (before it, if _strictly); the start if there is none.
+-- The last seq created at or before _time (only before it, if _strictly); the start if there is none.
 create or replace function lockstep.seq_at(_partition_id bigint, _time timestamptz, _strictly boolean) returns bigint language sql stable as $$
     select coalesce((
         select r.last_seq from lockstep.run r
@@ -51,8 +51,8 @@ create or replace function lockstep.seq_at(_partition_id bigint, _time timestamp
     ), lockstep.start_of(_partition_id))
 $$;
 
--- The last of the messages after _acked that were all created before _time; null if the next one was not. Reads no further:
--- what is younger may be much.
+-- The last of the consecutive messages after _acked created before _time; null if the next one is younger. Reads no
+-- further, because many younger messages may follow.
 create or replace function lockstep.waited_upto(_partition_id bigint, _acked bigint, _time timestamptz) returns bigint language plpgsql stable as $$
 declare
     _run record;
@@ -72,7 +72,7 @@ begin
     return _upto;
 end $$;
 
--- How many stored messages have a seq in (_after, _upto]: the distance less what was removed in between.
+-- The number of stored messages with a seq in (_after, _upto]: the distance minus what was removed in between.
 create or replace function lockstep.stored_between(_partition_id bigint, _after bigint, _upto bigint) returns bigint language sql stable parallel safe as $$
     select greatest(_upto - _after, 0) - coalesce((
         select sum(least(r.last_seq, _upto) - greatest(r.first_seq, _after + 1) + 1)
@@ -86,7 +86,7 @@ create or replace function lockstep.lag(_partition_id bigint, _acked bigint) ret
     select coalesce(lockstep.stored_between(_partition_id, _acked, lockstep.last_stored(_partition_id)), 0)
 $$;
 
--- When a cursor without a lease is due (rules.due_after_release): null if nothing is ahead.
+-- When a cursor without a lease is due (rules.due_after_release); null if no message follows.
 create or replace function lockstep.due_at(_partition_id bigint, _acked bigint, _delay_seconds int, _window_seconds int, _not_before timestamptz)
 returns timestamptz language plpgsql stable as $$
 declare
@@ -104,7 +104,7 @@ begin
     select s.created_at into _newest_at
     from lockstep.run r join lockstep.segment s on s.id = r.segment_id
     where r.partition_id = _partition_id order by r.first_seq desc limit 1;
-    -- Without a delay, or a window, times do not matter: they may be ahead of a clock that was set back.
+    -- Without a delay or a window, times do not matter: they may be in the future after the clock was set back.
     return greatest(
         _not_before,
         case when _delay_seconds > 0 then _next_at + make_interval(secs => _delay_seconds) end,
@@ -116,8 +116,8 @@ create or replace function lockstep.message_id(_segment uuid, _ordinal int) retu
     select (left(_segment::text, 32) || lpad(to_hex(_ordinal), 4, '0'))::uuid
 $$;
 
--- A UUIDv7 for a segment: milliseconds, their fraction in 12 bits, 46 random bits, and room for the ordinal.
--- Made of the real clock after the partition locks, so that ids rise with the seqs.
+-- A UUIDv7 for a segment: milliseconds, their fraction in 12 bits, 46 random bits, and room for the ordinal. Uses the
+-- real clock, read after the partition locks, so that ids rise with seqs.
 create or replace function lockstep.segment_uuid() returns uuid language plpgsql volatile as $$
 declare
     _microseconds bigint;
@@ -132,7 +132,7 @@ begin
     )::uuid;
 end $$;
 
--- The seq of a message in a partition, by the transaction id that its producer gave, or else by its own id.
+-- The seq of a message in a partition, by its producer's transaction id or by its own id.
 create or replace function lockstep.resolve_seq(_partition_id bigint, _transaction_id text) returns bigint language plpgsql stable as $$
 declare
     _seq bigint;

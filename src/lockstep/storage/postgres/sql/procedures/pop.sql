@@ -1,19 +1,22 @@
--- Pop: find due cursors, lease them, say which runs they cover. Bodies are fetched by the caller, who may have them.
+-- Pop: finds due cursors, leases them, and returns the runs that they cover. The caller fetches the bodies, unless it
+-- has them.
 --
 -- Finding work is one index range, (group_id, due_at): null = drained, the past = ready, a lease's deadline while
--- leased, a retry time while backing off. So an expired lease needs no background job: its due_at has passed and the
--- next pop finds it. A partition that was served gets a later due_at and goes to the tail: that is the fairness.
+-- leased, a retry time while backing off. An expired lease therefore needs no background job: its due_at has passed and
+-- the next pop finds it. A partition that was served gets a later due_at and moves to the tail, which makes pops fair.
 --
--- Guarantees: one live lease per partition and group; earliest due first; at most _batch messages in all; nothing for a group
--- that is paused.
--- Locks: cursor rows, with SKIP LOCKED: a pop waits for nobody. Where a cursor turns out to be drained the
--- partition row must be locked before that is written down (else the wake-up of a push in flight is lost); against
--- the lock order, so it is only tried. If a push holds it, something is coming: the cursor is left due a little later.
+-- Guarantees: one live lease per partition and group; earliest due first; at most _batch messages in all; nothing for a
+-- group that is paused.
+-- Locks: cursor rows, with SKIP LOCKED: a pop never waits for a lock. If a cursor turns out to be drained, the
+-- partition row must be locked before that is recorded (otherwise the wake-up of a push in flight is lost). This is
+-- against the lock order and therefore only tried. If a push holds the row, messages are coming: the cursor is left due
+-- a little later.
 -- Indexes: cursor_due, cursor_pkey, run_pkey.
 
--- One claim per array position: a group's due partitions, or one partition of it. Claims of the same request follow each
--- other; they share its limits and its lease id. _partition_ids[i] null is any, _lease_ms[i] null the queue's lease time.
--- A row without a partition says that more is due, behind more expired messages than this transaction may pass.
+-- One claim per array position: a group's due partitions, or one partition of it. Claims of the same request are
+-- adjacent and share its limits and its lease id. If _partition_ids[i] is null, any partition is claimed; if
+-- _lease_ms[i] is null, the queue's lease time applies. A row without a partition says that more is due, behind more
+-- expired messages than this transaction may skip.
 create or replace function lockstep.pop(
     _requests int[], _group_ids int[], _partition_ids bigint[], _partition_limits int[], _batches int[], _lease_ms bigint[],
     _lease_ids uuid[], _auto_acks boolean[], _at timestamptz
@@ -80,15 +83,15 @@ begin
     end loop;
 end $$;
 
--- The common case: every due cursor that is claimed has stored messages next and no expired lease. Several requests of a
--- group, each with its limits and its lease, are claimed together: the next goes on where one has enough. If a cursor is
--- not like that nothing is claimed, and claim() goes through them one by one.
+-- The common case: every due cursor that is claimed is followed by stored messages and has no expired lease. Several
+-- requests of a group, each with its own limits and lease, are claimed together: the next one continues where the
+-- previous one has enough. If any cursor is different nothing is claimed, and claim() processes them one by one.
 create or replace function lockstep.claim_regular(
     _requests int[], _group_id int, _queue_id int, _lease_seconds int, _partition_limits int[], _batches int[], _lease_ms bigint[],
     _lease_ids uuid[], _now timestamptz
 ) returns setof lockstep.popped language plpgsql as $$
 declare
-    -- Rows are fetched, and so locked, one at a time: how many are needed depends on what they hold.
+    -- Rows are fetched, and thereby locked, one at a time: how many are needed depends on their messages.
     _due no scroll cursor for
         select c.*,
                (select r.last_seq from lockstep.run r
@@ -137,7 +140,8 @@ begin
         set lease_id = _lease_ids[t.i], lease_to = t.upto, leased_at = _now,
             due_at = _now + coalesce(_lease_ms[t.i] * interval '1 ms', make_interval(secs => _lease_seconds))
         from (
-            -- With a limit, so that a cursor is looked up by both: one group's cursors may seem to be few.
+            -- The limit makes the plan look up a cursor by both columns: the planner may believe that a group has few
+            -- cursors.
             select t.*, _group_id as group_id from unnest(_claimed, _claimed_to, _claimed_for) with ordinality t (partition_id, upto, i, o)
             limit cardinality(_claimed)
         ) t
@@ -152,11 +156,11 @@ begin
     order by l.o, r.first_seq;
 end $$;
 
--- One cursor after the other, each put right before it is claimed: for named partitions, auto-ack, queues with a delay, a
--- window, a longest wait or an expiry, balanced queues (whose fullest partition comes first), expired leases, and what is
--- left over by removed messages. It passes so many expired messages as its transaction may, and goes over as many cursors that
--- have nothing to claim; then it still looks for one whose next message is not expired, but not for long. A row without a
--- partition says that it left something.
+-- Claims one cursor after the other, and puts each right first: for named partitions, auto-ack, queues with a delay, a
+-- window, a longest wait or an expiry, balanced queues (whose fullest partition comes first), expired leases, and
+-- positions before removed messages. It skips as many expired messages as its transaction may, and passes as many
+-- cursors with nothing to claim; after that it still looks for a cursor whose next message is not expired, but not for
+-- long. A row without a partition says that something was left.
 create or replace function lockstep.claim(
     _request int, _group_id int, _partition_id bigint, _partitions int, _batch int, _lease_ms bigint, _lease_id uuid, _auto_ack boolean, _now timestamptz
 ) returns setof lockstep.popped language plpgsql as $$
@@ -195,13 +199,13 @@ begin
     end if;
 end $$;
 
--- Whether a queue has no option that says anything about single messages, or about which partition comes first. Only then may
--- pops take the short ways (claim_regular, shared_claim_joined, shared_claim_regular): a new option of that kind belongs here.
+-- Whether a queue has no option that concerns single messages or the order of partitions. Only then may pops use the
+-- fast paths (claim_regular, shared_claim_joined, shared_claim_regular): a new option of that kind must be added here.
 create or replace function lockstep.is_regular(_queue lockstep.queue) returns boolean language sql immutable parallel safe as $$
     select _queue.delay_seconds + _queue.window_seconds + _queue.max_wait_seconds + _queue.expire_seconds + _queue.partitions = 0 and not _queue.expiring
 $$;
 
--- The runs of a partition with the messages in (_after, _upto], as a pop gives them.
+-- The runs of a partition with the messages in (_after, _upto], in the form of a pop's rows.
 create or replace function lockstep.popped_runs(
     _request int, _queue_id int, _partition_id bigint, _attempt int, _after bigint, _upto bigint, _expires_at timestamptz, _lease_id uuid
 ) returns setof lockstep.popped language sql stable as $$
@@ -212,7 +216,7 @@ create or replace function lockstep.popped_runs(
     order by r.first_seq
 $$;
 
--- The row without a partition that says that more is due, behind what this transaction may not pass.
+-- The row without a partition which says that more is due, behind messages that this transaction may not skip.
 create or replace function lockstep.more_is_due(_request int, _queue_id int) returns lockstep.popped language plpgsql immutable parallel safe as $$
 declare
     _more lockstep.popped;
@@ -222,11 +226,11 @@ begin
     return _more;
 end $$;
 
--- Picks the next due cursor from which messages can be claimed, locks it and puts it right: of one partition, or of the group,
--- the first by time, in a balanced queue the one with most before it. At most _partitions are taken; those in _taken count
--- already. _state is what the call before returned, null at first: `passed` are cursors that were left because more expired there than
--- this transaction may pass, `looks` how many more may be looked at. Sets `at` and `upto`, null if there is nothing to claim, and `more` if
--- something may be left that this did not look at.
+-- Picks the next due cursor with claimable messages, locks it and puts it right: of one partition, or the group's first
+-- by time or, in a balanced queue, the one with the most pending messages. At most _partitions are taken, including
+-- those in _taken. _state is what the previous call returned, null at first: `passed` has the cursors that were left
+-- because more expired there than this transaction may skip, `looks` how many more may be examined. Sets `at` and
+-- `upto`, null if there is nothing to claim, and `more` if something may remain that this call did not examine.
 create or replace function lockstep.find_claim(
     _state lockstep.next_claim, _group_id int, _partition_id bigint, _partitions int, _taken bigint[], _batch int, _queue lockstep.queue, _now timestamptz
 ) returns lockstep.next_claim language plpgsql as $$
@@ -276,8 +280,8 @@ begin
     end loop;
 end $$;
 
--- The runs that cover the stored messages in (_after, _upto], in order: which makes it a look-up of its own, whatever the
--- planner takes a join for.
+-- The runs that cover the stored messages in (_after, _upto], in order. The order makes it a separate look-up, whatever
+-- plan a join would get.
 create or replace function lockstep.runs_between(_partition_id bigint, _after bigint, _upto bigint) returns setof lockstep.run language sql stable as $$
     select r.* from lockstep.run r
     where r.partition_id = _partition_id and r.first_seq <= _upto and r.last_seq > _after and r.segment_id is not null
@@ -307,12 +311,12 @@ create or replace function lockstep.reach(_partition_id bigint, _acked bigint, _
     where t.before < _batch
 $$;
 
--- Puts a locked, due cursor right: passes what was removed, charges an expired lease (rules.expire), passes what waited
--- too long, or expired; then says anew when it is due. Returns it as it is then.
+-- Puts a locked, due cursor right: passes removed messages, charges an expired lease (rules.expire), passes messages
+-- that waited too long or expired; then recomputes when it is due. Returns the resulting cursor.
 create or replace function lockstep.put_right(_cursor lockstep.cursor, _queue lockstep.queue, _now timestamptz) returns lockstep.cursor language plpgsql as $$
 declare
     _before lockstep.cursor := _cursor;
-    -- One look: what comes between two is not passed.
+    -- Read once: messages that appear between two reads must not be passed.
     _start bigint := coalesce(lockstep.next_seq(_cursor.partition_id, _cursor.acked) - 1, lockstep.last_seq(_cursor.partition_id));
     _head bigint := lockstep.next_seq(_cursor.partition_id, _start);
     _overdue bigint;
@@ -365,8 +369,9 @@ begin
     return _cursor;
 end $$;
 
--- When a locked cursor without a lease is due. That it is drained is known only under the partition lock, which is
--- against the lock order here and therefore only tried; if a push holds it, something is coming, and the next pop looks.
+-- When a locked cursor without a lease is due. Whether it is drained is known only under the partition lock, which is
+-- against the lock order here and therefore only tried; if a push holds it, messages are coming, and the next pop
+-- checks.
 create or replace function lockstep.due_or_drained(_partition_id bigint, _acked bigint, _queue lockstep.queue, _not_before timestamptz, _now timestamptz)
 returns timestamptz language plpgsql as $$
 declare
@@ -382,10 +387,10 @@ begin
     return lockstep.due_at(_partition_id, _acked, _queue.delay_seconds, _queue.window_seconds, _not_before);
 end $$;
 
--- In how many seconds a pop may find something, by group and, where not null, partition: 0 is now; null, if nothing is due
--- within that time. 0 for one that is gone: its next pop looks up the names again.
--- Its range of an index ends with the seconds: index entries of leases that have been acknowledged lie in it, and were the
--- whole of them to be read while a long transaction keeps them, an idle question would cost as much as the busy hour before.
+-- In how many seconds a pop may find something, by group and, if not null, partition: 0 is now; null if nothing is due
+-- within that time. 0 for a group or partition that is gone: its next pop looks up the names again. The index range
+-- ends at _within seconds: beyond lie index entries of acknowledged leases, and if a long transaction keeps them,
+-- reading them all would make an idle query cost as much as the busy hour before.
 create or replace function lockstep.due_in(_group_ids int[], _partition_ids bigint[], _within float8, _at timestamptz)
 returns float8[] language plpgsql stable as $$
 declare
@@ -401,7 +406,8 @@ begin
                  when t.partition_id is null then lockstep.group_due(t.group_id, _until)
                  when lockstep.is_paused(t.group_id) then null
                  else least(
-                     -- Without a condition on the time, which would offer the index of all that is due for the group.
+                     -- Without a condition on the time, which would let the planner use the index of everything due for
+                     -- the group.
                      (select case when c.due_at <= _until then c.due_at end from lockstep.cursor c
                       where c.partition_id = t.partition_id and c.group_id = t.group_id),
                      (select d.due_at from lockstep.delivery d
@@ -415,18 +421,18 @@ begin
     );
 end $$;
 
--- Whether nothing is to be delivered to a group, because an operator said so.
+-- Whether an operator has paused the group, so that nothing is delivered to it.
 create or replace function lockstep.is_paused(_group_id int) returns boolean language sql stable as $$
     select g.paused_at is not null from lockstep.consumer_group g where g.id = _group_id
 $$;
 
--- The result is 0 for a time that has passed, and null for null, which greatest() alone would turn into 0.
+-- The result is 0 for a time in the past, and null for null, which greatest() alone would turn into 0.
 create or replace function lockstep.seconds_until(_due_at timestamptz, _now timestamptz) returns float8 language sql immutable as $$
     select case when _due_at is not null then greatest(extract(epoch from _due_at - _now), 0)::float8 end
 $$;
 
--- When a group has something next, new or again, if that is not after a time. A cursor that is still to be made may have something.
--- A paused group has nothing.
+-- When a group next has a message, new or redelivered, if not after a given time. A cursor that does not exist yet may
+-- have messages. A paused group has none.
 create or replace function lockstep.group_due(_group_id int, _until timestamptz) returns timestamptz language plpgsql stable as $$
 begin
     if lockstep.is_paused(_group_id) then
@@ -439,7 +445,7 @@ begin
     );
 end $$;
 
--- The same for a group on all queues of a namespace and/or task: now, if there is one on which it does not exist yet.
+-- The same for a group on all queues of a namespace and/or task: now, if the group does not exist yet on one of them.
 create or replace function lockstep.due_in_labels(_namespaces text[], _tasks text[], _groups text[], _within float8, _at timestamptz)
 returns float8[] language plpgsql stable as $$
 declare

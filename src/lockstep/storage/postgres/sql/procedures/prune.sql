@@ -1,19 +1,21 @@
--- Prune: what retention and eviction remove, oldest first, in batches that are a transaction each.
+-- Prune: removes messages for retention and eviction, oldest first, in batches that are a transaction each.
 --
--- Kinds: `retention` takes whole runs older than retention_seconds; `completed_retention` whole runs older than
--- completed_retention_seconds that every group is done with, and none while there is no group; `eviction` what is older
--- than max_wait_seconds and still waits for a group. Nothing under a live lease goes, nor anything after it. Retention
--- leaves what a stream of Spark may still ask for; what goes before such a stream has read it is noted for it.
+-- Kinds: `retention` removes whole runs older than retention_seconds; `completed_retention` whole runs older than
+-- completed_retention_seconds that every group is done with, and none without a group; `eviction` messages older than
+-- max_wait_seconds that some group has not done. Messages under a live lease, and those behind them, stay. Retention
+-- keeps messages that a Spark stream may still request; the removal of messages that such a stream has not read is
+-- recorded for it.
 --
--- Finding: lockstep.segment (queue_id, id) has a queue's segments in the order of their age, so a pass reads those that
--- are old enough and not one more. What is old enough and may not go (a group lags) is read once per round: the caller
--- goes on from the place where the call before ended.
--- Locks: the queue row in share mode, so that its options stay, for completed_retention the completion lock, partition rows (by id), and, where what is removed may lie
--- ahead of a cursor, cursor rows (by partition and group). A partition that somebody holds for long is left for the next
--- round. Indexes: segment_queue, run_pkey, run_removed, cursor_pkey, dead_letter_message, dedup pkeys, trace_index_pkey,
+-- Finding: lockstep.segment (queue_id, id) has a queue's segments in the order of their age, so a pass reads only those
+-- that are old enough. Old segments that must stay (a group lags) are read once per round: the caller continues where
+-- the previous call ended.
+-- Locks: the queue row in share mode, so that its options do not change, for completed_retention the completion lock,
+-- partition rows (by id), and, if removed messages may lie ahead of a cursor, cursor rows (by partition and group). A
+-- partition that is locked for long is left for the next round.
+-- Indexes: segment_queue, run_pkey, run_removed, cursor_pkey, dead_letter_message, dedup pkeys, trace_index_pkey,
 -- trace_name_message, trace_event_message.
 
--- What is created before this is too old; null if the queue does not ask for this kind of removal.
+-- Messages created before this are too old; null if the queue does not use this kind of removal.
 create or replace function lockstep.prune_before(_queue lockstep.queue, _kind text, _now timestamptz) returns timestamptz language sql immutable as $$
     select _now - make_interval(secs => nullif(case
         when _kind = 'eviction' then _queue.max_wait_seconds
@@ -22,7 +24,7 @@ create or replace function lockstep.prune_before(_queue lockstep.queue, _kind te
         else _queue.completed_retention_seconds end, 0))
 $$;
 
--- What of the segments may go, age aside: ranges of stored messages, each within one run.
+-- What may be removed of the segments, regardless of age: ranges of stored messages, each within one run.
 create or replace function lockstep.prunable(_kind text, _segment_ids bigint[], _now timestamptz)
 returns table (partition_id bigint, first_seq bigint, last_seq bigint) language sql stable as $$
     select r.partition_id, case when _kind = 'eviction' then greatest(r.first_seq, c.acked + 1) else r.first_seq end, r.last_seq
@@ -47,9 +49,9 @@ returns table (partition_id bigint, first_seq bigint, last_seq bigint) language 
                      else true end
 $$;
 
--- The next segments from which something may go, of the first queue at or after the place (a queue's name and a segment)
--- that has any: until they hold _messages of that, or _runs were looked at. _next is how far this looked. _queue is null
--- at the end of the last queue. _with_ids are those in which there may be transaction ids or trace ids.
+-- The next segments from which something may be removed, of the first queue at or after the place (a queue's name and a
+-- segment) that has any: until they hold _messages such messages, or _runs were examined. _next is how far this looked.
+-- _queue is null at the end of the last queue. _with_ids are those that may have transaction ids or trace ids.
 create or replace function lockstep.prune_find(
     _kind text, _after_queue text, _after_segment bigint, _messages int, _runs int, _at timestamptz,
     out _queue text, out _queue_id int, out _segment_ids bigint[], out _with_ids bigint[], out _next bigint
@@ -94,7 +96,8 @@ begin
     _queue := null;
 end $$;
 
--- Whether a segment of these partitions can have transaction ids or trace ids: if not, it need not be read to forget them.
+-- Whether a segment of these partitions can have transaction ids or trace ids; if not, it need not be read to forget
+-- them.
 create or replace function lockstep.may_have_ids(_partition_ids bigint[]) returns boolean language sql stable as $$
     select exists (select 1 from lockstep.trace_index)
         or exists (
@@ -104,8 +107,8 @@ create or replace function lockstep.may_have_ids(_partition_ids bigint[]) return
         )
 $$;
 
--- Removes what may go of the segments; returns how many messages. The ids in them are given, because a packed body is not
--- read here; _unread are segments that nobody could read.
+-- Removes what may be removed of the segments; returns the number of messages. The caller passes the ids in them,
+-- because this does not read packed bodies; _unread are segments that could not be read.
 create or replace function lockstep.prune(
     _queue_id int, _kind text, _segment_ids bigint[], _unread bigint[],
     _uuid_partitions bigint[], _uuids uuid[], _text_partitions bigint[], _texts text[],
@@ -132,7 +135,8 @@ begin
     if _kind <> 'completed_retention' then
         perform 1 from lockstep.cursor c where c.partition_id = any (_partition_ids) order by c.partition_id, c.group_id for no key update;
     end if;
-    -- Of what may go now, what is locked; and oldest first also where a partition could not be locked when its turn was.
+    -- Of what may be removed now, the part that is locked; and still oldest first if a partition could not be locked in
+    -- its turn.
     select array_agg(r.partition_id), array_agg(r.first_seq), array_agg(r.last_seq), coalesce(sum(r.last_seq - r.first_seq + 1), 0)
     into _partition_ids, _from, _to, _removed
     from (
@@ -165,8 +169,8 @@ begin
     return _removed;
 end $$;
 
--- Locks partitions in the order of their ids; returns those that it got. Somebody's own transaction may hold one for long:
--- then it is left out, together with what others hold in this moment.
+-- Locks partitions in the order of their ids; returns those that it got. A client's transaction may hold one for long:
+-- such a partition is left out, along with others that are locked at that moment.
 create or replace function lockstep.lock_to_prune(_partition_ids bigint[]) returns bigint[] language plpgsql as $$
 declare
     _patience text := current_setting('lock_timeout');
@@ -177,12 +181,12 @@ begin
         perform set_config('lock_timeout', _patience, true);
         return _partition_ids;
     exception when lock_not_available then
-        -- The setting is back where it was, with all that the block did.
+        -- The setting has been rolled back, with everything else in the block.
         return array(select p.id from lockstep.partition p where p.id = any (_partition_ids) order by p.id for no key update skip locked);
     end;
 end $$;
 
--- Counts what is about to be removed: from the depth of a queue with a max_size, and as unread by Spark streams.
+-- Counts what is about to be removed: in the depth of a queue with a max_size, and as unread by Spark streams.
 create or replace function lockstep.count_removal(_queue lockstep.queue, _partition_ids bigint[], _from bigint[], _to bigint[])
 returns void language plpgsql as $$
 begin
@@ -192,7 +196,7 @@ begin
     perform lockstep.note_unread(_queue.id, _partition_ids, _from, _to);
 end $$;
 
--- Counts ranges that are going, of a queue with a max_size: for the store, and for each group that has them before it.
+-- Counts ranges to be removed from a queue with a max_size: for the store, and for each group that has not done them.
 create or replace function lockstep.count_pruned(_queue_id int, _partition_ids bigint[], _from bigint[], _to bigint[]) returns void language sql as $$
     insert into lockstep.depth as d (queue_id, group_id, slot, pending)
     select _queue_id, t.group_id, 1 + pg_backend_pid() % 16, -sum(t.n)
@@ -214,15 +218,17 @@ create or replace function lockstep.count_pruned(_queue_id int, _partition_ids b
     on conflict (queue_id, group_id, slot) do update set pending = d.pending + excluded.pending
 $$;
 
--- Removes ranges of stored messages, each within one run and up to its end, of locked partitions. What holds their place is
--- joined with removed neighbours, and dropped at the start of a partition, unless it is the last run (see lockstep.remove).
+-- Removes ranges of stored messages of locked partitions, each within one run and up to its end. The runs that hold
+-- their place are merged with removed neighbours, and dropped at the start of a partition, unless it is the last run
+-- (see lockstep.remove).
 create or replace function lockstep.remove_ranges(_partition_ids bigint[], _from bigint[], _to bigint[]) returns void language plpgsql as $$
 declare
     _places bigint[];
     _firsts bigint[];
     _lasts bigint[];
 begin
-    -- Before the others are deleted: to look backwards for a run would go over all that this transaction has deleted.
+    -- Before the others are deleted: looking backwards for a run would scan everything that this transaction has
+    -- deleted.
     update lockstep.run r set last_seq = t.first_seq - 1
     from unnest(_partition_ids, _from) t (partition_id, first_seq)
     cross join lateral (
@@ -233,7 +239,7 @@ begin
     delete from lockstep.run r using unnest(_partition_ids, _from) t (partition_id, first_seq)
     where r.partition_id = t.partition_id and r.first_seq = t.first_seq;
     with gone as (
-        -- By their places in the table: as a join it may be planned to begin with all removed runs of all queues.
+        -- By ctid: the plan of a join may start with all removed runs of all queues.
         delete from lockstep.run r where r.ctid = any (array(
             select g.place from (select distinct unnest(_partition_ids) as id) t
             cross join lateral (select g.ctid as place from lockstep.run g where g.partition_id = t.id and g.segment_id is null offset 0) g))
@@ -242,7 +248,7 @@ begin
         select * from gone
         union all select * from unnest(_partition_ids, _from, _to)
     ), island as (
-        -- Pieces that touch have the same difference between their place and the length of all before them.
+        -- Pieces that touch have the same difference between their position and the length of all before them.
         select p.*, p.last_seq - sum(p.last_seq - p.first_seq + 1) over (partition by p.partition_id order by p.first_seq) as island
         from piece p
     ), joined as (
@@ -261,7 +267,7 @@ begin
     where e.partition_id = t.partition_id and e.seq between t.first_seq and t.last_seq;
 end $$;
 
--- Removes the transaction ids and trace ids of messages that are not stored any more.
+-- Removes the transaction ids and trace ids of messages that are no longer stored.
 create or replace function lockstep.forget_ids(
     _uuid_partitions bigint[], _uuids uuid[], _text_partitions bigint[], _texts text[],
     _trace_partitions bigint[], _trace_seqs bigint[], _traces uuid[]
@@ -278,7 +284,7 @@ begin
       and not exists (select 1 from lockstep.runs_between(d.partition_id, d.seq - 1, d.seq) r);
 end $$;
 
--- Removes what points at removed ranges of segments that nobody could read: their ids are not known.
+-- Removes what refers to removed ranges of segments that could not be read, whose ids are unknown.
 create or replace function lockstep.forget_unread(_unread bigint[], _partition_ids bigint[], _from bigint[], _to bigint[]) returns void language sql as $$
     select lockstep.forget(r.partition_id, r.first_seq, r.last_seq)
     from unnest(_partition_ids, _from, _to) r (partition_id, first_seq, last_seq)
@@ -288,8 +294,8 @@ create or replace function lockstep.forget_unread(_unread bigint[], _partition_i
     )
 $$;
 
--- Moves the cursors of locked partitions past what was removed before them. One whose head went starts anew with what is
--- left; a lease stays that is live at _spared_at, and none if that is null.
+-- Moves the cursors of locked partitions past removed messages. A cursor whose head was removed starts anew with what
+-- is left; it keeps a lease that is live at _spared_at, and loses any if that is null.
 create or replace function lockstep.pass_removed(_partition_ids bigint[], _queue lockstep.queue, _now timestamptz, _spared_at timestamptz) returns void language sql as $$
     select lockstep.shared_pass_removed(_partition_ids, _spared_at);
     update lockstep.cursor c

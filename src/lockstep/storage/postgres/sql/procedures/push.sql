@@ -3,16 +3,17 @@
 -- Guarantees: seqs are dense and in commit order per partition; a transaction id is stored once; a queue with a
 -- max_size never exceeds it. Nothing is written unless _status is 'ok'.
 -- Locks: rows of queues that have a max_size (by name), then partition rows (by id), then cursor rows of drained
--- partitions. The partition rows are locked and never updated. What is read after the locks is read by later
--- statements, whose snapshots see every push that committed before us: hence READ COMMITTED only.
+-- partitions. The partition rows are locked and never updated. Everything after the locks is read by later statements,
+-- whose snapshots see every push that committed before: this requires READ COMMITTED.
 -- Indexes: partition_pkey, run_pkey (index-only, backward), dedup pkeys, cursor_pkey.
 --
--- _limited names the queues that have a max_size, as far as the caller knows.
--- Queue i has _run_counts[i] of the runs, in order. A queue with codec 0 takes its messages from _plain, in order; the
--- others have a body. _expires_at has a value for each message of all queues, in order, or is null. _sealed_uuids[i] is the id
--- of the segment of queue i, where its body is encrypted for that one.
--- _lock_ms: how long each lock is waited for, instead of the session's lock_timeout.
--- _overtake: it may go before operations that wait for its partitions; else, if there are any, _behind names the partitions.
+-- _limited names the queues that have a max_size, as far as the caller knows. Queue i has _run_counts[i] of the runs,
+-- in order. A queue with codec 0 takes its messages from _plain, in order; the others have a body. _expires_at has a
+-- value for each message of all queues, in order, or is null. _sealed_uuids[i] is the segment id of queue i if its body
+-- is encrypted for that segment.
+-- _lock_ms: the longest wait for each lock, instead of the session's lock_timeout.
+-- _overtake: the push may overtake operations that wait for its partitions; otherwise, if there are any, _behind names
+-- the partitions.
 -- _status: ok | stale (an id is gone or an option changed: resolve again) | behind | duplicates | full
 create or replace function lockstep.push_segments(
     _queue_ids int[], _limited int[], _codecs smallint[], _bodies bytea[], _run_counts int[],
@@ -45,8 +46,8 @@ begin
     end if;
     perform 1 from lockstep.partition p where p.id = any (_partition_ids) order by p.id for no key update;
     get diagnostics _locked = row_count;
-    -- Stale is also a max_size of which the caller did not know (its row must be locked before the partitions are), and
-    -- encryption of which it did not know. The partitions of a queue that was deleted may still be there; its row is not.
+    -- Stale also covers a max_size that the caller did not know (its row must be locked before the partitions are), and
+    -- unknown encryption. The partitions of a deleted queue may still exist; its row does not.
     select array_agg(nullif(q.max_size, 0) order by t.o),
            array_agg(exists (select 1 from lockstep.consumer_group g where g.queue_id = q.id) order by t.o),
            bool_or((q.max_size > 0 and q.id <> all (coalesce(_limited, '{}')))
@@ -58,7 +59,7 @@ begin
         _status := 'stale';
         return;
     end if;
-    -- One look into an index that is empty unless the server was busy; which partitions it is costs more.
+    -- One probe of an index that is empty unless the server was busy; finding out which partitions costs more.
     if not _overtake and exists (select 1 from lockstep.operation_lane l where l.partition_id = any (_partition_ids)) then
         _behind := lockstep.partitions_behind(_partition_ids);
         _status := 'behind';
@@ -127,8 +128,8 @@ begin
     _status := 'ok';
 end $$;
 
--- Makes the messages of new runs findable by transaction id and by trace. Run i is of _partition_ids[i] and begins at
--- _first_seqs[i].
+-- Makes the messages of new runs findable by transaction id and by trace. Run i belongs to _partition_ids[i] and starts
+-- at _first_seqs[i].
 create or replace function lockstep.index_messages(_index lockstep.message_index, _partition_ids bigint[], _first_seqs bigint[])
 returns void language plpgsql as $$
 begin
@@ -146,9 +147,9 @@ begin
     end if;
 end $$;
 
--- push_segments for the common case: messages for one partition of a queue without a max_size, with no transaction ids or trace
--- ids, and nothing but payloads where they are plain. Two statements fewer, and nothing that is done per array.
--- Guarantees, locks and _status are those of push_segments.
+-- push_segments for the common case: messages for one partition of a queue without a max_size, without transaction ids
+-- or trace ids, and, if plain, with nothing but payloads. Saves two statements and all work on arrays. Guarantees,
+-- locks and _status are those of push_segments.
 create or replace function lockstep.push_run(
     _queue_id int, _partition_id bigint, _codec smallint, _count int, _body bytea, _payloads bytea[], _plain_allowed boolean,
     _at timestamptz, _lock_ms int, _overtake boolean,
@@ -175,7 +176,7 @@ begin
         _status := 'stale';
         return;
     end if;
-    -- A statement of its own: as a part of the one before it cost ten times as much.
+    -- A separate statement: as part of the previous one it cost ten times as much.
     if not _overtake and exists (select 1 from lockstep.operation_lane l where l.partition_id = _partition_id) then
         _status := 'behind';
         return;
@@ -193,8 +194,8 @@ begin
     _status := 'ok';
 end $$;
 
--- The same for several partitions of one queue, under the same conditions, with a body. _looked_from[i] is where a run of the
--- partition begins, 0 if the caller knows of none: what lies before it need not be read, if it is still there.
+-- The same for several partitions of one queue, under the same conditions, with a body. _looked_from[i] is the start of
+-- a run of the partition, 0 if the caller knows none: earlier runs need not be read, if it still exists.
 create or replace function lockstep.push_runs(
     _queue_id int, _partition_ids bigint[], _looked_from bigint[], _counts int[], _ordinals int[], _codec smallint, _body bytea, _plain_allowed boolean,
     _at timestamptz, _lock_ms int, _overtake boolean,
@@ -243,12 +244,13 @@ begin
     _status := 'ok';
 end $$;
 
--- For which of these partitions operations wait.
+-- The partitions for which operations wait.
 create or replace function lockstep.partitions_behind(_partition_ids bigint[]) returns bigint[] language sql stable as $$
     select array(select t.id from unnest(_partition_ids) t (id) where exists (select 1 from lockstep.operation_lane l where l.partition_id = t.id))
 $$;
 
--- Raises unless the transaction is READ COMMITTED. Pushes look before they call it: the call costs more than the look.
+-- Raises unless the transaction is READ COMMITTED. Pushes check that before they call it: the call costs more than the
+-- check.
 create or replace function lockstep.check_isolation() returns void language plpgsql stable as $$
 begin
     if current_setting('transaction_isolation') <> 'read committed' then
@@ -257,7 +259,7 @@ begin
     end if;
 end $$;
 
--- Which of the transaction ids a locked partition has seen. Race-free: whoever adds one holds the partition lock.
+-- The transaction ids that a locked partition already has. Free of races: adding one requires the partition lock.
 create or replace function lockstep.find_duplicates(
     _partition_ids bigint[], _uuids uuid[], _uuid_runs int[], _texts text[], _text_runs int[],
     out _duplicate_uuids int[], out _duplicate_texts int[], out _duplicate_seqs bigint[], out _duplicate_ids uuid[]
@@ -290,8 +292,9 @@ begin
     left join lockstep.segment s on s.id = r.segment_id;
 end $$;
 
--- For the queues that have a max_size (their rows are locked): is there room for this push? Counts it if so.
--- Says in how many queues there is not, and how many messages are pending: after the push, or before it if it is full.
+-- For the queues with a max_size (their rows are locked): checks for room for this push, and counts it if there is
+-- room. Returns in how many queues there is none, and how many messages are pending: after the push, or before it if
+-- the queue is full.
 create or replace function lockstep.take_room(
     _queue_ids int[], _max_sizes bigint[], _run_counts int[], _counts int[], out _full int, out _depths bigint[]
 ) language plpgsql as $$
@@ -317,9 +320,9 @@ begin
     select array_agg(t.depth + t.new order by t.o) into _depths from unnest(_depths, _new) with ordinality t (depth, new, o);
 end $$;
 
--- Makes drained cursors of locked partitions due, and pushes others back where a window is open
--- (rules.due_after_push). A busy partition costs one probe per group. Groups that lack a cursor there get it, before what begins
--- with _first_seqs (group.sql).
+-- Makes drained cursors of locked partitions due, and delays others if a window is open (rules.due_after_push). A busy
+-- partition costs one probe per group. Groups that lack a cursor there get one, before the messages from _first_seqs on
+-- (group.sql).
 create or replace function lockstep.wake(_queue_id int, _partition_ids bigint[], _first_seqs bigint[], _created_at timestamptz) returns void language plpgsql as $$
 declare
     _delay_seconds int;
@@ -342,13 +345,13 @@ begin
     where c.partition_id = any (_partition_ids) and c.due_at is null;
 end $$;
 
--- One message from SQL: for psql, triggers, and transactions that are not ours. Returns the message's id, or the
--- first one's if the transaction id is a duplicate. Visible to consumers after commit, in order with all other
--- pushes. Pops that wait, in whichever process, are notified when it is committed: with notify => false they find it within
--- a second. PostgreSQL lets transactions that notify commit one after the other, and sends what is the same only once.
+-- Pushes one message from SQL: for psql, triggers, and transactions of applications. Returns the message's id, or the
+-- first one's if the transaction id is a duplicate. Visible to consumers after commit, in order with all other pushes.
+-- Waiting pops in every process are notified when it is committed; with notify => false they find it within a second.
+-- PostgreSQL serializes the commits of transactions that notify, and sends identical notifications only once.
 -- Raises SQLSTATE LS003 if the queue is full, LS008 if an earlier push to the partition still waits to be applied.
--- Sizes are limited as the settings of a push limit them by default: the settings of servers are not known here.
--- The setting is for sessions that are not ours: what is planned while a table is empty is used when it is not.
+-- Sizes are limited by the default settings of a push, because the settings of servers are unknown here.
+-- The plan setting is for foreign sessions, which would keep using a plan made while a table was empty.
 create or replace function lockstep.push(
     queue text, partition text, payload jsonb, transaction_id text default null, trace_id uuid default null,
     kind text default null, reference text default null, headers jsonb default null, notify boolean default true
@@ -380,7 +383,7 @@ begin
         begin
             select * into _resolved from lockstep.resolve(queue, array[_partition]);
         exception when sqlstate 'LS001' then
-            continue;  -- deleted in this moment
+            continue;  -- just deleted
         end;
         if _resolved.encryption then
             raise exception 'queue % is encrypted; push to it through Lockstep', queue using errcode = 'LS004';
@@ -410,15 +413,15 @@ begin
             when 'behind' then
                 raise exception 'earlier pushes to partition % of queue % wait to be applied; try again later', _partition, queue using errcode = 'LS008';
             else
-                null;  -- stale: the queue was deleted, or its max_size set, in this moment
+                null;  -- stale: the queue was just deleted, or its max_size set
         end case;
     end loop;
     raise exception 'queue % kept changing during the push', queue using errcode = 'LS001';
 end $$;
 
--- The partition for a message that names none, or 'Default', in a balanced queue: of two that are chosen at random, the one
--- with less pending. A transaction id has one partition (core/balance.py), in which the duplicate of a push is found. Null
--- if the queue is not balanced.
+-- The partition for a message that names none, or 'Default', in a balanced queue: of two chosen at random, the one with
+-- fewer pending messages. A transaction id determines the partition (core/balance.py), so that duplicates are found.
+-- Null if the queue is not balanced.
 create or replace function lockstep.balanced_partition(_queue text, _transaction_id text) returns text language plpgsql as $$
 declare
     _queue_id int;
@@ -454,7 +457,7 @@ begin
     end if;
 end $$;
 
--- The size is in bytes of UTF-8, or in characters of a text; null is none.
+-- The size is in bytes of UTF-8, or in characters of a text; a null size means no value.
 create or replace function lockstep.check_size(_what text, _size int, _most int) returns void language plpgsql immutable as $$
 begin
     if _size > _most then

@@ -1,7 +1,8 @@
--- Queues as a whole: configure and clear; how they are deleted is in deleted_queue.sql.
--- Locks, in all of them: the queue row, then its partition rows (by id), then cursor rows (by partition and group).
+-- Queues as a whole: configure and clear. Deletion is in deleted_queue.sql.
+-- Locks, in all functions: the queue row, then its partition rows (by id), then cursor rows (by partition and group).
 
--- Why a queue cannot be given another group mode; null if it can. Its groups keep theirs, so that it would do nothing for them.
+-- Why the group mode of a queue cannot be changed; null if it can. Existing groups keep their mode, so the change would
+-- have no effect on them.
 create or replace function lockstep.refuse_group_mode(_queue text, _mode text) returns text language sql stable as $$
     select format(
         'group_mode cannot become %s: group %s of queue %s is %s and stays so; delete the group first, or give new groups their mode when they begin',
@@ -17,9 +18,9 @@ create or replace function lockstep.queue_options(_queue_id int) returns jsonb l
 $$;
 
 -- Creates the queue if it is missing, and sets the given options; each has a column of its name, except for dead_queue.
--- A configuration that does not say a group mode means ordered; so only one that must have been said is refused.
--- Encryption that is on stays on: stop_encryption switches it off. Where it is switched on, what is there already may be as it
--- is, and nothing that comes later: whoever pushes holds a partition, or the queue, so all of them are locked first.
+-- A configuration without a group mode means ordered, so only an explicit mode is refused. Encryption that is on stays
+-- on: stop_encryption switches it off. When it is switched on, stored messages may stay unencrypted, but no later ones:
+-- every push holds a partition or the queue, so all of them are locked first.
 create or replace function lockstep.configure(_queue text, _namespace text, _task text, _options jsonb, _at timestamptz) returns int language plpgsql as $$
 declare
     _now timestamptz := coalesce(_at, clock_timestamp());
@@ -32,7 +33,7 @@ declare
 begin
     if not lockstep.is_trusted() then
         perform lockstep.need_names('{manage}', array[_queue]), lockstep.need_names('{push}', array_remove(array[_dead_queue], null));
-        -- Another namespace or task than those of the name would put it among what others pop by them.
+        -- A namespace or task that differs from the name would make it visible to other pops by namespace or task.
         if coalesce(nullif(_namespace, ''), split_part(_queue, '.', 1)) <> split_part(_queue, '.', 1)
            or coalesce(nullif(_task, ''), split_part(_queue, '.', 2)) <> split_part(_queue, '.', 2) then
             perform lockstep.need_names('{manage}', '{*}');
@@ -42,7 +43,7 @@ begin
         end if;
     end if;
     perform lockstep.create_queue(_queue, _namespace, _task, _now);
-    -- Stronger than anything else but a deletion: a group that begins now is counted, here or by itself.
+    -- Stronger than any other lock except for deletion: a group that begins now is counted, here or by itself.
     perform 1 from lockstep.queue q where q.name in (_queue, _dead_queue) order by q.name for update;
     select q.max_size > 0, q.encryption, q.id into _was_limited, _was_encrypted, _queue_id from lockstep.queue q where q.name = _queue;
     if _was_encrypted then
@@ -68,20 +69,21 @@ begin
     if _queue_id is null then
         raise exception 'the queue is being deleted' using errcode = 'LS001';
     end if;
-    -- Counted from the moment that it has a limit; a new limit changes no count.
+    -- Counted from the moment when it has a limit; a new limit changes no count.
     if _was_limited is distinct from (_given.max_size > 0) then
         perform lockstep.recount(_queue_id);
     end if;
     return _queue_id;
 end $$;
 
--- Clear works in slices, each a transaction of its own and bounded, however much there is. First, where leases are not spared,
--- the cursors of some partitions at a time go to the end (clear_places); then messages go, oldest first, of some segments at a
--- time (clear_find, clear). What is pushed meanwhile is removed with them, or stays: no cursor has passed it then, because
--- whoever moves one holds the partition, and how far messages go is found out after all were moved.
+-- Clear works in slices, each a transaction of its own and bounded, however much there is. First, unless leases are
+-- spared, the cursors of some partitions at a time move to the end (clear_places); then messages are removed, oldest
+-- first, from some segments at a time (clear_find, clear). Messages pushed in the meantime are removed as well, or
+-- stay: in that case no cursor has passed them, because moving one requires the partition lock, and the end of the
+-- messages is determined after all cursors have moved.
 
--- Puts the cursors of the next partitions after a place at the end, without leases; returns the last of them, null if there
--- were none.
+-- Moves the cursors of the next partitions after a place to the end, without leases; returns the last of them, null if
+-- there were none.
 create or replace function lockstep.clear_places(_queue_id int, _partition_id bigint, _after bigint, _partitions int) returns bigint language plpgsql as $$
 declare
     _limited boolean;
@@ -113,8 +115,8 @@ begin
     return _ids[cardinality(_ids)];
 end $$;
 
--- Which of some partitions somebody holds: those after a place, or those that have messages in some segments. Locks the others
--- for as long as the call takes.
+-- Which of some partitions are locked by others: those after a place, or those with messages in some segments. Locks
+-- the remaining ones for the duration of the call.
 create or replace function lockstep.held_after(_queue_id int, _after bigint, _partitions int) returns bigint[] language sql as $$
     select lockstep.held_partitions(lockstep.next_partitions(_queue_id, _after, _partitions))
 $$;
@@ -137,7 +139,7 @@ create or replace function lockstep.wait_for_partition(_partition_id bigint) ret
     select 1 from lockstep.partition p where p.id = _partition_id for no key update
 $$;
 
--- Locks the cursors of locked partitions, and what is in flight: what ends whole leases holds no cursor.
+-- Locks the cursors and deliveries of locked partitions: acks that end whole leases hold no cursor.
 create or replace function lockstep.lock_cursors(_partition_ids bigint[]) returns void language plpgsql as $$
 begin
     perform 1 from lockstep.cursor c where c.partition_id = any (_partition_ids) order by c.partition_id, c.group_id for no key update;
@@ -145,9 +147,10 @@ begin
     order by d.partition_id, d.group_id, d.from_seq for no key update;
 end $$;
 
--- The next segments of a queue, or with runs of one partition, after a place and not beyond _upto, until they hold _messages.
--- A place is a segment, or a seq of the partition; _upto null is as far as there is something now, which _end then says.
--- _next is how far this looked, null at the end. _with_ids are those in which there may be transaction ids or trace ids.
+-- The next segments of a queue, or those with runs of one partition, after a place and not beyond _upto, until they
+-- hold _messages. A place is a segment, or a seq of the partition; if _upto is null, the current end is used, which
+-- _end returns. _next is how far this looked, null at the end. _with_ids are those that may have transaction ids or
+-- trace ids.
 create or replace function lockstep.clear_find(
     _queue_id int, _partition_id bigint, _after bigint, _upto bigint, _messages int,
     out _segment_ids bigint[], out _with_ids bigint[], out _next bigint, out _end bigint
@@ -189,8 +192,8 @@ begin
     end if;
 end $$;
 
--- Removes the messages of the segments, or those that one partition has in them; returns how many. With _unleased only those
--- that are under no live lease. The ids in the segments are given, as for a prune (prune.sql).
+-- Removes the messages of the segments, or those of one partition in them; returns their number. With _unleased only
+-- those not under a live lease. The ids in the segments are passed as for a prune (prune.sql).
 create or replace function lockstep.clear(
     _queue_id int, _partition_id bigint, _unleased boolean, _segment_ids bigint[], _unread bigint[],
     _uuid_partitions bigint[], _uuids uuid[], _text_partitions bigint[], _texts text[],
@@ -231,7 +234,7 @@ begin
     perform lockstep.forget_ids(_uuid_partitions, _uuids, _text_partitions, _texts, _trace_partitions, _trace_seqs, _traces);
     perform lockstep.forget_unread(_unread, _partition_ids, _from, _to);
     perform lockstep.sweep_segments(_segment_ids);
-    -- Most cursors are at the end already.
+    -- Most cursors are already at the end.
     _partition_ids := array(
         select t.id from (select distinct unnest(_partition_ids) as id) t cross join lateral (select lockstep.last_seq(t.id) as last_seq) l
         where exists (select 1 from lockstep.cursor c where c.partition_id = t.id and c.acked < l.last_seq)
@@ -241,8 +244,8 @@ begin
     return _removed;
 end $$;
 
--- What is stored of the segments, or of one partition in them, except what is under a lease that is live at _spared_at: ranges,
--- each within one run.
+-- The stored messages of the segments, or of one partition in them, except those under a lease that is live at
+-- _spared_at: ranges, each within one run.
 create or replace function lockstep.clearable(_segment_ids bigint[], _partition_id bigint, _spared_at timestamptz)
 returns table (partition_id bigint, first_seq bigint, last_seq bigint) language sql stable as $$
     select r.partition_id, lower(c.seqs), upper(c.seqs) - 1
@@ -254,10 +257,10 @@ returns table (partition_id bigint, first_seq bigint, last_seq bigint) language 
     where r.partition_id = coalesce(_partition_id, r.partition_id)
 $$;
 
--- The seqs of a partition that are under a lease, of any group, that is live at this time; none if that is null.
+-- The seqs of a partition under a lease of any group that is live at this time; none if that is null.
 create or replace function lockstep.leased_seqs(_partition_id bigint, _now timestamptz) returns int8multirange language sql stable as $$
     select coalesce(range_agg(int8range(l.first_seq, l.last_seq, '[]')), '{}') from (
-        -- All cursors of the partition, and then those with a lease: see lockstep.is_under_lease.
+        -- First all cursors of the partition, then those with a lease: see lockstep.is_under_lease.
         select c.acked + 1 as first_seq, c.lease_to as last_seq
         from (select c.* from lockstep.cursor c where c.partition_id = _partition_id offset 0) c
         where c.lease_id is not null and c.due_at > _now and c.lease_to > c.acked and lockstep.is_group(c.group_id)
@@ -267,7 +270,7 @@ create or replace function lockstep.leased_seqs(_partition_id bigint, _now times
     ) l
 $$;
 
--- Cuts runs of locked partitions so that each of the seqs is the last of its run.
+-- Splits runs of locked partitions so that each of the seqs is the last of its run.
 create or replace function lockstep.split_runs(_partition_ids bigint[], _seqs bigint[]) returns void language plpgsql as $$
 begin
     insert into lockstep.run (partition_id, first_seq, last_seq, segment_id, ordinal)
@@ -277,7 +280,7 @@ begin
         select r.* from lockstep.run r where r.partition_id = t.partition_id and r.first_seq <= t.seq order by r.first_seq desc limit 1
     ) r
     where r.last_seq > t.seq;
-    -- In a later statement, which sees those: a run that is cut more than once ends where its next part begins.
+    -- In a later statement, which sees those: a run that is split more than once ends where its next part begins.
     update lockstep.run r set last_seq = t.seq
     from unnest(_partition_ids, _seqs) t (partition_id, seq)
     cross join lateral (
@@ -286,9 +289,9 @@ begin
     where r.partition_id = t.partition_id and r.first_seq = b.first_seq and r.last_seq > t.seq;
 end $$;
 
--- Removes the stored messages with seqs in [_from, _to] of a locked partition, with all that points at them; returns
--- how many. One removed run takes their place, joined with removed neighbours; at the start of the partition none is
--- needed, unless it is the last run, from which the next push numbers.
+-- Removes the stored messages with seqs in [_from, _to] of a locked partition, with everything that refers to them;
+-- returns their number. One removed run takes their place, merged with removed neighbours; at the start of the
+-- partition none is needed, unless it is the last run, from which the next push numbers.
 create or replace function lockstep.remove(_partition_id bigint, _from bigint, _to bigint) returns bigint language plpgsql as $$
 declare
     _segments bigint[];
@@ -309,7 +312,7 @@ begin
     return _removed;
 end $$;
 
--- The part of remove that is about runs, for seqs of which some are stored.
+-- The part of remove that handles runs, for seqs of which some are stored.
 create or replace function lockstep.remove_runs(_partition_id bigint, _from bigint, _to bigint) returns void language plpgsql as $$
 declare
     _mark bigint;
@@ -321,7 +324,7 @@ begin
         select r.first_seq, r.last_seq from lockstep.run r
         where r.partition_id = _partition_id and r.segment_id is null and r.first_seq <= _to + 1 and r.last_seq >= _from - 1
     ) r;
-    -- The ends of runs that reach over the range.
+    -- The ends of runs that extend beyond the range.
     insert into lockstep.run (partition_id, first_seq, last_seq, segment_id, ordinal)
     select r.partition_id, _to + 1, r.last_seq, r.segment_id, (r.ordinal + _to + 1 - r.first_seq)::int
     from lockstep.runs_between(_partition_id, _to - 1, _to) r where r.first_seq <= _to and r.last_seq > _to;
@@ -336,7 +339,7 @@ begin
     end if;
 end $$;
 
--- Removes what points at removed messages.
+-- Removes what refers to removed messages.
 create or replace function lockstep.forget(_partition_id bigint, _from bigint, _to bigint) returns void language sql as $$
     delete from lockstep.dedup_uuid d where d.partition_id = _partition_id and d.seq between _from and _to;
     delete from lockstep.dedup_text d where d.partition_id = _partition_id and d.seq between _from and _to;

@@ -1,12 +1,12 @@
 -- Names to ids, creating what is missing.
 
--- Creates the queue (with default options) and those of its partitions that are missing; returns the ids in the
--- order of _partitions. Locks the queue row in share mode, so that a group that is being created either sees the
--- new partitions or is seen by them: every partition has a cursor for every group.
--- A lateral subquery with a LIMIT, here and elsewhere, makes a lookup per row out of what could be planned as a join: the
--- plan outlives the statistics that it was made with, and those of an empty table know no difference.
--- With _most, the queue gets at most that many partitions: raises SQLSTATE LS010 if there would be more. The caller keeps
--- _counted, the number of partitions up to the id _upto, from one call to the next, so that each is counted once.
+-- Creates the queue (with default options) and those of its partitions that are missing; returns the ids in the order
+-- of _partitions. Locks the queue row in share mode, so that a group being created either sees the new partitions or is
+-- seen by them: every partition has a cursor for every group. A lateral subquery with a LIMIT, here and elsewhere,
+-- forces a look-up per row instead of a join: plans outlive the statistics that they were made with, and for an empty
+-- table both look equally cheap.
+-- With _most, the queue gets at most that many partitions: raises SQLSTATE LS010 if there would be more. The caller
+-- passes _counted, the number of partitions up to the id _upto, from one call to the next, so that each is counted once.
 create or replace function lockstep.resolve(
     _queue text, _partitions text[], _at timestamptz default null,
     _most bigint default null, _counted bigint default null, _upto bigint default null
@@ -19,12 +19,13 @@ declare
     _queue_id int;
     _missing text[];
 begin
-    -- configure() comes here, too.
+    -- configure() calls this as well.
     if not lockstep.is_trusted() and not lockstep.may_push(_queue) then perform lockstep.need_names('{push,manage}', array[_queue]); end if;
     if not exists (select 1 from lockstep.queue q where q.name = _queue) then
         perform lockstep.create_queue(_queue, null, null, _now);
     end if;
-    -- A push to a queue with a max_size will want the stronger lock; two that hold the weaker one would deadlock.
+    -- A push to a queue with a max_size needs the stronger lock later; two transactions with the weaker one would
+    -- deadlock.
     if exists (select 1 from lockstep.queue q where q.name = _queue and q.max_size > 0) then
         select q.id into _queue_id from lockstep.queue q where q.name = _queue for no key update;
     else
@@ -61,9 +62,10 @@ begin
     from lockstep.queue q where q.id = _queue_id;
 end $$;
 
--- How many partitions a queue has, which are to become _new more; raises SQLSTATE LS010 if that is more than _most. What the
--- caller has counted, _known up to the id _known_upto, is counted no more; without it, nor what the last walk has (figures.sql).
--- What others are creating is not seen, so a queue may get a few more than _most. The settings are those of next_partitions.
+-- Counts the partitions of a queue that is to get _new more; raises SQLSTATE LS010 if that exceeds _most. Partitions that
+-- the caller has already counted, _known up to the id _known_upto, are not counted again; without these, nor are those of
+-- the last walk (figures.sql). Concurrently created partitions are not visible, so a queue may slightly exceed _most. The
+-- settings are those of next_partitions.
 create or replace function lockstep.room_for_partitions(
     _queue_id int, _new bigint, _most bigint, _known bigint, _known_upto bigint, out _counted bigint, out _upto bigint
 ) language plpgsql stable set enable_sort = off set enable_incremental_sort = off as $$
@@ -91,9 +93,9 @@ begin
     end loop;
 end $$;
 
--- Says that messages of a queue have times of their own at which they expire; creates the queue if it is missing. A
--- transaction calls this before it creates partitions: that locks the queue's row in share mode, and two transactions that
--- both hold it so and want to mark the row would deadlock.
+-- Records that messages of a queue have expiry times of their own; creates the queue if it is missing. A transaction
+-- calls this before it creates partitions: creating them locks the queue's row in share mode, and two such transactions
+-- that both want to mark the row would deadlock.
 create or replace function lockstep.mark_expiring(_queue text, _at timestamptz) returns void language plpgsql as $$
 begin
     if not lockstep.is_trusted() then perform lockstep.need_names('{push}', array[_queue]); end if;
@@ -103,9 +105,9 @@ begin
     update lockstep.queue q set expiring = true where q.name = _queue and not q.expiring;
 end $$;
 
--- Creates a queue with default options, unless it exists.
--- Namespace and task, where null, are the first two dot-separated pieces of the name.
--- It looks first, because an insert that finds a conflict uses up an id, and there are only 2^31 of them.
+-- Creates a queue with default options, unless it exists. A null namespace or task becomes the corresponding part of
+-- the dot-separated name. It looks first, because an insert that finds a conflict uses up an id, and there are only
+-- 2^31 of them.
 create or replace function lockstep.create_queue(_queue text, _namespace text, _task text, _now timestamptz) returns void language plpgsql as $$
 begin
     if exists (select 1 from lockstep.queue q where q.name = _queue) then

@@ -1,16 +1,18 @@
--- Restore: messages of an archive go back into a queue under the ids that they had.
+-- Restore: puts messages of an archive back into a queue under their original ids.
 --
--- A message id is its segment's UUID and the message's ordinal there. So a restored segment has the UUID of the one that the
--- messages were in, and each message its ordinal. Ordinals that are not restored are filled with empty messages that no
--- run names, as after a removal; the manifest has them under partition 0, which does not exist. The seqs are new: what is
--- restored comes after all that is in its partition.
--- Several segments may have the same UUID. What is stored of them in one partition never overlaps: restore_begin says what
--- is there, and its locks keep it so until the transaction ends.
--- Locks: rows of queues that have a max_size (by name), then partition rows (by id), then cursor rows of drained partitions.
+-- A message id consists of its segment's UUID and the message's ordinal there. A restored segment therefore has the
+-- UUID of the original segment, and each message its ordinal. Ordinals that are not restored are filled with empty
+-- messages that no run names, as after a removal; the manifest lists them under partition 0, which does not exist. The
+-- seqs are new: restored messages come after all messages of their partition. Several segments may have the same UUID.
+-- Their messages in one partition never overlap: restore_begin returns what is stored, and its locks keep that
+-- unchanged until the transaction ends.
+-- Locks: rows of queues that have a max_size (by name), then partition rows (by id), then cursor rows of drained
+-- partitions.
 -- Indexes: segment_uuid, run_pkey, partition_pkey, dedup pkeys, cursor_pkey.
 
--- Locks all that the transaction writes to; returns the ordinals of the segments that are stored in these partitions.
--- Raises SQLSTATE LS001 if a partition is gone, or a queue has got a max_size meanwhile: resolve again.
+-- Locks everything that the transaction writes to; returns the ordinals of the segments that are stored in these
+-- partitions. Raises SQLSTATE LS001 if a partition is gone, or a queue has got a max_size in the meantime: the names
+-- must be resolved again.
 create or replace function lockstep.restore_begin(_limited int[], _queue_ids int[], _partition_ids bigint[], _uuids uuid[])
 returns table (uuid uuid, partition_id bigint, ordinal int, count int) language plpgsql as $$
 #variable_conflict use_column
@@ -36,10 +38,11 @@ begin
     where m.partition_id = any (_partition_ids);
 end $$;
 
--- Stores one segment, within a transaction that restore_begin began. The manifest names, in the order of the ordinals, how
--- many messages are whose; the dedup and trace arrays name messages by their place in the manifest and offset there.
--- _created_at null is now; otherwise it is not before what is in the partitions already, so that times still rise with seqs.
--- Raises SQLSTATE LS003 if the queue is full, LS001 if it is encrypted meanwhile.
+-- Stores one segment, within a transaction that called restore_begin. The manifest gives, in the order of the ordinals,
+-- the number of messages per partition; the dedup and trace arrays identify messages by entry of the manifest and
+-- offset in it. A null _created_at is now; otherwise it is raised to the time of the newest message in the partitions,
+-- so that times still rise with seqs. Raises SQLSTATE LS003 if the queue is full, LS001 if it has been encrypted in the
+-- meantime.
 create or replace function lockstep.restore_segment(
     _queue_id int, _uuid uuid, _created_at timestamptz, _codec smallint, _body bytea, _partition_ids bigint[], _counts int[],
     _index lockstep.message_index, _plain lockstep.plain_columns, _plain_allowed boolean

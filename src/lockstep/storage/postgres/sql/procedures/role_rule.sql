@@ -1,10 +1,12 @@
--- Rights of roles of the database: which functions they may call, and on which queues those serve them.
+-- Rights of database roles: which functions they may call, and for which queues.
 --
--- An application's role has no table. It has the right to execute some functions, which run with the rights of the schema's
--- owner and first ask whether the caller has the right on each queue of the call, by whatever id it is named. The caller is the
--- role that the session has set, or else the one that has logged in; within such a function current_user is the owner.
--- Whoever may write the tables, as the owner and lockstep_server may, is not asked: they could do anything without us.
--- Locks: none. Index: role_rule_pkey.
+-- An application's role has no right on tables. It may execute some functions, which run with the rights of the
+-- schema's owner and first check that the caller has the right on each queue of the call, however the queue is
+-- identified. The caller is the role set in the session, or else the login role; within such a function current_user is
+-- the owner. Roles that may write the tables, such as the owner and lockstep_server, are not checked: they could do
+-- anything anyway.
+-- Locks: none.
+-- Index: role_rule_pkey.
 
 create or replace function lockstep.caller() returns name language sql stable as $$
     select case when current_setting('role') = 'none' then session_user else current_setting('role')::name end
@@ -23,15 +25,16 @@ create or replace function lockstep.may(_rights text[], _queue text) returns boo
     )
 $$;
 
--- A copy of what dies goes to the dead queue of its queue; whoever consumes the one may push to the other.
+-- A copy of a dying message goes to the dead queue of its queue; a role that consumes from the queue may push to its
+-- dead queue.
 create or replace function lockstep.may_push(_queue text) returns boolean language sql stable as $$
     select lockstep.may('{push}', _queue) or exists (
         select 1 from lockstep.queue d join lockstep.queue q on q.dead_queue_id = d.id
         where d.name = _queue and lockstep.may('{pop}', q.name))
 $$;
 
--- Raises unless the caller has one of the rights on all of the queues. SQLSTATE LS009: without the names, because whoever gave an
--- id should not learn whose it is.
+-- Raises unless the caller has one of the rights on all of the queues. SQLSTATE LS009, without the names: a caller that
+-- gave an id should not learn its queue.
 create or replace function lockstep.need_names(_rights text[], _queues text[]) returns void language plpgsql stable as $$
 begin
     if exists (
@@ -43,8 +46,8 @@ begin
     end if;
 end $$;
 
--- The same for the queues of ids; what does not exist belongs to none. One statement, where nothing is missing: it is asked in
--- every push and pop.
+-- The same for queues given by ids; an id that does not exist belongs to no queue. A single statement if no right is
+-- missing: every push and pop runs this.
 create or replace function lockstep.need_places(_rights text[], _queue_ids int[], _partition_ids bigint[] default '{}') returns void language plpgsql stable as $$
 declare
     _caller name := lockstep.caller();
@@ -92,7 +95,7 @@ begin
         || array(select d.partition_id from lockstep.delivery d where d.lease_id = any (_lease_ids)));
 end $$;
 
--- The functions that a right is about.
+-- The functions that a right covers.
 create or replace function lockstep.functions_for(_right text) returns text[] language plpgsql stable as $$
 begin
     return case _right
@@ -118,7 +121,8 @@ create or replace function lockstep.schema_state(out _version int, out _checksum
     select (select coalesce(max(m.version), 0) from lockstep.migration m), (select p.checksum from lockstep.procedures p)
 $$;
 
--- Gives a role the right on the queues of a pattern; returns whether it had not got it. Only the owner of the schema can.
+-- Grants a role the right on the queues of a pattern; returns whether this changed anything. Only the owner of the
+-- schema may call this.
 create or replace function lockstep.grant_right(_right text, _pattern text, _role text) returns boolean language plpgsql as $$
 begin
     if to_regrole(quote_ident(_role)) is null then
@@ -132,7 +136,7 @@ begin
     return true;
 end $$;
 
--- Takes a right from a role again; returns whether it had it.
+-- Revokes a right from a role; returns whether the role had it.
 create or replace function lockstep.revoke_right(_right text, _pattern text, _role text) returns boolean language plpgsql as $$
 declare
     _had boolean;
@@ -143,7 +147,7 @@ begin
     return _had;
 end $$;
 
--- Lets a role execute what its rules are about, and nothing else of the functions that rules are about.
+-- Lets a role execute the functions that its rules cover, and no other functions that rules can cover.
 create or replace function lockstep.renew_role(_role text) returns void language plpgsql as $$
 declare
     _wanted text[];

@@ -1,6 +1,7 @@
 -- How runs are found, for queries and procedures that need the same ones. The planner inlines these functions.
 
--- The runs that a segment has left, by its manifest. `offset 0` keeps the planner from scanning all runs for many segments.
+-- The remaining runs of a segment, by its manifest. `offset 0` keeps the planner from scanning all runs for many
+-- segments.
 create or replace function lockstep.runs_of(_segment_id bigint, _partition_ids bigint[], _first_seqs bigint[], _counts int[])
 returns setof lockstep.run language sql stable as $$
     select r.*
@@ -12,7 +13,8 @@ returns setof lockstep.run language sql stable as $$
     ) r
 $$;
 
--- The first runs of stored messages of a partition after a seq, oldest first; of segments created within a time, if it is given.
+-- The first runs of stored messages of a partition after a seq, oldest first; optionally only of segments created
+-- within a period.
 -- Indexes: run_pkey, segment_pkey.
 create or replace function lockstep.runs_after(_partition_id bigint, _after bigint, _from timestamptz, _to timestamptz, _most bigint)
 returns table (first_seq bigint, last_seq bigint, segment_id bigint, ordinal int, created_at timestamptz) language sql stable as $$

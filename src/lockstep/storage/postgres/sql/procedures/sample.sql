@@ -1,15 +1,18 @@
--- Samples: how much was pushed and completed since the sample before, and what is pending now; and the figures of large queues.
+-- Samples: how much was pushed and completed since the previous sample, and what is pending now; and the figures of
+-- large queues.
 --
--- Nothing is counted while messages flow. The sums of the seqs that partitions and cursors are at grow by exactly what was
--- pushed and passed, so a sample is the difference of two sums. The sums come from a walk over the partitions in slices, each
--- a call of its own; a queue with few partitions is one slice. What the walk finds is kept as the queue's figures, too
--- (figures.sql). Only deaths are found by their time: one that commits while a sample is taken is counted as completed.
--- Locks: an advisory lock of the queue, so that one walk goes on at a time; then the queue's sums, before the look, so that
--- whoever removes a partition either takes its seqs out of the sums that were looked at, or is seen by the look.
+-- Nothing is counted while messages flow. The sums of the seqs of partitions and cursors grow by exactly what was
+-- pushed and passed, so a sample is the difference of two sums. The sums come from a walk over the partitions in
+-- slices, each a separate call; a queue with few partitions needs one slice. The walk also produces the queue's figures
+-- (figures.sql). Only deaths are found by their time: a death that commits while a sample is taken is counted as
+-- completed.
+-- Locks: an advisory lock of the queue, so that only one walk runs at a time; then the queue's sums, before counting,
+-- so that the removal of a partition either subtracts its seqs from the stored sums or is visible when counting.
 -- Indexes: those of lockstep.look, dead_letter_queue.
 
--- Walks over the next _partitions partitions of a queue. At the end of the walk it takes the sample. _taken: it did. _more: the
--- walk goes on.
+-- Walks over the next _partitions partitions of a queue, and takes the sample at the end of the walk.
+-- _taken: the sample was taken.
+-- _more: the walk continues.
 create or replace function lockstep.sample(
     _queue_id int, _partitions int, _at timestamptz, out _taken boolean, out _more boolean
 ) language plpgsql as $$
@@ -49,7 +52,8 @@ begin
     end if;
 end $$;
 
--- Adds what lies in the next partitions to the figures of a walk. A group that began during the walk waits for the next one.
+-- Adds the figures of the next partitions to those of a walk. A group that began during the walk waits for the next
+-- one.
 create or replace function lockstep.add_to_walk(_queue_id int, _after bigint, _upto bigint, _now timestamptz) returns void language sql as $$
     update lockstep.figure f
     set upto = _upto, partitions = f.partitions + l.partitions, stored = f.stored + l.stored, seqs = f.seqs + l.seqs,
@@ -71,8 +75,8 @@ create or replace function lockstep.add_to_walk(_queue_id int, _after bigint, _u
     where f.queue_id = _queue_id and f.walking and f.group_id = l.group_id
 $$;
 
--- What the steps of pipelines have read of a queue since the last sample, and what the slowest of them has before it: null, and
--- no steps, if none reads it on its own. Steps that share a group are among the groups.
+-- What the steps of pipelines have read of a queue since the last sample, and what the slowest of them still has to
+-- read: null, and no steps, if none reads it on its own. Steps that share a group are counted with the groups.
 create or replace function lockstep.sample_steps(
     _queue lockstep.queue, out messages bigint, out pending bigint, out oldest_at timestamptz, out steps bigint
 ) language plpgsql as $$
@@ -95,8 +99,8 @@ begin
     from lockstep.step_positions(_queue.id) l;
 end $$;
 
--- The steps that read a queue on their own: how many of its messages each has before it, and since when the first one waits.
--- The cost follows that number.
+-- The steps that read a queue on their own: the number of messages that each still has to read, and since when the
+-- first one waits. The cost grows with that number.
 create or replace function lockstep.step_positions(_queue_id int) returns table (name text, lag bigint, oldest_at timestamptz) language sql stable as $$
     select p.name, coalesce(l.messages, 0), l.oldest_at
     from lockstep.pipeline_step s
@@ -113,7 +117,7 @@ create or replace function lockstep.step_positions(_queue_id int) returns table 
     where s.group_name is null
 $$;
 
--- Takes the sample at the end of a walk, and keeps its figures in place of those before.
+-- Takes the sample at the end of a walk, and replaces the previous figures by those of the walk.
 create or replace function lockstep.end_walk(_queue lockstep.queue, _since timestamptz, _now timestamptz) returns void language plpgsql as $$
 declare
     _pushed bigint;
@@ -158,8 +162,9 @@ begin
     on conflict do nothing;
 end $$;
 
--- Removes samples and removals from before a time, and sums of queues that are gone: at most _limit rows of each. And the
--- positions of Spark's streams that are gone, what their tasks have left, and the last batches of queries that are gone.
+-- Removes samples and removals older than a time, and sums of queues that are gone: at most _limit rows of each. Also
+-- the positions of Spark streams that are gone, what their tasks have left behind, and the last batches of queries that
+-- are gone.
 create or replace function lockstep.prune_history(_seconds double precision, _limit int, _at timestamptz) returns int language plpgsql as $$
 declare
     _before timestamptz := coalesce(_at, clock_timestamp()) - make_interval(secs => _seconds);
@@ -178,7 +183,7 @@ begin
     delete from lockstep.figure f where not exists (select 1 from lockstep.queue q where q.id = f.queue_id);
     delete from lockstep.pipeline_read r where not exists (select 1 from lockstep.queue q where q.name = r.queue);
     perform lockstep.prune_positions();
-    -- However short the history is: a batch may run for long, and needs what it has staged and leased.
+    -- Independent of a short history: a batch may run for long, and needs what it has staged and leased.
     perform lockstep.spark_prune(least(_before, coalesce(_at, clock_timestamp()) - interval '1 day'));
     perform lockstep.forget_batches(_at);
     return _samples + _removals;

@@ -1,20 +1,21 @@
--- Messages that wait for their time: put among the waiting ones, found when due, taken for promotion.
+-- Scheduled messages: added, found when due, taken for promotion.
 --
--- Guarantees: a key, or a transaction id, waits once; a message is promoted exactly once, because its row is deleted in the
--- transaction that pushes it; of one queue one transaction at a time promotes, so that due order is seq order.
--- Locks: the queue row, then rows of waiting messages, then what a push locks.
+-- Guarantees: a key or a transaction id is scheduled only once; a message is promoted exactly once, because its row is
+-- deleted in the transaction that pushes it; one transaction at a time promotes messages of a queue, so that due order
+-- is seq order.
+-- Locks: the queue row, then rows of scheduled messages, then what a push locks.
 -- Indexes: scheduled_due, scheduled_queue_due, scheduled_key, scheduled_transaction.
 
--- Draws ids for waiting messages. With the owner's rights: a role needs none on the sequence.
+-- Draws ids for scheduled messages. Runs with the owner's rights, so that a role needs none on the sequence.
 create or replace function lockstep.draw_scheduled_ids(_count int) returns bigint[] language sql volatile security definer set search_path = pg_catalog, pg_temp as $$
     select array(select nextval(pg_get_serial_sequence('lockstep.scheduled', 'id')) from generate_series(1, _count))
 $$;
 
--- Adds messages of locked queues; one row per item, in no order. An item whose key or transaction id waits already is a
--- duplicate, and gives the one that waits. The items of one call have different keys and transaction ids.
--- They are inserted in the order of those, so that two calls do not wait for each other; the ids are drawn before, so that
--- what is due at the same time keeps the order of the call. Raises SQLSTATE LS001 for what is encrypted without being bound to
--- its queue: nobody would accept it.
+-- Adds messages of locked queues; one row per item, in no particular order. An item whose key or transaction id is
+-- already scheduled is a duplicate, and returns the existing message. The items of one call have different keys and
+-- transaction ids. They are inserted in the order of those, so that two calls do not deadlock; the ids are drawn before
+-- that, so that messages due at the same time keep the order of the call. Raises SQLSTATE LS001 for an encrypted
+-- message that is not bound to its queue: nobody would accept it.
 create or replace function lockstep.schedule(
     _queue_ids int[], _partitions text[], _due_ats timestamptz[], _keys text[], _transaction_ids text[],
     _codecs smallint[], _bodies bytea[], _at timestamptz
@@ -42,7 +43,7 @@ begin
         where _left is null or t.o = any (_left)
         order by t.queue_id, t.key, t.partition_name, t.transaction_id, t.o
         on conflict do nothing;
-        -- In a later statement, which sees what the insert has waited for.
+        -- In a later statement, which sees the rows that the insert has waited for.
         select array_agg(t.o::int), array_agg(s.id), array_agg(s.due_at), array_agg(s.id <> t.id)
         into _items, _found, _found_due_ats, _duplicates
         from unnest(_ids, _queue_ids, _partitions, _keys, _transaction_ids) with ordinality
@@ -59,12 +60,12 @@ begin
         where _left is null or t.o = any (_left);
         return query select * from unnest(_items, _found, _found_due_ats, _duplicates);
         exit when cardinality(_items) = coalesce(cardinality(_left), cardinality(_ids));
-        -- What was in the way of the others is gone meanwhile: promoted, or cancelled.
+        -- The conflicting messages are gone in the meantime: promoted or cancelled.
         _left := array(select unnest(coalesce(_left, array(select generate_series(1, cardinality(_ids))))) except select unnest(_items));
     end loop;
 end $$;
 
--- When the next thing is due, of waiting and of recurring messages, and the time: one probe of an index each.
+-- When the next scheduled or recurring message is due, and the time now: one index probe each.
 create or replace function lockstep.next_due(_after timestamptz, _at timestamptz, out _due_at timestamptz, out _now timestamptz) language plpgsql stable as $$
 begin
     _now := coalesce(_at, clock_timestamp());
@@ -74,14 +75,15 @@ begin
     ) into _due_at;
 end $$;
 
--- Which waiting message is meant: by its id, or by queue and key. Stable, so that it is looked up once.
+-- The id of a scheduled message, by id, or by queue and key. Stable, so that it is looked up once.
 create or replace function lockstep.scheduled_id(_id bigint, _queue text, _key text) returns bigint language sql stable as $$
     select coalesce(_id, (
         select s.id from lockstep.queue q join lockstep.scheduled s on s.queue_id = q.id where q.name = _queue and s.key = _key
     ))
 $$;
 
--- The queues that have something due, by id: a walk from queue to queue through the index, whatever each of them has.
+-- The queues that have something due, by id: walks from queue to queue through the index, however much each of them
+-- has.
 create or replace function lockstep.queues_due(_at timestamptz) returns table (id int, name text) language sql stable as $$
     with recursive walk (queue_id) as (
         (select s.queue_id from lockstep.scheduled s order by s.queue_id limit 1)
@@ -95,9 +97,9 @@ create or replace function lockstep.queues_due(_at timestamptz) returns table (i
 $$;
 
 -- Locks and returns the next due messages of a queue, in due order: at most _limit, and no more than one beyond _bytes.
--- Nothing if somebody else promotes this queue now. What is being cancelled or rescheduled is waited for, because what
--- comes after it must not overtake it; it is left out if it is gone or not due any more.
--- _must_be_sealed: it was not there before the queue was encrypted.
+-- Returns nothing if another transaction promotes this queue now. Waits for a message that is being cancelled or
+-- rescheduled, because later messages must not overtake it; leaves it out if it is gone or no longer due.
+-- _must_be_sealed: the message was added after the queue was encrypted.
 create or replace function lockstep.take_due(_queue_id int, _limit int, _bytes bigint, _at timestamptz)
 returns table (id bigint, partition_name text, codec smallint, body bytea, key text, must_be_sealed boolean) language plpgsql as $$
 #variable_conflict use_column
@@ -108,14 +110,14 @@ begin
     if not pg_try_advisory_xact_lock(1819239275, _queue_id) then
         return;
     end if;
-    -- As a push does: the stronger lock where the queue has a max_size, so that how full it is stays as it is found.
+    -- As a push does: the stronger lock if the queue has a max_size, so that its fill level does not change.
     if exists (select 1 from lockstep.queue q where q.id = _queue_id and q.max_size > 0) then
         perform 1 from lockstep.queue q where q.id = _queue_id for no key update;
     else
         perform 1 from lockstep.queue q where q.id = _queue_id for share;
     end if;
     if not found then
-        return;  -- it was deleted, and what waits in it goes, too
+        return;  -- the queue was deleted, and its scheduled messages go, too
     end if;
     _ids := array(
         select t.id from (
@@ -133,7 +135,7 @@ begin
     where s.id = any (_ids) and s.due_at <= _at order by s.due_at, s.id;
 end $$;
 
--- Removes waiting messages of a queue, or of one partition of it, at most _limit; returns how many.
+-- Removes scheduled messages of a queue, or of one partition of it, at most _limit; returns their number.
 create or replace function lockstep.remove_scheduled(_queue_id int, _partition text, _limit int) returns bigint language sql as $$
     with gone as (
         delete from lockstep.scheduled s where s.id = any (array(
@@ -144,7 +146,7 @@ create or replace function lockstep.remove_scheduled(_queue_id int, _partition t
     select count(*) from gone
 $$;
 
--- Creates or replaces a recurring message. Where its times stay the same, so does the next one of them.
+-- Creates or replaces a recurring message. If its times stay the same, so does its next time.
 create or replace function lockstep.set_cron(
     _name text, _queue text, _partition text, _expression text, _timezone text, _catch_up text, _enabled boolean,
     _codec smallint, _body bytea, _next_at timestamptz, _at timestamptz

@@ -1,7 +1,8 @@
--- What is encrypted, and from when on everything is. Locks: queue rows, by name.
+-- Which queues are encrypted, and from when on all their messages are.
+-- Locks: queue rows, by name.
 
--- Queues that have nothing any more that was stored before they were encrypted as they are accept nothing of the kind from now
--- on. First the rows are locked, so that what is seen then is all that there is.
+-- Queues whose messages from before their encryption are all gone no longer accept unencrypted messages from now on.
+-- The rows are locked first, so that what is seen then is complete.
 create or replace function lockstep.note_sealed() returns void language plpgsql as $$
 begin
     perform 1 from lockstep.queue q
@@ -14,7 +15,7 @@ begin
         select 1 from lockstep.scheduled s where s.queue_id = q.id and s.id <= q.waiting_sealed_after and s.codec & 4 = 0);
 end $$;
 
--- Notes what is in a queue that is about to be encrypted, whose row is locked.
+-- Records the last message of a queue that is about to be encrypted; its row is locked.
 create or replace function lockstep.begin_encryption(_queue_id int) returns void language plpgsql as $$
 begin
     perform 1 from lockstep.partition p where p.queue_id = _queue_id order by p.id for no key update;
@@ -24,7 +25,7 @@ begin
     where q.id = _queue_id;
 end $$;
 
--- Stores messages of a queue as they are from now on; returns its id, null if there is none.
+-- Stores the messages of a queue unencrypted from now on; returns its id, null if it does not exist.
 create or replace function lockstep.stop_encryption(_queue text, _at timestamptz) returns int language plpgsql as $$
 declare
     _queue_id int;

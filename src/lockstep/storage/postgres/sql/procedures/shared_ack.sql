@@ -1,12 +1,13 @@
--- Ack and renew of shared groups. What each status does to a message is written down in core/shared.py (settle).
+-- Ack and renew of shared groups. core/shared.py (settle) defines what each status does to a message.
 --
--- Guarantees: a stale lease changes nothing; one message does not change what becomes of another; what is done leaves no row.
--- Locks: see shared_places.sql. What is new, and when it is due, is the cursor's, and acks do not change it; so the partition
--- is locked only for the sake of the order, where several cursors are held: a push holds it while it wakes them.
+-- Guarantees: a stale lease changes nothing; messages do not affect each other; a message that is done leaves no row.
+-- Locks: see shared_places.sql. The cursor says what is new and when it is due, and acks do not change that. The
+-- partition is therefore locked only to keep the lock order when several cursors are held: a push holds it while it
+-- wakes them.
 -- Indexes: delivery_lease, delivery_pkey, cursor_pkey.
 
--- Completes all that the given leases hold: the cheap form. One row per partition of a lease. The moves of ordered groups in
--- the same call, if there are any, are counted with those that it makes: the counters have an order.
+-- Completes everything that the given leases hold: the cheap form. One row per partition of a lease. Moves of ordered
+-- groups in the same call, if any, are counted along with its own: the counters must be locked in order.
 create or replace function lockstep.shared_complete(
     _lease_ids uuid[], _at timestamptz, _also_group_ids int[] default null, _also_partition_ids bigint[] default null,
     _also_from bigint[] default null, _also_to bigint[] default null
@@ -21,12 +22,12 @@ declare
     _to bigint[];
 begin
     if not lockstep.is_trusted() then perform lockstep.need_leases('{pop}', _lease_ids); end if;
-    -- `is true`: else the index on due times may be read as a whole, for what the few ranges of a lease are.
+    -- `is true`: otherwise the planner may read the whole index on due times for the few ranges of a lease.
     loop
         perform 1 from lockstep.delivery d where d.lease_id = any (_lease_ids) and (d.due_at > _now) is true
         order by d.partition_id, d.group_id, d.from_seq for update;
         with ended as (
-            -- What is left of a deleted group, or of one that was moved, is lost. A look-up per row, and not a join.
+            -- Leftovers of a deleted or moved group count as lost. A look-up per row rather than a join.
             delete from lockstep.delivery d
             where d.lease_id = any (_lease_ids) and (d.due_at > _now) is true
               and (select true from lockstep.consumer_group g where g.id = d.group_id)
@@ -52,7 +53,8 @@ begin
         join lockstep.partition p on p.id = t.partition_id join lockstep.queue q on q.id = p.queue_id
         group by t.lease_id, t.partition_id, p.name, q.name
         order by t.partition_id;
-        -- Whoever cut a range of these leases meanwhile has left parts of it that the statement above could not see.
+        -- A transaction that split a range of these leases in the meantime has left parts that the statement above
+        -- could not see.
         exit when not exists (
             select 1 from lockstep.delivery d
             where d.lease_id = any (_lease_ids) and (d.due_at > _now) is true
@@ -63,8 +65,8 @@ begin
     from lockstep.delivery d where d.lease_id = any (_lease_ids);
 end $$;
 
--- Acks of any form and status; those of the given arrays whose numbers are in _items. One row per item and what it stands for;
--- where messages are done, with their seqs, which are for the caller to count.
+-- Acks of any form and status: those of the given arrays whose numbers are in _items. One row per item and cursor that
+-- it applies to; for done messages with their seqs, which the caller counts.
 create or replace function lockstep.shared_ack(
     _items int[], _lease_ids uuid[], _partition_ids bigint[], _seqs bigint[], _transaction_ids text[], _groups text[], _statuses text[], _errors text[],
     _retry_ats timestamptz[], _now timestamptz
@@ -93,7 +95,7 @@ begin
     end loop;
 end $$;
 
--- The partitions of which items speak, one for each cursor.
+-- The partitions that items concern, one for each cursor.
 create or replace function lockstep.shared_partitions(_items int[], _lease_ids uuid[], _partition_ids bigint[], _groups text[]) returns bigint[] language sql stable as $$
     with given as (
         select t.* from unnest(_lease_ids, _partition_ids, _groups) with ordinality t (lease_id, partition_id, group_name, item) where t.item = any (_items)
@@ -107,7 +109,7 @@ create or replace function lockstep.shared_partitions(_items int[], _lease_ids u
     ) t
 $$;
 
--- Which cursor each item speaks of. An item without one has no group_id, and its error.
+-- Which cursor each item concerns. An item without a cursor has no group_id but an error.
 create or replace function lockstep.shared_expand(
     _items int[], _lease_ids uuid[], _partition_ids bigint[], _seqs bigint[], _transaction_ids text[], _groups text[], _statuses text[], _errors text[],
     _retry_ats timestamptz[]
@@ -118,13 +120,13 @@ create or replace function lockstep.shared_expand(
         where t.item = any (_items)
     ), holder as (
         select distinct d.lease_id, d.partition_id, d.group_id from lockstep.delivery d
-        join lockstep.consumer_group g on g.id = d.group_id  -- what is left of a deleted queue has none
+        join lockstep.consumer_group g on g.id = d.group_id  -- leftovers of a deleted queue have no group
         where d.lease_id = any (_lease_ids)
     ), by_lease as (
         select t.item, h.partition_id, h.group_id, t.seq, t.status, t.lease_id, t.error, true as by_lease, t.retry_at
         from given t join holder h on h.lease_id = t.lease_id and h.partition_id = coalesce(t.partition_id, h.partition_id)
         where t.transaction_id is null and (
-            -- A seq means nothing without its partition, if the lease has several.
+            -- Without its partition, a seq is ambiguous if the lease has several partitions.
             t.seq is null or t.partition_id is not null or 1 = (select count(*) from holder o where o.lease_id = t.lease_id))
     ), by_message as (
         select t.item, t.partition_id, g.id, lockstep.resolve_seq(t.partition_id, t.transaction_id), t.status, t.lease_id, t.error, false, t.retry_at
@@ -148,7 +150,7 @@ create or replace function lockstep.shared_expand(
     from given t where not exists (select 1 from found f where f.item = t.item)
 $$;
 
--- The acks that one call has for one cursor, which is locked: first those of single messages, then those of whole leases.
+-- Applies the acks that one call has for one locked cursor: first those of single messages, then those of whole leases.
 create or replace function lockstep.shared_settle(_items lockstep.ack_item[], _now timestamptz) returns table (
     item int, error text, noop boolean, released boolean, dead boolean, messages bigint, queue_name text, partition_name text,
     group_id int, partition_id bigint, done_after bigint, done_upto bigint
@@ -205,7 +207,7 @@ begin
     end loop;
 end $$;
 
--- How a delivery ends that has failed _attempts times before: when it is tried again, null if never (shared._fate).
+-- How a delivery ends that has failed _attempts times before: when it is retried, null if never (shared._fate).
 create or replace function lockstep.shared_fate(
     _status text, _retry_at timestamptz, _attempts int, _queue lockstep.queue, _now timestamptz,
     out again_at timestamptz, out attempts int, out died boolean, out recorded boolean
@@ -229,7 +231,7 @@ create or replace function lockstep.shared_reason(_item lockstep.ack_item) retur
     select coalesce(_item.error, case when _item.status = 'retry' then 'retried too often' end)
 $$;
 
--- What becomes of the acks of single messages. Each message ends once, by the first ack that may end it.
+-- The results of acks of single messages. Each message ends once, by the first valid ack.
 create or replace function lockstep.shared_ends(_items lockstep.ack_item[], _live uuid[], _queue lockstep.queue, _now timestamptz)
 returns lockstep.shared_end[] language sql stable as $$
     with single as (
@@ -269,8 +271,8 @@ returns lockstep.shared_end[] language sql stable as $$
     from fated f
 $$;
 
--- Takes the messages that ended out of their ranges, and puts those back that are to be delivered again: neighbours with the
--- same fate together.
+-- Takes the messages that ended out of their ranges, and puts back those to be delivered again: neighbours with the
+-- same state share a range.
 create or replace function lockstep.shared_apply(
     _partition_id bigint, _group_id int, _ends lockstep.shared_end[], _queue lockstep.queue, _now timestamptz
 ) returns void language plpgsql as $$
@@ -299,7 +301,7 @@ begin
     from (select e.* from unnest(_ends) e where e.applied and e.died and e.recorded order by e.seq) t;
 end $$;
 
--- Ends ranges of a lease that were taken out already; those that are to be delivered again are put back.
+-- Ends ranges of a lease that have already been taken out; puts back those to be delivered again.
 create or replace function lockstep.shared_end_ranges(_held lockstep.delivery[], _item lockstep.ack_item, _queue lockstep.queue, _now timestamptz)
 returns table (from_seq bigint, to_seq bigint, again_at timestamptz, recorded boolean, completed boolean) language plpgsql as $$
 #variable_conflict use_column
@@ -320,15 +322,15 @@ begin
     order by h.from_seq;
 end $$;
 
--- Moves the deadlines of live leases, as lockstep.renew does for ordered groups. The cursors are locked, because a range
--- that is cut meanwhile would be renewed in part.
+-- Extends the deadlines of live leases, as lockstep.renew does for ordered groups. Locks the cursors, because a range
+-- that is split in the meantime would be renewed only in part.
 create or replace function lockstep.shared_renew(_lease_ids uuid[], _milliseconds bigint[], _now timestamptz)
 returns table (lease_id uuid, partitions bigint, expires_at timestamptz) language plpgsql as $$
 #variable_conflict use_column
 begin
     perform 1 from lockstep.partition p
     where p.id in (select d.partition_id from lockstep.delivery d where d.lease_id = any (_lease_ids)) order by p.id for no key update;
-    -- Also those that ordered groups have under these leases: they are renewed after this.
+    -- Including those that ordered groups have under these leases: they are renewed after this.
     perform 1 from lockstep.cursor c
     join (
         select d.partition_id, d.group_id from lockstep.delivery d where d.lease_id = any (_lease_ids)

@@ -1,23 +1,24 @@
--- What of a shared group is in flight (core/shared.py). For an ordered group each of these finds nothing, by one probe.
+-- Messages in flight of a shared group (core/shared.py). For an ordered group each function finds nothing, with one
+-- probe.
 --
--- Locks, of all that changes lockstep.delivery: the cursor row is held by whoever makes, cuts, moves or removes ranges: pops,
--- acks of single messages, renewals, and what moves cursors by decree. Only what ends whole leases holds nothing but their
--- rows; so whoever holds the cursor locks the rows too before it looks. Order: partition rows, cursor rows, delivery rows
--- (by partition, group and seq).
--- Indexes: delivery_pkey; delivery_due finds what is due, delivery_lease what a lease has.
+-- Locks, for all changes of lockstep.delivery: transactions that create, split, move or remove ranges hold the cursor
+-- row: pops, acks of single messages, renewals, and commands that move cursors. Only acks that end whole leases hold
+-- nothing but the rows of these; a transaction that holds the cursor therefore locks the rows as well before it reads
+-- them. Order: partition rows, cursor rows, delivery rows (by partition, group and seq).
+-- Indexes: delivery_pkey; delivery_due finds due ranges, delivery_lease those of a lease.
 
--- Whether there is such a group: what is left of a deleted one, or of one that was moved, means nothing.
+-- Whether the group exists: leftovers of a deleted or moved group do not count.
 create or replace function lockstep.is_group(_group_id int) returns boolean language sql stable as $$
     select exists (select 1 from lockstep.consumer_group g where g.id = _group_id)
 $$;
 
--- How many messages with a seq in (_after, _upto] are stored, wherever that is: also before the start of what is stored, where
--- nothing holds the place of what was removed.
+-- The number of stored messages with a seq in (_after, _upto], including the part before the start of what is stored,
+-- where no run holds the place of removed messages.
 create or replace function lockstep.still_stored(_partition_id bigint, _after bigint, _upto bigint) returns bigint language sql stable as $$
     select lockstep.stored_between(_partition_id, greatest(_after, lockstep.start_of(_partition_id)), _upto)
 $$;
 
--- Up to where everything is done: the low-water mark of a shared group, the cursor of an ordered one.
+-- The seq up to which everything is done: the low-water mark of a shared group, the cursor of an ordered one.
 create or replace function lockstep.done_upto(_partition_id bigint, _group_id int, _acked bigint) returns bigint language sql stable as $$
     select coalesce((
         select d.from_seq - 1 from lockstep.delivery d
@@ -32,12 +33,12 @@ create or replace function lockstep.in_flight(_partition_id bigint, _group_id in
     where d.partition_id = _partition_id and d.group_id = _group_id and (not _leased_only or (d.lease_id is not null and d.due_at > _now))
 $$;
 
--- The exact lag of any cursor: what is ahead of it, and what is in flight.
+-- The exact lag of any cursor: messages ahead of it and messages in flight.
 create or replace function lockstep.behind(_cursor lockstep.cursor) returns bigint language sql stable as $$
     select lockstep.lag(_cursor.partition_id, _cursor.acked) + lockstep.in_flight(_cursor.partition_id, _cursor.group_id, false, null)
 $$;
 
--- How many seqs any cursor has done, or passed, in all.
+-- How many seqs any cursor has done or passed in total.
 create or replace function lockstep.passed(_cursor lockstep.cursor) returns bigint language sql stable as $$
     select _cursor.acked - coalesce((
         select sum(d.to_seq - d.from_seq + 1) from lockstep.delivery d
@@ -68,13 +69,13 @@ create or replace function lockstep.head_run(_cursor lockstep.cursor) returns se
     ), _cursor.acked)) r
 $$;
 
--- When a pop may find something, new or again; null if never.
+-- When a pop may find a message, new or redelivered; null if never.
 create or replace function lockstep.due_again(_cursor lockstep.cursor) returns timestamptz language sql stable as $$
     select least(_cursor.due_at, (
         select min(d.due_at) from lockstep.delivery d where d.partition_id = _cursor.partition_id and d.group_id = _cursor.group_id))
 $$;
 
--- What is left of a range without some of its seqs.
+-- What remains of a range without some of its seqs.
 create or replace function lockstep.range_without(_from bigint, _to bigint, _seqs bigint[]) returns table (from_seq bigint, to_seq bigint) language sql immutable as $$
     select t.before + 1, t.seq - 1
     from (select s.seq, lag(s.seq, 1, _from - 1) over (order by s.seq) as before from unnest(_seqs || (_to + 1)) s (seq)) t
@@ -95,7 +96,7 @@ create or replace function lockstep.shared_deaths(
     order by t.seq
 $$;
 
--- Drops what a group has in flight, whose cursors are locked; or lets go of it, to be delivered at once.
+-- Drops the deliveries of a group whose cursors are locked; or gives them up, to be delivered again at once.
 create or replace function lockstep.shared_seek(_group_id int, _partition_ids bigint[], _stay boolean, _now timestamptz) returns void language plpgsql as $$
 begin
     if not exists (select 1 from lockstep.consumer_group g where g.id = _group_id and g.mode = 'shared') then
@@ -109,11 +110,11 @@ begin
     end if;
 end $$;
 
--- Puts right what verify calls delivery_wrong, on locked cursors: what cannot be in flight is dropped, what is in flight twice
--- is so once, and a lease without messages ends.
+-- Repairs what verify calls delivery_wrong, on locked cursors: drops what cannot be in flight, merges what is in flight
+-- twice, and ends leases without messages.
 create or replace function lockstep.shared_repair(_queue_id int, _now timestamptz) returns void language plpgsql as $$
 begin
-    -- An ordered group has nothing in flight: what it seems to have is done again, with all after it.
+    -- An ordered group has no deliveries: the messages of such rows are delivered again, with all that follow.
     update lockstep.cursor c set acked = d.from_seq - 1, attempts = 0, lease_id = null, lease_to = null, leased_at = null,
         due_at = coalesce(nullif(c.due_at, 'infinity'), _now)
     from (
@@ -128,7 +129,7 @@ begin
     where p.queue_id = _queue_id and d.partition_id = p.id and not exists (
         select 1 from lockstep.cursor c join lockstep.consumer_group g on g.id = c.group_id
         where c.partition_id = d.partition_id and c.group_id = d.group_id and c.acked >= d.from_seq and g.mode = 'shared');
-    -- Where the end of a range is lost it may have been as far as the next one, or all that was handed out.
+    -- If the end of a range is lost, it may have reached the next range, or the end of what was handed out.
     update lockstep.delivery d set to_seq = least(c.acked, coalesce((
         select min(t.from_seq) - 1 from lockstep.delivery t
         where t.partition_id = d.partition_id and t.group_id = d.group_id and t.from_seq > d.from_seq), c.acked))
@@ -148,7 +149,7 @@ begin
     where p.queue_id = _queue_id and d.partition_id = p.id and (d.lease_id is null) <> (d.leased_at is null);
 end $$;
 
--- Forgets ranges of locked partitions of which nothing is stored any more, except under a lease that is live now.
+-- Forgets ranges of locked partitions of which nothing is stored any more, except under a live lease.
 create or replace function lockstep.shared_pass_removed(_partition_ids bigint[], _now timestamptz) returns void language sql as $$
     delete from lockstep.delivery d
     where d.partition_id = any (_partition_ids)

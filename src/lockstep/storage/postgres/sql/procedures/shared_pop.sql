@@ -1,15 +1,17 @@
--- Pop of shared groups: what is due to be delivered again, then what is new (core/shared.py).
+-- Pop of shared groups: first messages due for redelivery, then new messages (core/shared.py).
 --
--- A pop of new messages moves the cursor over them, as an auto-ack does, and leaves a range that says who has them. The
--- cursor is free again when the pop commits: the next consumer goes on after it.
--- Guarantees: a message is under one live lease; at most _batch messages of at most _partitions partitions, earliest due first.
--- Locks: cursor rows and delivery rows with SKIP LOCKED, as in pop.sql; that a cursor is drained is written down under the
--- partition lock, which is only tried. Two pops of one partition meet at its cursor, so a pop that found nothing while
--- something is due waits a moment for whoever holds it, and looks again.
+-- A pop of new messages moves the cursor past them, as an auto-ack does, and adds a range with their lease. The cursor
+-- is free again when the pop commits: the next consumer continues from there.
+-- Guarantees: a message is under one live lease; at most _batch messages of at most _partitions partitions, earliest
+-- due first.
+-- Locks: cursor rows and delivery rows with SKIP LOCKED, as in pop.sql; that a cursor is drained is recorded under the
+-- partition lock, which is only tried. Two pops of one partition compete for its cursor, so a pop that found nothing
+-- while something is due waits a moment for the holder and tries again.
 -- Indexes: delivery_due, cursor_due, cursor_pkey, run_pkey.
 
--- As lockstep.pop, for claims of shared groups. _alone: the transaction does nothing else. Then nobody waits until it is on
--- disk: if a crash takes the lease with it, the messages are as if they had not been leased, and are delivered again.
+-- Same as lockstep.pop, for claims of shared groups.
+-- _alone: the transaction does nothing else. It then commits without waiting for the disk: if a crash loses the lease,
+-- the messages are as if they had not been leased, and are delivered again.
 create or replace function lockstep.shared_pop(
     _requests int[], _group_ids int[], _partition_ids bigint[], _partition_limits int[], _batches int[], _lease_ms bigint[],
     _lease_ids uuid[], _auto_acks boolean[], _at timestamptz, _alone boolean default false
@@ -65,7 +67,7 @@ begin
             select c.* from lockstep.shared_claim(
                 _requests[_i], _group_ids[_i], _partition_ids[_i], _partition_limits[_i], _taken, _batch, _lease_ms[_i], _lease_ids[_i], _auto_acks[_i], _at) c
         loop
-            -- The row that says that more is due has no partition.
+            -- The row which says that more is due has no partition.
             _taken := case when _run.partition_id is null or _run.partition_id = any (_taken) then _taken else _taken || _run.partition_id end;
             _batch := _batch - coalesce(_run.last_seq - _run.first_seq + 1, 0)::int;
             return next _run;
@@ -73,9 +75,9 @@ begin
     end loop;
 end $$;
 
--- New messages of one partition, the common case, for one request or for several of one group at once: each gets what comes
--- after those before it. Several are served here only if no other partition is due. If it is not like that, or a message
--- needs to be looked at, nothing is claimed, and the caller goes another way.
+-- New messages of one partition, the common case, for one request or for several requests of one group at once: each
+-- gets the messages after those of the previous one. Several are served here only if no other partition is due.
+-- Otherwise, or if a message must be examined, nothing is claimed, and the caller takes another path.
 create or replace function lockstep.shared_claim_joined(
     _group_id int, _requests int[], _batches int[], _lease_ms bigint[], _lease_ids uuid[], _now timestamptz
 ) returns setof lockstep.popped language plpgsql as $$
@@ -111,7 +113,7 @@ begin
         return;
     end if;
     _upto := least(_last, _acked + (select sum(b) from unnest(_batches) b));
-    -- One that is emptied may be drained, which is looked at below; if a push is in flight there, the next pop looks.
+    -- An emptied cursor may be drained, which is checked below; if a push is in flight there, the next pop checks.
     update lockstep.cursor c
     set acked = _upto, consumed_at = _now, due_at = case when _upto < _last then _now else _now + interval '10 ms' end
     where c.partition_id = _partition_id and c.group_id = _group_id;
@@ -138,8 +140,8 @@ begin
     end if;
 end $$;
 
--- Writes down which of the cursors whose last messages were just leased are drained: under the partition lock, which is only
--- tried. What came in between is not to wait.
+-- Records which of the cursors whose last messages were just leased are drained: under the partition lock, which is
+-- only tried. Messages that arrived in between must not wait.
 create or replace function lockstep.shared_drain(_group_id int, _partition_ids bigint[], _now timestamptz) returns void language plpgsql as $$
 declare
     _drained bigint[];
@@ -152,7 +154,8 @@ begin
     end if;
 end $$;
 
--- What one group, or one partition of it, has for a request. _taken are the partitions that the request has already.
+-- Claims what one group, or one partition of it, has for a request. _taken are the partitions that the request already
+-- has.
 create or replace function lockstep.shared_claim(
     _request int, _group_id int, _partition_id bigint, _partitions int, _taken bigint[], _batch int, _lease_ms bigint, _lease_id uuid, _auto_ack boolean, _at timestamptz
 ) returns setof lockstep.popped language plpgsql as $$
@@ -190,8 +193,9 @@ begin
     end loop;
 end $$;
 
--- Ranges that are due, one after the other, each put right before it is leased. What does not fit is left as it was. When the
--- transaction may pass no more messages, partitions where that would be needed are left; a row without a partition says so.
+-- Claims due ranges one after the other, and puts each right before it is leased. What does not fit stays unchanged.
+-- When the transaction may skip no more messages, partitions that would need it are left; a row without a partition
+-- says so.
 create or replace function lockstep.shared_claim_again(
     _request int, _group_id int, _partition_id bigint, _partitions int, _taken bigint[], _batch int, _until timestamptz, _lease_id uuid, _auto_ack boolean,
     _queue lockstep.queue, _now timestamptz
@@ -210,7 +214,7 @@ begin
           and (cardinality(_taken) < _partitions or d.partition_id = any (_taken)) and d.partition_id <> all (_passed)
         order by d.due_at, d.partition_id, d.from_seq limit 1;
         exit when not found;
-        -- The cursor first: a range that is locked without it would be kept from whoever gets the cursor.
+        -- The cursor first: a range locked without it would be withheld from the holder of the cursor.
         perform 1 from lockstep.cursor c where c.partition_id = _at_partition and c.group_id = _group_id for no key update skip locked;
         if found then
             select d.* into _range from lockstep.delivery d
@@ -255,9 +259,9 @@ begin
     end if;
 end $$;
 
--- Puts a locked, due range right: forgets it if its messages were removed, charges an expired lease (shared.expire), passes
--- what waited too long, or expired, as many as this transaction may. False if anything was changed, or would have to be: then
--- it is to be looked for anew.
+-- Puts a locked, due range right: forgets it if its messages were removed, charges an expired lease (shared.expire),
+-- skips messages that waited too long or expired, as many as this transaction may. False if anything was changed, or
+-- would have to be: then the range must be looked for again.
 create or replace function lockstep.shared_put_right(_range lockstep.delivery, _queue lockstep.queue, _now timestamptz) returns boolean language plpgsql as $$
 declare
     _overdue bigint;
@@ -298,7 +302,7 @@ begin
     return not lockstep.shared_pass_expired(_range, _queue, _now);
 end $$;
 
--- Takes seqs out of a locked range for good.
+-- Removes seqs from a locked range permanently.
 create or replace function lockstep.shared_end_seqs(_range lockstep.delivery, _seqs bigint[]) returns void language plpgsql as $$
 begin
     delete from lockstep.delivery d
@@ -311,9 +315,9 @@ begin
         array_agg(_range.group_id), array_agg(_range.partition_id), array_agg(t.seq - 1), array_agg(t.seq)) from unnest(_seqs) t (seq);
 end $$;
 
--- New messages, the common case, in one statement: nothing is due to be delivered again, the queue has no policy that says
--- anything about single messages, and every due cursor that would be claimed has stored messages next. If it is not like
--- that nothing is claimed, and shared_claim goes through it all.
+-- New messages, the common case, in one statement: nothing is due for redelivery, the queue has no policy that concerns
+-- single messages, and every due cursor that would be claimed is followed by stored messages. Otherwise nothing is
+-- claimed, and shared_claim does it step by step.
 create or replace function lockstep.shared_claim_regular(
     _request int, _group_id int, _partitions int, _batch int, _lease_ms bigint, _lease_id uuid, _now timestamptz
 ) returns setof lockstep.popped language plpgsql as $$
@@ -347,7 +351,7 @@ begin
         select r.*, least(r.n, _batch - (sum(r.n) over (order by r.due_at, r.partition_id) - r.n)) as taken
         from reached r where not exists (select 1 from reached x where x.regular is not true)
     ), handed_out as (
-        -- One that is emptied may be drained, which is looked at below; if a push is in flight there, the next pop looks.
+        -- An emptied cursor may be drained, which is checked below; if a push is in flight there, the next pop checks.
         update lockstep.cursor c
         set acked = c.acked + a.taken, consumed_at = _now, due_at = case when a.taken < a.ahead then _now else _now + interval '10 ms' end
         from allotted a
@@ -368,7 +372,7 @@ begin
         where d.lease_id = _lease_id and coalesce(lockstep.last_stored(d.partition_id), 0) <= d.to_seq), _now);
 end $$;
 
--- New messages, one cursor after the other, as lockstep.claim does it for ordered groups.
+-- New messages, one cursor after the other, like lockstep.claim for ordered groups.
 create or replace function lockstep.shared_claim_new(
     _request int, _group_id int, _partition_id bigint, _partitions int, _taken bigint[], _batch int, _until timestamptz, _lease_id uuid, _auto_ack boolean,
     _queue lockstep.queue, _now timestamptz
@@ -402,8 +406,8 @@ begin
     end if;
 end $$;
 
--- If something is due, waits until nobody holds the first of it; no longer than a commit should take. False if nothing is due,
--- or it is held for longer.
+-- If something is due, waits until the first of it is unlocked, for no longer than a commit should take. False if
+-- nothing is due, or if it stays locked for longer.
 create or replace function lockstep.shared_await(_group_id int, _partition_id bigint, _now timestamptz) returns boolean language plpgsql as $$
 declare
     _patience text := current_setting('lock_timeout');

@@ -1,12 +1,12 @@
--- Leases of Spark's streams: what a batch has leased from consumer groups is written down before the batch is planned, so
--- that a restart finds it; the leases are those of any consumer.
+-- Leases of Spark streams: what a batch leases from consumer groups is recorded before the batch is planned, so that a
+-- restart finds it. The leases are those of ordinary consumers.
 --
--- Guarantees: an ordinal is leased once; what a restart takes again is what was leased under the ordinal, less what was done
--- or taken by others since; nothing is acked that is under another lease.
+-- Guarantees: an ordinal is leased once; a restart takes the messages leased under the ordinal, except those done or
+-- taken by others since; messages under another lease are never acked.
 -- Locks: the stream's rows; then as pop, ack and renew do.
 -- Indexes: spark_lease_pkey, cursor_pkey, delivery_pkey, run_pkey.
 
--- Leases what a group has, at most _batch messages, and writes it down as the next ordinal, which is null if there is nothing.
+-- Leases at most _batch messages of a group and records them as the next ordinal, which is null if there are none.
 create or replace function lockstep.spark_lease(
     _stream text, _after bigint, _group_id int, _partitions int, _batch int, _lease_ms bigint, _lease_id uuid, _at timestamptz,
     out _ordinal bigint, out _messages bigint
@@ -53,8 +53,8 @@ begin
     end if;
 end $$;
 
--- Takes what an ordinal has leased under a new lease, so that whoever held it before has lost it: what is still leased, and
--- what nobody has done or holds. The rest is left out, and belongs to whoever has it now.
+-- Takes the messages of an ordinal under a new lease, so that the previous holder loses them: those still leased, and
+-- those that nobody has done or leased. The others are left out, and belong to their current holders.
 create or replace function lockstep.spark_keep(_stream text, _ordinal bigint, _lease_ms bigint, _lease_id uuid, _at timestamptz) returns void language plpgsql as $$
 declare
     _now timestamptz := coalesce(_at, clock_timestamp());
@@ -72,7 +72,7 @@ begin
     select q.* into _queue from lockstep.queue q where q.id = _lease.queue_id;
     select g.mode into _mode from lockstep.consumer_group g where g.id = _lease.group_id;
     _until := _now + coalesce(_lease_ms * interval '1 ms', make_interval(secs => _queue.lease_seconds));
-    -- Of a group that is gone nothing is kept.
+    -- Of a deleted group nothing is kept.
     _kept := case _mode when 'shared' then lockstep.spark_keep_shared(_lease, _queue, _lease_id, _until, _now)
                         when 'ordered' then lockstep.spark_keep_ordered(_lease, _queue, _lease_id, _until, _now) end;
     update lockstep.spark_lease l
@@ -83,8 +83,8 @@ begin
     where l.stream = _stream and l.ordinal = _ordinal;
 end $$;
 
--- Of an ordered group: in each partition what comes after the cursor, up to where it was leased, unless another has a live
--- lease. A lease that ran out charges an attempt; where that was the last one, the next pop sees to it.
+-- For an ordered group: in each partition the messages after the cursor, up to where they were leased, unless another
+-- consumer has a live lease. An expired lease charges an attempt; if that was the last one, the next pop handles it.
 create or replace function lockstep.spark_keep_ordered(
     _lease lockstep.spark_lease, _queue lockstep.queue, _lease_id uuid, _until timestamptz, _now timestamptz
 ) returns lockstep.run[] language plpgsql as $$
@@ -115,7 +115,7 @@ begin
     return lockstep.spark_runs(_partition_ids, _acked, _to);
 end $$;
 
--- Of a shared group: the ranges in flight that lie within what was leased, unless another has a live lease.
+-- For a shared group: the ranges in flight within what was leased, unless another consumer has a live lease.
 create or replace function lockstep.spark_keep_shared(
     _lease lockstep.spark_lease, _queue lockstep.queue, _lease_id uuid, _until timestamptz, _now timestamptz
 ) returns lockstep.run[] language plpgsql as $$
@@ -130,7 +130,7 @@ begin
     where d.partition_id = any (_lease.partition_ids) and d.group_id = _lease.group_id
     order by d.partition_id, d.group_id, d.from_seq for no key update;
     with leased as (
-        -- Runs that follow each other are one range.
+        -- Adjacent runs form one range.
         select t.partition_id, min(t.first_seq) as first_seq, max(t.last_seq) as last_seq
         from (
             select t.*, t.first_seq - sum(t.last_seq - t.first_seq + 1) over (partition by t.partition_id order by t.first_seq)
@@ -154,7 +154,7 @@ begin
     return lockstep.spark_runs(_partition_ids, _after, _to);
 end $$;
 
--- The stored runs of ranges, each cut to its range; null if there is none.
+-- The stored runs of ranges, each cut to its range; null if there are none.
 create or replace function lockstep.spark_runs(_partition_ids bigint[], _after bigint[], _upto bigint[]) returns lockstep.run[] language sql stable as $$
     select array_agg((t.partition_id, greatest(r.first_seq, t.after + 1), least(r.last_seq, t.upto), r.segment_id,
                       (r.ordinal + greatest(t.after + 1 - r.first_seq, 0))::int, null)::lockstep.run order by t.partition_id, r.first_seq)
@@ -162,8 +162,8 @@ create or replace function lockstep.spark_runs(_partition_ids bigint[], _after b
     cross join lateral lockstep.runs_between(t.partition_id, t.after, t.upto) r
 $$;
 
--- Acks what a stream has leased up to an ordinal and was planned. Returns how many messages, and in which partitions some were
--- no longer its own: it is for the caller to say whether that matters.
+-- Acks what a stream has leased and planned up to an ordinal. Returns the number of messages, and the partitions in
+-- which some no longer belonged to the stream: the caller decides whether that matters.
 create or replace function lockstep.spark_ack(_stream text, _upto bigint, _at timestamptz, out _messages bigint, out _lost text[]) language plpgsql as $$
 declare
     _now timestamptz := coalesce(_at, clock_timestamp());

@@ -1,8 +1,9 @@
--- Positions of Spark's streams: what they hold back from retention, and what was removed before they had read it.
+-- Positions of Spark streams: what they hold back from retention, and what was removed before they had read it.
 --
--- Guarantees: a mark is there only if all is there that was visible when it was made.
--- Locks: a stream's own rows. Whoever removes messages only looks, after the partition locks; a position that moves in this
--- moment has, at worst, something noted that it has read. Indexes: spark_mark_pkey, spark_mark_age, spark_position_queue, spark_removal_txid, segment_queue_txid, run_pkey.
+-- Guarantees: a mark exists only if everything exists that was visible when it was made.
+-- Locks: a stream's own rows. Removing messages only reads them, after the partition locks; for a position that moves
+-- at that moment, at worst a removal is recorded that it has read.
+-- Indexes: spark_mark_pkey, spark_mark_age, spark_position_queue, spark_removal_txid, segment_queue_txid, run_pkey.
 
 -- Whether a position contains a segment.
 create or replace function lockstep.is_read(_base pg_snapshot, _upto pg_snapshot, _segment bigint, _txid xid8, _segment_id bigint)
@@ -10,7 +11,7 @@ returns boolean language sql immutable as $$
     select pg_visible_in_snapshot(_txid, _base) or (_segment_id <= _segment and pg_visible_in_snapshot(_txid, _upto))
 $$;
 
--- Whether a checkpoint may still ask for a segment. A stream that was not heard of for too long holds nothing.
+-- Whether a checkpoint may still request a segment. A stream that has been silent for too long holds nothing.
 create or replace function lockstep.is_held(_queue_id int, _txid xid8, _segment_id bigint) returns boolean language sql stable as $$
     select exists (
         select 1 from lockstep.spark_position p
@@ -19,7 +20,7 @@ create or replace function lockstep.is_held(_queue_id int, _txid xid8, _segment_
     )
 $$;
 
--- Notes what some stream has not read, of ranges that are about to be removed from locked partitions.
+-- Records which messages some stream has not read, for ranges about to be removed from locked partitions.
 create or replace function lockstep.note_unread(_queue_id int, _partition_ids bigint[], _from bigint[], _to bigint[]) returns void language plpgsql as $$
 begin
     if not exists (select 1 from lockstep.spark_position p where p.queue_id = _queue_id) then
@@ -40,8 +41,8 @@ begin
     set messages = n.messages + excluded.messages, removed_at = excluded.removed_at;
 end $$;
 
--- Tells how far a stream is in its queues, which are all that it reads. What it has committed stays where null is given, once there is something; what
--- all streams of a queue have committed need not be noted any more.
+-- Publishes the position of a stream in its queues, which are all that it reads. A null committed position keeps the
+-- stored one, if there is one. Removals that all streams of a queue have passed are no longer recorded.
 create or replace function lockstep.publish_position(
     _stream_id text, _name text, _queue_ids int[], _hold_seconds double precision,
     _read_base pg_snapshot, _read_upto pg_snapshot, _read_segment bigint,
@@ -85,7 +86,7 @@ exception when unique_violation then
     raise exception 'the stream % is read by another query, too', quote_literal(_stream_id) using errcode = 'LS007';
 end $$;
 
--- What the database knows of a mark: `known`, `forgotten` because later ones are all that is kept, or `lost`.
+-- What the database knows of a mark: `known`, `forgotten` because only later marks are kept, or `lost`.
 create or replace function lockstep.mark_state(_stream_id text, _ordinal bigint, _mark uuid) returns text language sql stable as $$
     select case
         when exists (select 1 from lockstep.spark_mark m where m.stream_id = _stream_id and m.ordinal = _ordinal and m.mark = _mark) then 'known'
@@ -94,8 +95,8 @@ create or replace function lockstep.mark_state(_stream_id text, _ordinal bigint,
     end
 $$;
 
--- Allows a stream whose checkpoint is ahead of the database to go on from the last position that it published here.
--- Returns in how many queues; the next batch that it begins takes the permission back.
+-- Allows a stream whose checkpoint is ahead of the database to continue from the last position that it published here.
+-- Returns the number of queues; the next batch of the stream revokes the permission.
 create or replace function lockstep.accept_position(_stream_id text) returns int language plpgsql as $$
 declare
     _queues int;
@@ -105,7 +106,8 @@ begin
     return _queues;
 end $$;
 
--- Forgets what was noted for streams that have gone past it, or are gone. Looks only at what the slowest stream may have read.
+-- Forgets removals recorded for streams that have passed them, or are gone. Reads only what the slowest stream may have
+-- passed.
 create or replace function lockstep.forget_unread(_queue_ids int[]) returns void language sql as $$
     delete from lockstep.spark_removal n
     using (
@@ -121,7 +123,7 @@ create or replace function lockstep.forget_unread(_queue_ids int[]) returns void
     )
 $$;
 
--- Removes a stream's positions; returns of how many queues.
+-- Removes a stream's positions; returns the number of queues.
 create or replace function lockstep.forget_stream(_stream_id text) returns int language plpgsql as $$
 declare
     _queue_ids int[];
@@ -132,20 +134,20 @@ begin
     return coalesce(cardinality(_queue_ids), 0);
 end $$;
 
--- Removes the positions of streams that were not heard of for too long.
+-- Removes the positions of streams that have been silent for too long.
 create or replace function lockstep.prune_positions() returns void language plpgsql as $$
 declare
     _queue_ids int[];
 begin
-    -- A checkpoint may come back long after its position is forgotten; it then learns what it may have missed.
+    -- A checkpoint may return long after its position is forgotten; it then learns what it may have missed.
     delete from lockstep.spark_mark m where m.marked_at < (select clock_timestamp() - interval '1 year');
     with gone as (delete from lockstep.spark_position p where p.held_until <= clock_timestamp() returning p.queue_id)
     select array_agg(distinct g.queue_id) into _queue_ids from gone g;
     perform lockstep.forget_unread(_queue_ids);
 end $$;
 
--- Makes segments that were restored from another server readable for streams: their transactions are not known here, and
--- will be those of others. Returns how many. For the administrator, while nothing is written.
+-- Makes segments restored from another server readable for streams: their transactions are unknown here, and their
+-- numbers will be reused. Returns the number of segments. For the administrator, while nothing is written.
 create or replace function lockstep.adopt_segments() returns bigint language plpgsql as $$
 declare
     _adopted bigint;

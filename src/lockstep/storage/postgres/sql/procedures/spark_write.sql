@@ -1,13 +1,14 @@
--- What Spark writes: tasks stage segments, and one commit numbers and pushes them.
+-- Writes of Spark: tasks stage segments, and one commit numbers and pushes them.
 --
--- Guarantees: a batch of a sink is written once, wholly or not at all; seqs are dense and in commit order as with every push;
--- a transaction id is stored once; nothing of an attempt that the commit does not name is written.
--- Locks: the sink's row, the staged parts, then queue rows by name (those with a max_size, and those that get new partitions), partition rows
--- by id, cursor rows. What is read after the locks is read by later statements: hence READ COMMITTED only.
+-- Guarantees: a batch of a sink is written once, completely or not at all; seqs are dense and in commit order as with
+-- every push; a transaction id is stored once; nothing is written from an attempt that the commit does not name.
+-- Locks: the sink's row, the staged parts, then queue rows by name (those with a max_size, and those that get new
+-- partitions), partition rows by id, cursor rows. Everything after the locks is read by later statements: this requires
+-- READ COMMITTED.
 -- Indexes: spark_stage_pkey, spark_stage_sink, spark_stage_age; those of a push.
 
--- Whether a batch is still to be written. Whoever commits the same batch at the same time waits here for the other. Raises
--- SQLSTATE LS007 if nobody can say it, because the query may have been forgotten.
+-- Whether a batch is still to be written. A simultaneous commit of the same batch waits here for the first one. Raises
+-- SQLSTATE LS007 if this is unknown, because the query may have been forgotten.
 create or replace function lockstep.spark_begin(
     _sink text, _batch_id bigint, _messages bigint, _keep_seconds double precision, _at timestamptz
 ) returns boolean language plpgsql as $$
@@ -28,28 +29,29 @@ begin
     return found;
 end $$;
 
--- Of the batch that a sink has just begun, so many staged messages and so many rows in all turned out to be duplicates.
+-- Records, for the batch that a sink has just begun, how many staged messages, and how many rows in total, were
+-- duplicates.
 create or replace function lockstep.spark_duplicates(_sink text, _messages bigint, _duplicates bigint) returns void language sql as $$
     update lockstep.spark_batch b
     set messages = b.messages - _messages, messages_total = b.messages_total - _messages, duplicates_total = b.duplicates_total + _duplicates
     where b.sink = _sink
 $$;
 
--- What a sink is called, without the id of its query: the sinkId, the name of a step, or nothing.
+-- The name of a sink without the id of its query: the sinkId, the name of a step, or empty.
 create or replace function lockstep.sink_name(_sink text) returns text language sql immutable as $$
     select regexp_replace(_sink, '(^|/)[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$', '')
 $$;
 
--- Whether a sink that is not known may be one that was. The first batch of a query may have had no tasks, of which a sink is not
--- told; and under a name that is new there was nobody.
+-- Whether an unknown sink may have been known before. The first batch of a query may have had no tasks, and is then not
+-- recorded for its sink; under a new name no sink existed.
 create or replace function lockstep.may_be_forgotten(_sink text) returns boolean language sql stable as $$
     select lockstep.sink_name(_sink) <> _sink
         and exists (select 1 from lockstep.system s where s.spark_forgotten_at is not null)
         and exists (select 1 from lockstep.spark_batch b where lockstep.sink_name(b.sink) = lockstep.sink_name(_sink))
 $$;
 
--- Forgets queries that were silent for too long and were followed by another one under the same name. A sink without a query,
--- and the last query under each name, stay: of those there are as many as somebody has thought of.
+-- Forgets queries that have been silent for too long and were followed by another query with the same name. Sinks
+-- without a query, and the last query of each name, stay: their number is limited by the names that people choose.
 create or replace function lockstep.forget_batches(_at timestamptz) returns void language plpgsql as $$
 begin
     delete from lockstep.spark_batch b
@@ -62,9 +64,9 @@ begin
     end if;
 end $$;
 
--- Holds what is staged, so that nobody removes it before it is pushed, and compares it with what the tasks say that they staged.
--- Then creates queues and partitions that are missing, and takes all locks that the push needs, with those of acking the given
--- leases. Raises SQLSTATE LS007 where the stage is not complete.
+-- Locks the staged parts, so that they are not removed before they are pushed, and compares them with what the tasks
+-- report. Then creates missing queues and partitions, and takes all locks that the push and the acks of the given
+-- leases need. Raises SQLSTATE LS007 if the stage is not complete.
 create or replace function lockstep.spark_open(_attempts uuid[], _parts int[], _messages bigint[], _lease_ids uuid[], _at timestamptz) returns void language plpgsql as $$
 declare
     _wrong record;
@@ -108,10 +110,11 @@ begin
     perform lockstep.lock_for_transaction(coalesce(_queue_ids, '{}'), coalesce(_partition_ids, '{}'), _lease_ids);
 end $$;
 
--- Pushes what the attempts have staged, in the order of tasks and of their parts, and takes it off the stage. Stops at a part
--- that cannot be pushed as it is, and says which: the caller packs it anew and goes on. Nothing is left to do if _trouble is null.
+-- Pushes what the attempts have staged, in the order of tasks and of their parts, and removes it from the stage. Stops
+-- at a part that cannot be pushed as it is, and returns it: the caller repacks it and continues. If _trouble is null,
+-- everything is done.
 -- _trouble: duplicates (which of its transaction ids are stored already) | plain (the queue is encrypted by now)
--- | elsewhere (it is encrypted for another queue or other partitions, which may have been made only now)
+-- | elsewhere (it is encrypted for another queue or other partitions, which may have been created only now)
 -- Raises SQLSTATE LS003 if a queue is full, and LS001 if something is gone since spark_open.
 create or replace function lockstep.spark_push(
     _attempts uuid[], _plain_allowed boolean, _at timestamptz,
@@ -158,8 +161,8 @@ begin
     end loop;
 end $$;
 
--- One part, as one segment; what push_segments says of it. That makes a segment without messages, in whose place the staged one
--- is put: a row that is updated keeps its body where it is, so that it is written once.
+-- Pushes one part as one segment; returns what push_segments does. push_segments creates a segment without messages,
+-- which is then replaced by the staged one: updating that row keeps its body in place, so that it is written only once.
 create or replace function lockstep.spark_push_part(
     _stage lockstep.spark_stage, _queue lockstep.queue, _partition_ids bigint[], _plain_allowed boolean, _at timestamptz,
     out _status text, out _duplicate_uuids int[], out _duplicate_texts int[], out _depth bigint, out _max_size bigint
@@ -182,7 +185,7 @@ begin
             _stage.dedup_texts, _stage.dedup_text_runs, _stage.dedup_text_offsets,
             _stage.traces, _stage.trace_runs, _stage.trace_offsets)::lockstep.message_index,
         null, _plain_allowed, _at,
-        _overtake => true,  -- what other producers have waiting is in no order with this
+        _overtake => true,  -- other producers' waiting operations have no order relative to this
         _sealed_uuids => array[_stage.segment_uuid]
     ) p;
     if _status = 'ok' then
@@ -194,7 +197,7 @@ begin
     end if;
 end $$;
 
--- What leaves the stage without having been pushed takes its messages along.
+-- A part that leaves the stage without being pushed takes its messages with it.
 create or replace function lockstep.spark_unstage() returns trigger language plpgsql as $$
 begin
     delete from lockstep.segment s where s.id = old.segment_id and s.queue_id = 0;
@@ -202,8 +205,8 @@ begin
 end $$;
 create or replace trigger spark_unstage after delete on lockstep.spark_stage for each row execute function lockstep.spark_unstage();
 
--- Says that a stream has read the batch that it runs. What is committed stays where it is: Spark may ask for the batch again
--- until its own log has it.
+-- Records that a stream has read its current batch. The committed position does not move: Spark may request the batch
+-- again until its own log contains it.
 create or replace function lockstep.spark_read(_stream text, _at timestamptz) returns void language sql as $$
     update lockstep.spark_position p
     set read_base = p.planned_base, read_upto = p.planned_upto, read_segment = p.planned_segment,
@@ -211,8 +214,8 @@ create or replace function lockstep.spark_read(_stream text, _at timestamptz) re
     where p.name = _stream and p.planned_base is not null
 $$;
 
--- Removes what dead attempts of a sink have left, up to a batch, and what anybody's have left for so long that nobody will
--- commit it. What somebody is committing stays.
+-- Removes what dead attempts of a sink left behind, up to a batch, and what any sink left behind so long ago that it
+-- will not be committed. Parts that are being committed stay.
 create or replace function lockstep.spark_sweep(_sink text, _batch_id bigint, _seconds double precision, _at timestamptz) returns int language plpgsql as $$
 declare
     _swept int;
@@ -221,7 +224,7 @@ begin
         select d.attempt, d.part from lockstep.spark_stage d where d.sink = _sink and d.batch_id <= _batch_id for update skip locked
     ), old as (
         select d.attempt, d.part from lockstep.spark_stage d
-        -- As a subquery, because an index cannot be searched for a time that changes from row to row.
+        -- A subquery, because an index cannot be searched for a time that changes from row to row.
         where d.staged_at < (select coalesce(_at, clock_timestamp()) - make_interval(secs => _seconds)) for update skip locked
     )
     delete from lockstep.spark_stage s where (s.attempt, s.part) in (table of_sink union table old);

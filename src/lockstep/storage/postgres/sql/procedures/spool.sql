@@ -1,4 +1,4 @@
--- Servers that buffer pushes: the mode that all of them are in, and how far each has drained its spool.
+-- Servers that buffer pushes: the mode that all of them share, and how far each has drained its spool.
 
 -- The one row; creates it if it is missing.
 create or replace function lockstep.system(_at timestamptz) returns lockstep.system language plpgsql as $$
@@ -27,12 +27,13 @@ begin
     return _changed;
 end $$;
 
--- Begins to drain a part of a spool: returns up to where it was drained before. If that is beyond _start, the part was
--- drained already, wholly or to there, and the caller must not push it. If that is before _start, the database has lost what
--- lies between, and the caller must not push the part either. Else the part counts as drained when this commits.
--- With _aside it is a record that is set aside, because it is refused. The answer says where the last such record begins:
--- one who lost the answer to that learns from it whether the record was set aside or pushed after all.
--- Locks the row of the spool, before anything else, so that two who drain the same part come one after the other.
+-- Begins to drain a part of a spool; returns the position up to which it was drained before. If that is beyond _start,
+-- the part was drained already, completely or up to there, and the caller must not push it. If that is before _start,
+-- the database has lost what lies between, and the caller must not push the part either. Otherwise the part counts as
+-- drained when this commits. With _aside, the part is a record that is set aside because the database refuses it. The
+-- answer says where the last such record begins: if the answer to that call was lost, it tells whether the record was
+-- set aside or pushed after all. Locks the row of the spool before anything else, so that simultaneous drains of the
+-- same part run one after the other.
 create or replace function lockstep.drain_spool(
     _id uuid, _start bigint, _end bigint, _aside boolean, _at timestamptz, out _place bigint, out _set_aside_from bigint
 ) language plpgsql as $$

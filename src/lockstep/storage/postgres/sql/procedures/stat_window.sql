@@ -1,8 +1,8 @@
 -- Statistics by window, as the job `stats` computes them.
 
--- Writes windows, given as an array of objects with the names of the columns. What a window knows it does not lose: messages,
--- dead letters and cursors are gone or moved on when it is computed again, so that counts never fall, and a distribution
--- is replaced only by one of at least as many samples. Returns how many windows were written.
+-- Writes windows, given as an array of objects with the column names. A window never loses information: messages, dead
+-- letters and cursors may be gone or have moved when it is computed again, so counts never decrease, and a distribution
+-- is replaced only by one with at least as many samples. Returns the number of windows written.
 create or replace function lockstep.put_stat_windows(_rows jsonb) returns bigint language plpgsql as $$
 declare
     _written bigint;
@@ -34,7 +34,7 @@ begin
     return _written;
 end $$;
 
--- Removes windows that began before a time; returns how many.
+-- Removes windows that began before a time; returns their number.
 create or replace function lockstep.prune_stat_windows(_before timestamptz) returns bigint language plpgsql as $$
 declare
     _removed bigint;

@@ -1,11 +1,12 @@
 -- Stream queries: registration, and the parts of a cycle.
 --
 -- Guarantees: cycles of one query on one partition come one after the other; a reset waits for all of them.
--- Locks: the query row (shared by cycles), then an advisory lock on query and partition; only then those of the push and
--- the ack: queue rows, partition rows, cursor rows. State is written under the partition lock, so what deletes the
+-- Locks: the query row (shared by cycles), then an advisory lock on query and partition; only then those of the push
+-- and the ack: queue rows, partition rows, cursor rows. State is written under the partition lock, so that deleting the
 -- partition finds all of it.
 
--- Finds a query by its name or creates it. Without an id: it is known with another configuration, and was left as it is.
+-- Finds a query by its name or creates it. Without an id in the result, it is registered with another configuration and
+-- was left unchanged.
 create or replace function lockstep.register_stream_query(
     _name text, _source_queue text, _sink_queue text, _config_hash text, _reset boolean, _at timestamptz,
     out _query_id bigint, out _fresh boolean, out _known_hash text, out _known_source text
@@ -36,7 +37,8 @@ begin
     end if;
 end $$;
 
--- Begins a cycle: after this, nobody else is in one of this query on this partition. False: there is no such query.
+-- Begins a cycle: after this, no other session is in a cycle of this query on this partition. False: there is no such
+-- query.
 create or replace function lockstep.begin_cycle(_query_id bigint, _partition_id bigint) returns boolean language plpgsql as $$
 begin
     perform 1 from lockstep.stream_query s where s.id = _query_id for share;
@@ -60,8 +62,8 @@ begin
     delete from lockstep.stream_state s where s.query_id = _query_id and s.partition_id = _partition_id and s.key = any (_deleted);
 end $$;
 
--- The ack of a cycle on a locked partition, as lockstep.ack_items has it; but a completed one ends the lease if _release
--- says so, and else keeps it (rules.keep_lease), however much of it is done.
+-- The ack of a cycle on a locked partition, like lockstep.ack_items; but a completed ack ends the lease only with
+-- _release, and otherwise keeps it (rules.keep_lease), even if all of it is done.
 create or replace function lockstep.stream_ack(
     _lease_id uuid, _partition_id bigint, _transaction_id text, _group text, _status text, _error text, _release boolean, _at timestamptz
 ) returns table (

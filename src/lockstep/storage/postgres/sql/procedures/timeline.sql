@@ -1,14 +1,13 @@
--- Timelines: a standby that took over, or a restored backup, lacks the ids that the old server gave out last.
+-- Timelines: a promoted standby or a restored backup lacks the last ids that the old server assigned.
 
--- Moves every sequence of the schema ahead when the database is on another timeline than at the last call, so that no id is
--- given out twice. Returns whether it did.
--- The step is larger than anything that can have been lost: 10^12 ids, or 65,536 of queues and groups, whose ids are int. It
--- is twice that at most and random, because the record of an earlier step may be among what was lost. Near the end of a
--- sequence steps are a part of what is left, so that no number of restarts uses it up. Ids stay below 2^53, which JSON readers
--- need.
--- A database that was never on a known timeline has lost no ids that it has not drawn, so unused sequences stay at 1.
--- It has the rights of the owner of the schema: an application role may not move sequences.
--- Locks: the row of lockstep.system, only if the timeline is another one.
+-- Moves every sequence of the schema ahead if the database is on another timeline than at the last call, so that no id
+-- is assigned twice. Returns whether it did. The step is larger than anything that can have been lost: 10^12 ids, or
+-- 65,536 ids of queues and groups, which are int. It is random, up to twice that, because the record of an earlier step
+-- may be lost as well. Near the end of a sequence a step is a fraction of the rest, so that no number of restarts
+-- exhausts it. Ids stay below 2^53, as JSON readers require. A database that was never on a known timeline cannot have
+-- lost ids that it has not drawn, so unused sequences stay at 1. Runs with the rights of the schema's owner: an
+-- application role may not move sequences.
+-- Locks: the row of lockstep.system, only if the timeline has changed.
 create or replace function lockstep.provide_ids(_timeline text) returns boolean
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare

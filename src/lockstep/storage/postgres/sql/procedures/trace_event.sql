@@ -1,9 +1,9 @@
 -- Trace events: recorded for a stored message, and removed with it.
 
 -- Records an event; returns its id, or null if there is no such message.
--- Locks: the run that holds the message, in share mode, so that whoever removes the message waits, and then removes the
--- event, too. Pushes and acks are not held up. A removal of neighbours may have cut the run meanwhile: then the message
--- is in another run, and the next look finds it.
+-- Locks: the run that holds the message, in share mode, so that a removal of the message waits, and then removes the
+-- event as well. Pushes and acks are not blocked. A removal of neighbours may have split the run in the meantime: then
+-- the message is in another run, which the next attempt finds.
 create or replace function lockstep.record_trace(
     _partition_id bigint, _transaction_id text, _event_type text, _group text, _worker text, _names text[], _data text, _at timestamptz
 ) returns bigint language plpgsql as $$
@@ -31,7 +31,7 @@ begin
     return _event_id;
 end $$;
 
--- Removes the events of messages with seqs in [_from, _to], once those are removed.
+-- Removes the events of messages with seqs in [_from, _to], after those are removed.
 create or replace function lockstep.remove_trace_events(_partition_id bigint, _from bigint, _to bigint) returns void language sql as $$
     delete from lockstep.trace_name n where n.partition_id = _partition_id and n.seq between _from and _to;
     delete from lockstep.trace_event e where e.partition_id = _partition_id and e.seq between _from and _to;

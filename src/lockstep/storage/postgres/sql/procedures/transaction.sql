@@ -1,5 +1,5 @@
 -- Takes the locks that the acks and pushes of one transaction need, all at once and in order: queues with a max_size,
--- then partitions, with those to which messages go that die. The caller pushes what dies (dead_queue.sql).
+-- then partitions, including those that dying messages go to. The caller pushes what dies (dead_queue.sql).
 create or replace function lockstep.lock_for_transaction(_queue_ids int[], _partition_ids bigint[], _lease_ids uuid[]) returns void language plpgsql as $$
 declare
     _locked bigint[] := lockstep.begin_forwarding(_partition_ids
@@ -11,7 +11,8 @@ begin
     perform 1 from lockstep.partition p where p.id = any (_locked) order by p.id for no key update;
 end $$;
 
--- Holds the leases, whose partitions are locked, until the transaction ends; returns the numbers of those that are not live.
+-- Holds the leases, whose partitions are locked, until the transaction ends; returns the indexes of those that are not
+-- live.
 create or replace function lockstep.hold_leases(_lease_ids uuid[], _at timestamptz) returns setof int language plpgsql as $$
 declare
     _now timestamptz := coalesce(_at, clock_timestamp());

@@ -1,13 +1,15 @@
--- Every invariant of the tables, one branch each; and repairs for what can be recomputed. The checks are made in slices, so that
--- each is a short statement: over partitions, over segments, over trace entries.
+-- Checks every invariant of the tables, one branch each, and repairs what can be recomputed. The checks run in slices,
+-- so that each statement is short: over partitions, segments and trace entries.
 
--- A group for people; 0 stands for the queue itself where pending messages are counted, and one that is gone has no name.
+-- The name of a group for people; 0 stands for the queue itself in the counts of pending messages, and a deleted group
+-- has no name.
 create or replace function lockstep.group_label(_group_id int) returns text language sql stable as $$
     select case _group_id when 0 then 'the queue'
         else 'group ' || coalesce((select quote_literal(g.name) from lockstep.consumer_group g where g.id = _group_id), _group_id::text) end
 $$;
 
--- Checks the partitions after _after up to _upto, or to the end, of one queue or all: all that is a partition's own.
+-- Checks the partitions after _after up to _upto, or to the end, of one queue or all: everything that belongs to a
+-- partition.
 create or replace function lockstep.verify(_queue_id int, _after bigint, _upto bigint, _at timestamptz) returns table (kind text, problem text, queue_name text, partition_id bigint, repairable boolean)
 language sql stable as $$
     with lane as (
@@ -25,7 +27,7 @@ language sql stable as $$
     ), place as (
         select c.*, r.queue, r.queue_id, r.start_seq, r.last_seq, r.last_stored
         from lockstep.cursor c join reach r on r.id = c.partition_id
-        join lockstep.consumer_group g on g.id = c.group_id  -- what is left of a deleted group goes
+        join lockstep.consumer_group g on g.id = c.group_id  -- leftovers of a deleted group are removed later
     )
     select 'seq_gap', format('seq %s follows seq %s', r.first_seq, coalesce(r.previous_last, 0)), r.queue, r.partition_id, false
     from run r where r.first_seq <> coalesce(r.previous_last + 1, greatest(r.first_seq, 1)) or r.last_seq < r.first_seq
@@ -58,7 +60,7 @@ language sql stable as $$
            c.queue, c.partition_id, true
     from place c where c.lease_id is null
       and ((c.due_at is null and c.last_stored > c.acked)
-        -- A pop that could not lock the partition leaves a drained cursor due for a moment; the next pop mends it.
+        -- A pop that could not lock the partition leaves a drained cursor due for a moment; the next pop corrects it.
         or (coalesce(c.last_stored, 0) <= c.acked
             and (c.due_at < coalesce(_at, clock_timestamp()) - interval '1 minute' or c.due_at > coalesce(_at, clock_timestamp()))))
     union all
@@ -90,8 +92,9 @@ language sql stable as $$
     where not exists (select 1 from lockstep.runs_between(d.partition_id, d.seq - 1, d.seq) r)
 $$;
 
--- What the manifests of segments say is in a partition and no run names: not where something else has these seqs, nor where
--- it was removed in order, which every cursor has passed. What may_be_restored touches the runs that there are.
+-- Messages that are in a partition according to the segment manifests but that no run names: unless these seqs belong
+-- to something else, or they were removed in order, so that every cursor has passed them. may_be_restored means that
+-- they touch the existing runs.
 create or replace function lockstep.unnamed(_queue_id int, _after bigint, _upto bigint)
 returns table (segment_id bigint, queue_id int, partition_id bigint, first_seq bigint, last_seq bigint, ordinal int, may_be_restored boolean)
 language sql stable as $$
@@ -106,7 +109,7 @@ language sql stable as $$
             from unnest(s.partition_ids, s.first_seqs, s.counts) with ordinality m (partition_id, first_seq, n, place)
         ) m
         where s.queue_id = coalesce(_queue_id, s.queue_id) and s.id > _after and s.id <= coalesce(_upto, s.id)
-          -- Runs do not overlap, so the last that begins before its end is the only one that may reach into it.
+          -- Runs do not overlap, so only the last run that begins before its end can extend into it.
           and coalesce((
               select r.last_seq from lockstep.run r where r.partition_id = m.partition_id and r.first_seq <= m.first_seq + m.n - 1
               order by r.first_seq desc limit 1), 0) < m.first_seq
@@ -121,7 +124,8 @@ language sql stable as $$
        or exists (select 1 from lockstep.cursor c where c.partition_id = p.id and c.acked < m.last_seq)
 $$;
 
--- Whether no run names anything of a segment. (Its manifest is given: a row as a whole would be read with its body.)
+-- Whether no run names anything of a segment. (The manifest is passed as arguments: a whole row would be read with its
+-- body.)
 create or replace function lockstep.is_orphaned(_id bigint, _partition_ids bigint[], _first_seqs bigint[], _counts int[]) returns boolean language sql stable as $$
     select not exists (
         select 1 from unnest(_partition_ids, _first_seqs, _counts) m (partition_id, first_seq, n)
@@ -130,7 +134,7 @@ create or replace function lockstep.is_orphaned(_id bigint, _partition_ids bigin
     )
 $$;
 
--- Whether nothing of an orphaned segment can be wanted: its partitions are gone, or hold places for removed messages there.
+-- Whether an orphaned segment is not needed: its partitions are gone, or hold places for removed messages there.
 create or replace function lockstep.is_unwanted(_queue_id int, _partition_ids bigint[], _first_seqs bigint[], _counts int[]) returns boolean language sql stable as $$
     select not exists (
         select 1 from unnest(_partition_ids, _first_seqs, _counts) m (partition_id, first_seq, n)
@@ -172,8 +176,8 @@ language sql stable as $$
       and r.ordinal <> m.ordinal + r.first_seq - m.first_seq
 $$;
 
--- Checks the trace entries after _after up to _upto, or to the end, of one queue or all. They are in the order of their traces,
--- so those of one queue are found among all.
+-- Checks the trace entries after _after up to _upto, or to the end, of one queue or all. They are ordered by trace, so
+-- those of one queue are found among all.
 create or replace function lockstep.verify_traces(_queue_id int, _after uuid, _upto uuid) returns table (kind text, problem text, queue_name text, partition_id bigint, repairable boolean)
 language sql stable as $$
     select 'trace_dangling', format('trace %s points at seq %s, which is not stored', t.trace_id, t.seq), q.name, p.id, true
@@ -182,7 +186,7 @@ language sql stable as $$
       and not exists (select 1 from lockstep.runs_between(t.partition_id, t.seq - 1, t.seq) r)
 $$;
 
--- Checks how full a queue is said to be.
+-- Checks the stored fill level of a queue.
 create or replace function lockstep.verify_depth(_queue_id int) returns table (kind text, problem text, queue_name text, partition_id bigint, repairable boolean)
 language sql stable as $$
     select 'depth_wrong', format('%s is counted with %s pending messages, but has %s', lockstep.group_label(t.group_id), t.counted, t.expected), q.name, null::bigint, true
@@ -198,7 +202,8 @@ language sql stable as $$
     where q.id = _queue_id and q.max_size > 0 and t.counted is distinct from t.expected
 $$;
 
--- The queues that have segments and do not exist, nor were deleted just now: a walk from queue to queue through the index.
+-- The queues that have segments but do not exist, and were not just deleted: walks from queue to queue through the
+-- index.
 create or replace function lockstep.lost_queues() returns table (id int) language sql stable as $$
     with recursive walk (queue_id) as (
         (select s.queue_id from lockstep.segment s order by s.queue_id limit 1)
@@ -211,7 +216,7 @@ create or replace function lockstep.lost_queues() returns table (id int) languag
       and not exists (select 1 from lockstep.deleted_queue d where d.id = w.queue_id)
 $$;
 
--- Checks for segments of which there is no queue. Where its partitions are there, it is the queue's row that was lost.
+-- Checks for segments without a queue. If their partitions exist, the queue's row was lost.
 create or replace function lockstep.verify_lost() returns table (kind text, problem text, queue_name text, partition_id bigint, repairable boolean)
 language sql stable as $$
     select 'segment_orphaned', case when u.unwanted then format('segment %s has no message that is still wanted', s.id)
@@ -228,15 +233,15 @@ create or replace function lockstep.repair_lost() returns void language sql as $
     where s.queue_id = l.id and not exists (select 1 from lockstep.partition p where p.queue_id = l.id)
 $$;
 
--- Makes the runs again that are missing at the ends of partitions: the manifests say what they were. One may make room for the
--- next. Nothing is put between runs, where it is not known what became of the rest.
+-- Recreates runs that are missing at the ends of partitions from the manifests. Each may make room for the next.
+-- Nothing is inserted between runs, because it is unknown what happened to the rest.
 create or replace function lockstep.restore_runs(_queue_id int) returns void language plpgsql as $$
 begin
     perform 1 from lockstep.queue q where q.id = _queue_id for no key update;
     perform 1 from lockstep.partition p where p.queue_id = _queue_id order by p.id for no key update;
     loop
         insert into lockstep.run (partition_id, first_seq, last_seq, segment_id, ordinal)
-        -- One of a partition at a time: two may claim the same seqs.
+        -- One per partition at a time: two may claim the same seqs.
         select distinct on (u.partition_id) u.partition_id, u.first_seq, u.last_seq, u.segment_id, u.ordinal
         from lockstep.unnamed(_queue_id, 0, null) u where u.may_be_restored
         order by u.partition_id, u.first_seq, u.segment_id;
@@ -244,8 +249,9 @@ begin
     end loop;
 end $$;
 
--- Recomputes what can be recomputed, under the locks of the queue, its partitions and its cursors. Unless the runs are sound
--- nothing is removed for pointing at what no run names, and no cursor goes forward: a run may be what is missing.
+-- Recomputes what can be recomputed, under the locks of the queue, its partitions and its cursors. Unless the runs are
+-- sound, nothing is removed for referring to messages that no run names, and no cursor moves forward: a run may be what
+-- is missing.
 create or replace function lockstep.repair(_queue_id int, _sound boolean, _at timestamptz) returns void language plpgsql as $$
 declare
     _now timestamptz := coalesce(_at, clock_timestamp());
@@ -275,7 +281,7 @@ begin
     perform lockstep.recount(_queue_id);
 end $$;
 
--- Removes what points at messages that are not stored, in locked partitions.
+-- Removes what refers to messages that are not stored, in locked partitions.
 create or replace function lockstep.repair_pointers(_queue_id int) returns void language sql as $$
     delete from lockstep.dedup_uuid d using lockstep.partition p
     where p.queue_id = _queue_id and d.partition_id = p.id and not exists (select 1 from lockstep.runs_between(p.id, d.seq - 1, d.seq) r);
@@ -291,8 +297,8 @@ create or replace function lockstep.repair_pointers(_queue_id int) returns void 
     where p.queue_id = _queue_id and d.partition_id = p.id and not exists (select 1 from lockstep.runs_between(p.id, d.seq - 1, d.seq) r);
 $$;
 
--- Removes the segments of a queue that no run names and of which nothing can be wanted. Whether a run names one it does not ask
--- the manifests, which may be what is wrong.
+-- Removes the segments of a queue that no run names and that are not needed. It does not rely on the manifests to find
+-- the runs of a segment, because those may be wrong.
 create or replace function lockstep.repair_segments(_queue_id int) returns void language sql as $$
     select lockstep.sweep_segments(array(
         select s.id from (

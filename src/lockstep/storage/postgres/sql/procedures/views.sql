@@ -1,4 +1,4 @@
--- A payload as text: JSON as it is, opaque bytes as base64.
+-- A payload as text: JSON unchanged, opaque bytes as base64.
 create or replace function lockstep.as_text(_payload bytea, _encoding text) returns text language plpgsql immutable as $$
 begin
     return case when _encoding is null then convert_from(_payload, 'UTF8') else encode(_payload, 'base64') end;
@@ -6,8 +6,8 @@ exception when character_not_in_repertoire or untranslatable_character then
     return encode(_payload, 'base64');
 end $$;
 
--- Stored messages for readers in SQL. The fields of a message are there if its segment is plain (a small push, a
--- push from SQL, or a queue with compression none); of a packed one only its place is known here.
+-- Stored messages for readers in SQL. The content of a message is available if its segment is plain (a small push, a
+-- push from SQL, or a queue with compression none); for a packed segment only its position is known here.
 create or replace view lockstep.messages as
 select q.name as queue, p.name as partition, r.first_seq + o.o as seq,
        lockstep.message_id(s.uuid, (r.ordinal + o.o)::int) as message_id, s.created_at, s.codec = 0 as readable,
@@ -22,9 +22,10 @@ join lockstep.partition p on p.id = r.partition_id
 join lockstep.queue q on q.id = p.queue_id
 cross join lateral generate_series(0, (r.last_seq - r.first_seq)::int) o (o);
 
--- Views for people: the tables with names in place of ids. A filter on the queue uses an index in each of them. PostgreSQL
--- computes a column that counts only if the query asks for it. The subqueries are ordered so that the planner joins in the order
--- that is written here, by the index that has that order, whatever it believes of the numbers of rows; filters still reach them.
+-- Views for people: the tables with names instead of ids. A filter on the queue uses an index in each of them.
+-- PostgreSQL computes a column with a count only if the query selects it. The subqueries are ordered so that the
+-- planner joins in the order written here, using the index with that order, whatever row counts it assumes; filters
+-- still reach them.
 
 create or replace view lockstep.queues as
 select q.name as queue, q.namespace, q.task, q.created_at, q.configured_at,
@@ -46,7 +47,8 @@ select q.name as queue, p.name as partition, p.id as partition_id, p.created_at,
 from lockstep.queue q
 cross join lateral (select p.* from lockstep.partition p where p.queue_id = q.id order by p.name) p;
 
--- What each group has before it in each partition, also in those where its cursor is not made yet. `lag` includes what is in flight, which `in_flight` counts.
+-- What each group has not done in each partition, including partitions where its cursor does not exist yet. `lag`
+-- includes messages in flight, which `in_flight` counts.
 create or replace view lockstep.lag as
 select q.name as queue, p.name as partition, g.name as group_name, g.mode,
        lockstep.done_upto(c.partition_id, c.group_id, c.acked) as acked, lockstep.last_seq(p.id) as last_seq,
@@ -72,7 +74,7 @@ from lockstep.consumer_group g
 join lockstep.queue q on q.id = g.queue_id
 left join lockstep.subscription s on s.queue_id = g.queue_id and s.group_name = g.name;
 
--- Live leases: in an ordered group of a partition, in a shared one of single messages.
+-- Live leases: of a partition in an ordered group, of single messages in a shared group.
 create or replace view lockstep.leases as
 select q.name as queue, p.name as partition, g.name as group_name, c.lease_id, c.acked + 1 as first_seq, c.lease_to as last_seq,
        c.attempts + 1 as attempt, c.leased_at, c.due_at as expires_at
@@ -89,8 +91,8 @@ cross join lateral (select d.* from lockstep.delivery d where d.partition_id = p
 join lockstep.consumer_group g on g.id = d.group_id
 where d.lease_id is not null and d.due_at > clock_timestamp();
 
--- Where a group does not get on. `stopped`: its attempts are used up, and the queue's on_exhausted is `stop`. `failing`: the
--- next message, or one in flight of a shared group, has failed before. `lease expired`: nobody has come since.
+-- Where a group is stuck. `stopped`: its attempts are used up, and the queue's on_exhausted is `stop`. `failing`: the
+-- next message, or a message in flight of a shared group, has failed before. `lease expired`: nobody has popped since.
 create or replace view lockstep.stuck_partitions as
 select q.name as queue, p.name as partition, g.name as group_name,
        case when c.due_at = 'infinity' then 'stopped'
@@ -122,7 +124,7 @@ select d.id, q.name as queue, p.name as partition, d.seq, d.group_name, d.attemp
        lockstep.as_text(
            s.payloads[r.ordinal + d.seq - r.first_seq + 1], s.encodings[r.ordinal + d.seq - r.first_seq + 1]) as payload
 from lockstep.queue q
--- By a range, so that only the index that begins with the queue has this order.
+-- A range, so that only the index that begins with the queue has this order.
 cross join lateral (
     select d.* from lockstep.dead_letter d where d.queue_id between q.id and q.id order by d.queue_id, d.failed_at, d.id) d
 join lockstep.partition p on p.id = d.partition_id

@@ -1,5 +1,6 @@
--- A page of cursors of a queue with their exact lag, by partition id and group. Where nothing was removed, and in ordered
--- groups, it is a difference of seqs (as in figures.sql): functions that look it up take several times as long.
+-- A page of cursors of a queue with their exact lag, by partition id and group. Where nothing was removed, and for
+-- ordered groups, the lag is a difference of seqs (as in figures.sql): functions that look it up take several times as
+-- long.
 select c.name as partition, c.id as partition_id, c."group", c.acked, c.last_seq, c.lag,
        (select s.created_at from lockstep.segment s where s.id = case when c.lag > 0 then case
            when not c.plain then (select r.segment_id from lockstep.head_run(c.c) r)
@@ -34,7 +35,7 @@ from (
     cross join lateral (
         select c from lockstep.cursor c where c.partition_id = p.id and c.group_id = g.id
         union all
-        -- What stands for a cursor that the group has not got yet.
+        -- The substitute for a cursor that the group does not have yet.
         select c from lockstep.cursor_at(g, p.id) c
         where g.placed_upto is not null
           and not exists (select 1 from lockstep.cursor o where o.partition_id = p.id and o.group_id = g.id)

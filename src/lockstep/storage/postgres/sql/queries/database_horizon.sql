@@ -1,5 +1,5 @@
--- What keeps PostgreSQL from removing dead rows or its log: open transactions of this database, prepared ones, and slots. Those
--- of other roles show no more than PostgreSQL lets this role see.
+-- What keeps PostgreSQL from removing dead rows or old WAL: open transactions of this database, prepared transactions,
+-- and slots. For other roles' transactions, PostgreSQL limits what this role can see.
 select * from (
     select 'transaction' as kind,
            concat_ws(' ', a.usename, nullif(a.application_name, ''), 'pid ' || a.pid, 'from ' || host(a.client_addr)) as owner,

@@ -1,4 +1,4 @@
--- The database as PostgreSQL itself counts it.
+-- Statistics of the database kept by PostgreSQL itself.
 select current_setting('server_version') as version, pg_database_size(d.datid) as bytes, d.numbackends as connections,
        current_setting('max_connections')::int as connections_max,
        case when d.blks_hit + d.blks_read > 0 then d.blks_hit::float8 / (d.blks_hit + d.blks_read) end as cache_hit_rate,

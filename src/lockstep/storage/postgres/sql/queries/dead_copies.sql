@@ -1,4 +1,4 @@
--- Messages of a dead queue that may go back, by partition id and seq, those after a place.
+-- Messages of a dead queue that may be sent back, by partition id and seq, after a place.
 select q.name as queue, p.name as partition, p.id as partition_id, t.seq, r.segment_id, (r.ordinal + t.seq - r.first_seq)::int as ordinal
 from lockstep.partition p
 join lockstep.queue q on q.id = p.queue_id

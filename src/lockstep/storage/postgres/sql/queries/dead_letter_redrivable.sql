@@ -1,5 +1,5 @@
--- Of the next $8 dead letters that match, after an id: the first $9 that may be redriven, and how far this looked; null at the
--- end. $10: also those whose copies queue mode has completed.
+-- Of the next $8 matching dead letters after an id: the first $9 that may be redriven, and how far this looked; null at
+-- the end. $10: includes those whose copies queue mode has completed.
 with looked as materialized (
     select d.* from lockstep.dead_letters_where($1::bigint[], $2::text, $3::text, $4::text, $5::timestamptz, $6::timestamptz) d
     where d.id > $7::bigint order by d.id limit $8

@@ -1,6 +1,6 @@
--- Locks the oldest of dead letters that still match, except those with whose copies somebody is at work, or, unless $9, whose
--- copies queue mode has completed; whoever redrives or purges at the same time takes others. They come first, and then what is
--- about them. (The filter is that of dead_letters_where, which cannot lock.)
+-- Locks the oldest of the dead letters that still match, except those whose copies are under a lease or, unless $9,
+-- whose copies queue mode has completed; simultaneous redrives and purges take others. Dead letters are locked first,
+-- and then what depends on them. (The filter is that of dead_letters_where, which cannot lock.)
 with taken as materialized (
     select d.* from lockstep.dead_letter d
     where d.id = any ($1::bigint[])

@@ -1,4 +1,4 @@
--- How many messages groups have still to complete, counted now over all their partitions.
+-- How many messages groups still have to complete, counted now over all their partitions.
 select coalesce(sum(lockstep.behind(c)), 0)::bigint
 from lockstep.consumer_group g
 join lockstep.partition p on p.queue_id = g.queue_id

@@ -1,4 +1,5 @@
--- What a group has before it in its queue ($3: counted now, $4: up to so many partitions and cursors; see figures.sql).
+-- What a group has not done in its queue ($3: counted now, $4: up to this many partitions and cursors; see
+-- figures.sql).
 select f.lag, f.with_lag, f.in_flight, f.oldest_at, f.figures_at
 from lockstep.consumer_group g
 cross join lateral lockstep.figures(array[g.queue_id], $3::boolean, $4::bigint, $2::timestamptz) f

@@ -1,4 +1,5 @@
--- Groups of one queue or all, with their figures ($4: counted now, $5: up to so many partitions and cursors; see figures.sql).
+-- Groups of one queue or all, with their figures ($4: counted now, $5: up to this many partitions and cursors; see
+-- figures.sql).
 with chosen as materialized (
     select g.*, q.name as queue from lockstep.consumer_group g join lockstep.queue q on q.id = g.queue_id
     where ($1::int is null or q.id = $1) and ($2::text is null or g.name = $2)

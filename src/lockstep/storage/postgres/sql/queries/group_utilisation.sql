@@ -1,4 +1,4 @@
--- How busy each group of each queue is ($3: counted now, $4: up to so many partitions and cursors; see figures.sql).
+-- How busy each group of each queue is ($3: counted now, $4: up to this many partitions and cursors; see figures.sql).
 select q.name as queue, g.name as "group", f.partitions, f.busy as partitions_leased, f.ready as partitions_ready,
        f.waiting as partitions_waiting, f.stopped as partitions_stopped, f.figures_at
 from lockstep.figures(

@@ -1,5 +1,5 @@
--- What jobs on Spark did, the newest first ($1: how many): batches of archives, and statistics that were computed together.
--- Of the windows of each length only the newest are looked at.
+-- The latest $1 runs of Spark jobs, newest first: batches of archives, and statistics that were computed together. Of
+-- each window length only the newest windows are examined.
 with recursive length as (
     select min(w.window_seconds) as seconds from lockstep.stat_window w
     union all

@@ -1,4 +1,4 @@
--- The first live leases by deadline. Each group's are found through the index by due times, as many as asked for.
+-- The first live leases by deadline. Finds those of each group through the index on due times, as many as requested.
 select c.lease_id::text as lease_id, g.queue, p.name as partition, c.partition_id, g.name as "group", c.acked + 1 as first_seq,
        c.lease_to as last_seq, c.attempts + 1 as attempt, c.leased_at, c.due_at as expires_at
 from (

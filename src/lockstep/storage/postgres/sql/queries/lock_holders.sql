@@ -1,8 +1,8 @@
--- For whom sessions wait: $1 has their process ids. Each row is a session at the root of what one of them waits for, which
--- itself waits for nobody, and what the waiter wants to have. A row lock that is waited for shows as a lock on the tuple,
--- which the waiter has or is queued for; a name that another session is just creating has no tuple that we could see.
--- Without pg_read_all_stats, sessions of other roles have no state, no times and no statement.
--- It reads no table of ours, which might be what is locked.
+-- The sessions that others wait for: $1 has the process ids of the waiting ones. Each row is a session at the root of
+-- such a wait, which itself waits for nobody, and the lock that the waiter wants. A wait for a row lock shows as a lock
+-- on the tuple, which the waiter has or is queued for; a name that another session is just creating has no visible
+-- tuple. Without pg_read_all_stats, sessions of other roles have no state, no times and no statement. It reads no table
+-- of ours, which might be what is locked.
 with recursive chain as (
     select t.pid as waiter, t.pid as behind, b.pid as blocker, 1 as depth
     from unnest($1::int[]) t (pid) cross join lateral unnest(pg_blocking_pids(t.pid)) b (pid)

@@ -1,4 +1,4 @@
--- What rows that are locked stand for: $1 names their tables, $2 has their tuple ids.
+-- The names that locked rows stand for: $1 has their tables, $2 their tuple ids.
 select t.o::int, x.queue, x.partition, x.consumer_group
 from unnest($1::text[], $2::text[]) with ordinality t (relation, place, o)
 cross join lateral (

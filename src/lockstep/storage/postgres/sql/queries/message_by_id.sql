@@ -1,5 +1,5 @@
--- The run that holds one message, by its segment and ordinal, or by its partition and seq. A message that was replayed to
--- another queue is there twice, the older one first.
+-- The run that holds one message, by its segment and ordinal, or by its partition and seq. A message that was replayed
+-- to another queue exists twice; the older one comes first.
 select q.name as queue, p.name as partition, m.partition_id, r.first_seq + $2::int - r.ordinal as seq, r.segment_id, $2::int as ordinal
 from lockstep.segment s
 cross join lateral unnest(s.partition_ids, s.first_seqs, s.counts) m (partition_id, first_seq, n)

@@ -1,4 +1,4 @@
--- The cursors of partitions, for the status of their messages; and what stands for those that are missing.
+-- The cursors of partitions, for the status of their messages, and substitutes for missing ones.
 select t.partition_id, t.name, t.acked, t.due_at, t.lease_id::text as lease_id, t.lease_to, t.mode
 from (
     select c.partition_id, g.name, c.acked, c.due_at, c.lease_id, c.lease_to, g.mode
@@ -16,7 +16,7 @@ from (
         offset 0
     ) g
     cross join lateral lockstep.cursor_at(g, p.id) c
-    -- Of all this nothing is done while every group has all its cursors.
+    -- None of this runs while every group has all its cursors.
     where (select exists (select 1 from lockstep.consumer_group u where u.placed_upto is not null))
 ) t
 order by t.partition_id, t.name

@@ -1,7 +1,8 @@
--- Runs of stored messages before a place (segment id $5, ordinal $6), the last stored first: of one queue, or of all queues
--- of a namespace and/or task. It walks segments backwards along segment_queue or segment_pkey, until they hold $9 messages
--- within the period, and of a filtered list at most 1,000. A segment without a wanted run gives one row whose partition is null, so
--- that the caller knows how far this looked. Of a wide segment it reads as many runs as are needed, from its end.
+-- Runs of stored messages before a place (segment id $5, ordinal $6), the last stored first: of one queue, or of all
+-- queues of a namespace and/or task. It walks segments backwards along segment_queue or segment_pkey, until they hold
+-- $9 messages within the period, and of a filtered list at most 1,000. A segment without a matching run gives one row
+-- whose partition is null, so that the caller knows how far this looked. Of a wide segment it reads as many runs as are
+-- needed, from its end.
 select r.id, r.name, r.first_seq, r.last_seq, s.id as segment_id, r.ordinal, s.created_at, s.queue
 from (
     select t.*, sum(t.wanted) over (order by t.id desc) - t.wanted as before

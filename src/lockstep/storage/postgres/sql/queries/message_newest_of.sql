@@ -1,5 +1,5 @@
--- The same as message_newest for one partition ($2), by its runs, before a seq ($6): until they hold $9 messages
--- within the period, and of a filtered list at most 1,000. A run that is not wanted gives a row whose partition is null.
+-- The same as message_newest for one partition ($2), by its runs, before a seq ($6): until they hold $9 messages within
+-- the period, and of a filtered list at most 1,000. A run that does not match gives a row whose partition is null.
 select case when r.wanted > 0 then p.id end as id, p.name, r.first_seq, r.last_seq, r.segment_id, r.ordinal, r.created_at, q.name as queue
 from lockstep.partition p
 join lockstep.queue q on q.id = p.queue_id

@@ -1,5 +1,5 @@
 -- Runs of stored messages of a queue after a place (partition id, seq), in that order. The order comes from the nested
--- loop over the ordered partitions; to sort would mean to read the whole queue for a page.
+-- loop over the ordered partitions; sorting would read the whole queue for a page.
 select p.id, p.name, r.first_seq, r.last_seq, r.segment_id, r.ordinal, r.created_at
 from (
     select p.id, p.name from lockstep.partition p

@@ -1,5 +1,5 @@
--- Runs of stored messages of all queues of a namespace and/or task after a place (partition id, seq), in that order; as
--- message_runs has them for one queue. It goes over the partitions of all queues.
+-- Runs of stored messages of all queues of a namespace and/or task after a place (partition id, seq), in that order,
+-- like message_runs for one queue. Visits the partitions of all queues.
 select p.id, p.name, r.first_seq, r.last_seq, r.segment_id, r.ordinal, r.created_at, p.queue
 from (
     select p.id, p.name, q.name as queue

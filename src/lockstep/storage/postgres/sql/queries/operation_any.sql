@@ -1,5 +1,5 @@
--- Bundles from one on, oldest first, and how many operations they have; with a queue only those that push to it, of the next $4.
--- If these are not enough, the last row is where to go on, without a number.
+-- Bundles from a given one on, oldest first, with their number of operations; with a queue only those that push to it,
+-- of the next $4. If these are not enough, the last row says where to continue, without a number.
 (
     select b.serial, b.request_count
     from (

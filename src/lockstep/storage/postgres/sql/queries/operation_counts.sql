@@ -1,5 +1,5 @@
--- How much waits of each kind, from the sums that every change keeps, since when its first bundle does, and how many operations
--- have failed. The comparison is that of operation_pending.
+-- How many operations of each kind wait, from the sums that every change updates, since when the first bundle waits,
+-- and how many operations have failed. The comparison is that of operation_pending.
 select k.kind, s.operations, s.messages, s.bytes, s.failed, (
     select o.created_at from lockstep.operation o
     where o.pending and (o.kind, o.priority, o.serial) >= (k.kind, k.priority, 0)

@@ -1,4 +1,4 @@
--- The same as operation_any, of the bundles that have results.
+-- The same as operation_any, for bundles that have results.
 (
     select b.serial, b.request_count
     from (

@@ -1,4 +1,4 @@
--- The same as operation_any, of the bundles in which something has failed, and how many operations have.
+-- The same as operation_any, for bundles with a failure, and the number of failed operations.
 (
     select b.serial, b.failed_count
     from (

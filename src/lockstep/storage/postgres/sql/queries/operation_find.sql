@@ -1,5 +1,5 @@
--- A bundle of operations, and how many operations of its kind are to be applied before it; null if they are in more than $2 bundles.
--- The comparison is that of operation_pending.
+-- A bundle of operations, and how many operations of its kind will be applied before it; null if they are in more than
+-- $2 bundles. The comparison is that of operation_pending.
 select o.serial, o.uuid, o.kind, o.priority, o.request_count, o.pending, o.results, o.retries, o.error, o.worker, o.created_at, o.due_at, o.completed_at,
        o.aims,
        case when o.pending then (

@@ -1,2 +1,2 @@
--- What became of bundles, as far as anything is known.
+-- The results of bundles, as far as they are known.
 select o.uuid, o.results, o.request_count from lockstep.operation o where o.uuid = any ($1::uuid[]) and o.results is not null

@@ -1,6 +1,6 @@
--- The same as operation_any, of the bundles that wait, of these kinds with their priorities; with a queue, of one kind.
--- Kind and priority are compared together with the serial: only the index by all three has their order, so no plan goes
--- through the bundles that have ended.
+-- The same as operation_any, for waiting bundles of these kinds with their priorities; with a queue, of one kind. Kind
+-- and priority are compared together with the serial: only the index on all three has this order, so no plan reads the
+-- bundles that have ended.
 (
     select o.serial, o.request_count from unnest($5::text[], $6::smallint[]) k (kind, priority)
     cross join lateral (

@@ -1,6 +1,6 @@
--- The whole store in one row ($2: counted now, $3: up to so many partitions and cursors; see figures.sql). A median is that of
--- all cursors with a lag where they are counted now, and otherwise that of the medians of slices, by their weights. A sum of
--- which a part is not known is null, and so is all that is told of cursors as long as one group's are not known.
+-- The whole store in one row ($2: counted now, $3: up to this many partitions and cursors; see figures.sql). If counted
+-- now, a median is that of all cursors with a lag; otherwise it is the weighted median of the medians of slices. A sum
+-- with an unknown part is null, and so are all figures about cursors while those of one group are unknown.
 with figure as materialized (
     select f.* from lockstep.figures(array(select q.id from lockstep.queue q), $2::boolean, $3::bigint, $1::timestamptz) f
 ), queue as (

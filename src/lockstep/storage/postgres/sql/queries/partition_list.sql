@@ -1,6 +1,6 @@
--- A page of a queue's partitions by name, with their sums; those whose names begin with $6. The page is found first: the
--- sums cost some look-ups for each partition. Where nothing was removed, and in ordered groups, they are differences of seqs
--- (as in figures.sql): functions that look them up take five times as long.
+-- A page of a queue's partitions by name, with their sums; those whose names begin with $6. The page is found first,
+-- because the sums cost some look-ups for each partition. Where nothing was removed, and for ordered groups, they are
+-- differences of seqs (as in figures.sql): functions that look them up take five times as long.
 select p.id, p.name, p.created_at, t.first_seq, coalesce(l.last_seq, 0) as last_seq, t.messages, coalesce(c.pending, t.messages) as pending,
        coalesce(c.processing, 0)::bigint as processing, d.dead_letters,
        (select s.created_at from lockstep.segment s where s.id = t.first_segment limit 1) as oldest_at,
@@ -38,7 +38,7 @@ cross join lateral (
     from (
         select c, c.group_id from lockstep.cursor c where c.partition_id = p.id
         union all
-        -- What stands for the cursors that a group has not got yet.
+        -- Substitutes for the cursors that a group does not have yet.
         select c, c.group_id from lockstep.consumer_group g cross join lateral lockstep.cursor_at(g, p.id) c
         where g.queue_id = $1 and g.placed_upto is not null
           and not exists (select 1 from lockstep.cursor o where o.partition_id = p.id and o.group_id = g.id)

@@ -1,4 +1,5 @@
--- What lies in the partitions of a queue. The cost follows the runs that are not done, and the messages that wait.
+-- The messages in the partitions of a queue. The cost grows with the runs that are not done, and with the scheduled
+-- messages.
 with asked as (
     select coalesce($4::timestamptz, clock_timestamp()) as now
 ), waiting as (

@@ -1,4 +1,4 @@
--- How far a stream of a name ($1) is: what it has processed, and the database that this means something in.
+-- The position of the stream with a name ($1): what it has processed, and the database in which this is meaningful.
 select p.read_base::text, p.read_upto::text, p.read_segment,
        (select c.system_identifier from pg_control_system() c) || '/'
            || (select d.oid from pg_database d where d.datname = current_database())

@@ -1,4 +1,4 @@
--- Steps of pipelines, and how many messages each has still to read. The cost follows that number.
+-- Steps of pipelines, and how many messages each still has to read. The cost grows with that number.
 select s.pipeline, s.step, s.sources, s.sinks,
        case when s.error is not null then 'failed'
             when s.stopped_at is not null then 'stopped'
@@ -24,7 +24,7 @@ cross join lateral (
         ) g
         where s.group_name is null and p.name = s.pipeline || '.' || s.step
           and p.queue_id in (select q.id from lockstep.queue q where q.name = any (s.sources))
-          -- The last one that was created on the queue; others are of checkpoints that were given up.
+          -- The last stream created on the queue; others belong to abandoned checkpoints.
           and not exists (
               select 1 from lockstep.spark_position n
               where n.name = p.name and n.queue_id = p.queue_id and n.stream_id <> p.stream_id and n.created_at > p.created_at

@@ -1,5 +1,5 @@
--- The namespaces of queues with their sums, or the tasks ($5: counted now, $6: up to so many; see figures.sql). A sum of which a
--- part is not known is null.
+-- The namespaces of queues with their sums, or the tasks ($5: counted now, $6: up to this many; see figures.sql). A sum
+-- with an unknown part is null.
 with page as materialized (
     select l.name, array_agg(q.id) as queue_ids
     from lockstep.queue q

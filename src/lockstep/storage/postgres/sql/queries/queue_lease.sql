@@ -1,2 +1,2 @@
--- The id of a queue, and for how long its messages are leased.
+-- The id of a queue, and the lease time of its messages.
 select q.id, q.lease_seconds from lockstep.queue q where q.name = $1

@@ -1,4 +1,4 @@
--- A page of queues with their figures ($8: counted now, $9: up to so many partitions and cursors; see figures.sql).
+-- A page of queues with their figures ($8: counted now, $9: up to this many partitions and cursors; see figures.sql).
 with page as materialized (
     select q.* from lockstep.queue q
     where ($1::text is null or q.name = $1) and ($2::text is null or q.namespace = $2) and ($3::text is null or q.task = $3)

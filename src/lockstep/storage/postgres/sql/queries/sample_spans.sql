@@ -1,4 +1,4 @@
--- Samples of one queue, of those of a namespace and/or task, or of all, joined into spans of $4 seconds.
+-- Samples of one queue, of the queues of a namespace and/or task, or of all, aggregated into spans of $4 seconds.
 with part as (
     select floor(extract(epoch from s.at) / $4::int) as number, s.queue, sum(s.seconds) as seconds, sum(s.pushed) as pushed,
            sum(s.completed) as completed, sum(s.dead) as dead, (array_agg(s.pending order by s.at desc))[1] as pending,

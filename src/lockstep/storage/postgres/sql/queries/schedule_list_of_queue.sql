@@ -1,4 +1,4 @@
--- Waiting messages of a queue by due time, then id: a range of scheduled_queue_due.
+-- Scheduled messages of a queue by due time, then id: a range of scheduled_queue_due.
 select s.id, q.name, s.partition_name, s.due_at, s.created_at, s.key, s.codec, s.body,
        s.queue_id, q.encryption and s.id > q.waiting_sealed_after as must_be_sealed
 from lockstep.scheduled s join lockstep.queue q on q.id = s.queue_id

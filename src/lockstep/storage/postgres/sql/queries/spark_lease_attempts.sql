@@ -1,5 +1,6 @@
--- Which delivery it is that the ordinals of a stream ($1) after one ($2) and up to another ($3) have leased, by partition and seqs:
--- as pop says, all that was leased of a partition together has the attempt of its head, and in a shared group each range its own.
+-- The delivery attempt of everything that the ordinals of a stream ($1) after one ($2) and up to another ($3) have
+-- leased, by partition and seqs: as for a pop, everything leased of a partition has the attempt of its head; in a
+-- shared group each range has its own.
 select p.partition_id, 0::bigint as first_seq, null::bigint as last_seq, c.attempts + 1 as attempt
 from lockstep.spark_lease l
 cross join lateral (select distinct unnest(l.partition_ids) as partition_id) p

@@ -1,2 +1,2 @@
--- Locks the name of a stream for as long as the session lasts.
+-- Locks the name of a stream for the session.
 select pg_advisory_lock(hashtextextended($1, 7017281906))

@@ -1,8 +1,8 @@
--- The segments of some queues ($1), all or after an id ($2), that lie between two snapshots: their transactions finished between the
--- two ($3), or began after the first one (from $4 to before $5) and are not in progress in the second one ($6).
--- Only those of some partitions ($7), created from ($8) or before ($9) a time, or with messages of a trace ($10), or with the
--- message whose id it is: a trace without an id takes that of its first message.
--- Four columns as arrays of bytes: ids, messages, stored bytes and transactions.
+-- The segments of some queues ($1), all or after an id ($2), that lie between two snapshots: their transactions
+-- finished between the two ($3), or began after the first one (from $4 to before $5) and are not in progress in the
+-- second one ($6). Optionally only segments of some partitions ($7), created from ($8) or before ($9) a time, or with
+-- messages of a trace ($10), including the message with that id: a trace without an id takes the id of its first
+-- message. Four columns as arrays of bytes: ids, messages, stored bytes and transactions.
 --
 -- For custom plans: where a filter is null the planner drops it.
 select coalesce(string_agg(int8send(s.id), ''::bytea order by s.id), ''::bytea),
@@ -16,7 +16,7 @@ from (
     select f.* from lockstep.segment f
     where $10::uuid is null and f.queue_id = any ($1::int[]) and f.txid >= $4::xid8 and f.txid < $5::xid8 and f.txid <> all ($6::xid8[])
     union all
-    -- Those of a trace one by one, whatever is known of their queue.
+    -- Those of a trace one by one, whatever the planner knows about their queue.
     select f.*
     from (
         select r.segment_id from lockstep.trace_index t

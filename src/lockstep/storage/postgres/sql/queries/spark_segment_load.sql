@@ -1,4 +1,4 @@
--- Segments by id with all that was ever in them, in the order of their ids.
+-- Segments by id with everything that was ever in them, in the order of their ids.
 select s.id, s.queue_id, uuid_send(s.uuid), (extract(epoch from s.created_at) * 1000000)::bigint,
        s.codec, s.message_count, s.body, s.partition_ids, s.first_seqs, s.counts, s.expires_at,
        s.payloads, s.transaction_ids, s.trace_ids::text[], s.kinds, s.refs, s.encodings, s.headers, s.producer_subs,

@@ -1,4 +1,4 @@
--- What is left of segments: their runs, as columns. The manifest says where to look for them.
+-- What is left of segments: their runs, as columns. The manifest says where to find them.
 select s.id, array_agg(r.partition_id order by r.ordinal), array_agg(r.first_seq order by r.ordinal),
        array_agg(r.last_seq - r.first_seq + 1 order by r.ordinal), array_agg(r.ordinal order by r.ordinal)
 from lockstep.segment s

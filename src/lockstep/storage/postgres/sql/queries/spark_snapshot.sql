@@ -1,5 +1,5 @@
--- Where the database is: its snapshot, time, role, identity and timeline, and whether queues ($1) hold segments of another
--- server. One statement, so that the snapshot is the one that the search for foreign segments is made with.
+-- The state of the database: its snapshot, time, role, identity and timeline, and whether queues ($1) hold segments of
+-- another server. One statement, so that the search for foreign segments uses the returned snapshot.
 select pg_current_snapshot()::text, clock_timestamp(), pg_is_in_recovery(),
        (select c.system_identifier from pg_control_system() c) || '/'
            || (select d.oid from pg_database d where d.datname = current_database()),

@@ -1,6 +1,6 @@
--- Stages a part: its messages as a segment of queue 0, and beside it which attempt ($1) and part ($2) it is, of which batch and
--- task, for which partitions, which of its messages have a transaction id or a trace, what it is encrypted for ($29-$31), and
--- the keys by which its rows are ordered. Arrays come as text.
+-- Stages a part: its messages as a segment of queue 0, and its description: attempt ($1) and part ($2), batch and task,
+-- partitions, which messages have a transaction id or a trace, what it is encrypted for ($29-$31), and the keys that
+-- order its rows. Arrays are passed as text.
 with s as (
     insert into lockstep.segment (
         queue_id, uuid, created_at, codec, message_count, partition_ids, first_seqs, counts, body, payloads,

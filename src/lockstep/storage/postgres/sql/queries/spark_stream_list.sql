@@ -1,4 +1,4 @@
--- Spark's streams on each queue, and how many messages they have still to read. The cost follows that number.
+-- The Spark streams on each queue, and how many messages they still have to read. The cost grows with that number.
 select p.stream_id as id, p.name, q.name as queue, coalesce(l.messages, 0) as lag, l.oldest_at, p.created_at, p.updated_at, p.held_until
 from lockstep.spark_position p
 join lockstep.queue q on q.id = p.queue_id

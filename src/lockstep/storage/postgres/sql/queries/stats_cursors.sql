@@ -1,5 +1,5 @@
--- Every cursor on queues, and every step of a pipeline that reads them on its own: when it last completed a message and when that message was created, how many messages are before it
--- and when the first of them was created.
+-- Every cursor on queues, and every step of a pipeline that reads them on its own: when it last completed a message,
+-- when that message was created, how many messages it has not done, and when the first of them was created.
 select q.name, g.name, c.consumed_at, done.created_at, lockstep.behind(c), head.created_at, c.attempts
 from lockstep.queue q
 join lockstep.consumer_group g on g.queue_id = q.id

@@ -1,5 +1,5 @@
--- Up to which seq groups have completed and leased each partition of queues ($1). A step of a pipeline that shares no group counts
--- as one: what it has read of a partition has no gaps, so it is at the seq before the first one that it has not read.
+-- The seqs up to which groups have completed and leased each partition of queues ($1). A step of a pipeline that shares
+-- no group counts as a group: it has read a partition without gaps, so it is at the seq before the first unread one.
 with step as (
     select distinct on (o.name, o.queue_id) o.*
     from lockstep.spark_position o

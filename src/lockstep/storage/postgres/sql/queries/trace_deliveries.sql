@@ -1,4 +1,4 @@
--- The ranges of seqs that shared groups on queues have in flight, and whether a live lease holds them.
+-- The ranges of seqs that shared groups have in flight on queues, and whether they are under a live lease.
 select q.name, p.name, g.name, d.from_seq, d.to_seq, d.lease_id is not null and d.due_at > clock_timestamp()
 from lockstep.delivery d
 join lockstep.consumer_group g on g.id = d.group_id

@@ -1,4 +1,4 @@
--- Trace events with a name, newest first, with where their messages are.
+-- Trace events with a name, newest first, with the places of their messages.
 select e.id, q.name as queue, p.name as partition, e.partition_id, e.seq, e.transaction_id, e.data::text as data, e.event_type,
        e.group_name as "group", e.worker, e.names, e.created_at,
        r.segment_id, (r.ordinal + e.seq - r.first_seq)::int as ordinal
