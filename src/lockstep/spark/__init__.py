@@ -13,7 +13,7 @@ __all__ = ["Pipeline", "inputs", "reject"]
 
 
 def __getattr__(name: str) -> Any:
-    # On first use: Spark's own processes import this package for the data source alone.
+    # On first use: Spark's own processes import this package only for the data source.
     if name == "Pipeline":
         from lockstep.spark.pipelines.pipeline import Pipeline
 

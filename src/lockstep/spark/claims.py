@@ -15,9 +15,9 @@ _PATIENCE = "set local lock_timeout = '5s'"
 
 
 def claim(connection: psycopg.Connection[Any], stream: str, queues: Sequence[str] = ()) -> None:
-    """Have the name of a stream, or have it for some queues, as long as the connection lasts. Two queries that have one
-    would commit each other's positions, or take each other's leases. Raises Conflict; a driver that was killed has the
-    name until PostgreSQL notices, which is waited for."""
+    """Hold the name of a stream, or its name for some queues, while the connection lasts. Two queries with the same
+    name would commit each other's positions, or take each other's leases. Raises Conflict. A killed driver holds the
+    name until PostgreSQL notices; this waits for that."""
     cursor = cursor_of(connection)
     try:
         with connection.transaction():

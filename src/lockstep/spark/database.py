@@ -1,6 +1,7 @@
 """Connections of Spark's processes to PostgreSQL: one per task, by psycopg, closed when the task ends.
 
-A DSN is found where it is used, on the driver and on every executor, and stands in no plan, offset, log or error.
+A DSN is looked up where it is used, on the driver and on every executor. It never appears in a plan, offset, log or
+error.
 """
 
 from __future__ import annotations
@@ -29,26 +30,26 @@ R = TypeVar("R")
 
 APPLICATION_NAME = "lockstep-spark"
 
-# A network that is gone is noticed after a minute, and not by the kernel's own two hours.
+# A lost network is noticed after a minute, not after the kernel's default of two hours.
 _KEEPALIVES = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
 _KEEPALIVE_SECONDS_MIN = 60.0
-"""A JVM that collects garbage keeps its machine's other processes from running, too."""
+"""Garbage collection of a JVM can stop the other processes of its machine as well."""
 
 _INDEXES = {name: value for name, value in PLANNER.items() if name != "plan_cache_mode"}
-"""What Spark reads is found through indexes, too. But its positions differ, so each is planned for."""
+"""Spark's reads use indexes, too, but their positions differ, so each read is planned anew."""
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Where the database and the encryption key are to be found; secrets are not part of its repr."""
+    """Where to find the database and the encryption key; secrets are not part of its repr."""
 
     dsn: str | None = field(default=None, repr=False)
     dsn_env: str | None = None
     encryption_key_env: str | None = None
 
     def config(self) -> Config:
-        """The settings in force in this process."""
-        # Variables that the options of this read, or of another, name may begin like a setting and be none.
+        """The settings of this process."""
+        # Variables named by options may begin like a setting without being one.
         environ = {name: value for name, value in os.environ.items() if _is_setting(name)}
         config = load(
             {
@@ -61,7 +62,7 @@ class Access:
 
     @contextmanager
     def connect(self) -> Iterator[psycopg.Connection[Any]]:
-        """A connection without a transaction around its statements. Raises Unavailable whatever breaks on it."""
+        """A connection in autocommit mode. Every failure on it raises Unavailable."""
         config = self.config()
         if config.dsn is None:
             raise InvalidOption("no database: give the option dsn, or dsnEnv, or set LOCKSTEP_DSN on every node")
@@ -85,7 +86,9 @@ def _limits(config: Config) -> dict[str, str]:
 
 
 def _is_setting(variable: str) -> bool:
-    """Commands hand secrets to executors as variables. Those win over the file from which they come, if it is here."""
+    """Commands pass secrets to executors as variables. These take precedence over the file that they come from, if it
+    exists here.
+    """
     held = variable.removesuffix(FILE_SUFFIX.upper())
     return variable in VARIABLES and (held == variable or not os.environ.get(held))
 
@@ -125,12 +128,12 @@ def cursor_of(connection: psycopg.Connection[Any]) -> RawCursor[Any]:
 
 
 def results_of(cursor: RawCursor[Any], call: Call[R]) -> list[R]:
-    """What the call of a procedure returns, a record for each row."""
+    """The rows that a procedure returns, as records."""
     return call.rows(cursor.execute(call.sql, call.args).fetchall())
 
 
 def result_of(cursor: RawCursor[Any], call: Call[R]) -> R:
-    """The single record or value that the call of a procedure returns."""
+    """The single record or value that a procedure returns."""
     [result] = results_of(cursor, call)
     return result
 
@@ -141,13 +144,13 @@ def rows_of(connection: psycopg.Connection[Any], query: str, *arguments: Any) ->
 
 
 def set_all(connection: psycopg.Connection[Any], settings: Mapping[str, str]) -> None:
-    """Settings for the rest of the session."""
+    """Set settings for the rest of the session."""
     rows_of(connection, "session_settings", list(settings), list(settings.values()))
 
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Errors of the driver become ours."""
+    """Convert the driver's errors to ours."""
     try:
         yield
     except psycopg.Error as error:

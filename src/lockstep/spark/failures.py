@@ -1,4 +1,4 @@
-"""Errors on their way through Spark: a failure in a task or in a callback arrives as the text of a traceback.
+"""Errors that pass through Spark: a failure in a task or in a callback arrives as the text of a traceback.
 
 Lockstep errors are shown without a traceback, and what Spark raises becomes a Lockstep error again.
 """
@@ -21,13 +21,13 @@ _OF_MACHINES = re.compile(
     r"ExecutorLostFailure|OutOfMemoryError|Python worker exited unexpectedly|Python worker failed to connect back|"
     r"Cannot run program|CANNOT_OPEN_SOCKET|Accept timed out|No space left"
 )
-"""What Spark says when a process, a machine or its disk fails it."""
+"""Spark's messages when a process, a machine or its disk fails."""
 _CRASHED = re.compile(r"Python worker exited unexpectedly")
-"""What it says of a process that runs somebody's function, and that the function or the system has ended."""
+"""Spark's messages when a process that runs a user's function was ended by that function or by the system."""
 _STOPPED = re.compile(
     r"SPARK_JOB_CANCELLED|was cancelled|InterruptedException|SparkContext (?:was (?:shut|stopped)|has been shut)"
 )
-"""What it says when somebody ends its work."""
+"""Spark's messages when its work is stopped."""
 _TRACEBACK = "Traceback (most recent call last):\n"
 _TEXT_LENGTH_MAX = 500
 
@@ -35,7 +35,9 @@ M = TypeVar("M", bound=Callable[..., Any])
 
 
 def told(method: M) -> M:
-    """A method that Spark calls. Lockstep errors leave it without a traceback: users look for the last line."""
+    """Decorates a method that Spark calls: Lockstep errors leave it without a traceback, because users look at the last
+    line.
+    """
 
     @wraps(method)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -56,7 +58,7 @@ def told(method: M) -> M:
 
 @contextmanager
 def explained_by_spark() -> Iterator[None]:
-    """Errors of Spark become ours."""
+    """Convert Spark's errors to ours."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
@@ -67,7 +69,9 @@ def explained_by_spark() -> Iterator[None]:
 
 
 def explain(error: BaseException) -> LockstepError:
-    """The Lockstep error inside an error of Spark; otherwise the message of Python or Java, in one line."""
+    """The Lockstep error inside an error of Spark; otherwise a JobFailed with the message of Python or Java in one
+    line.
+    """
     text = str(error)
     for name, message in reversed(_OURS.findall(text)):
         kind = getattr(errors, name, None)
@@ -77,7 +81,7 @@ def explain(error: BaseException) -> LockstepError:
 
 
 def _line(text: str) -> str:
-    """The end of the last Python traceback, or else the last cause that Java names, or else the first line."""
+    """The last line of the last Python traceback, else the last cause that Java names, else the first line."""
     _, traceback, end = text.rpartition(_TRACEBACK)
     if traceback:
         raised = [line for line in end.splitlines() if line and not line[0].isspace()]
@@ -87,12 +91,12 @@ def _line(text: str) -> str:
 
 
 def is_stopped(error: BaseException) -> bool:
-    """Whether Spark was told to end its work."""
+    """Whether the error says that Spark was stopped."""
     return _STOPPED.search(str(error)) is not None
 
 
 def is_of_machines(error: BaseException) -> bool:
-    """Whether Spark could not do its work, whatever the rows are. The same may succeed when it is done again."""
+    """Whether the cause is the machines and not the rows, so that a retry may succeed."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
@@ -102,6 +106,6 @@ def is_of_machines(error: BaseException) -> bool:
 
 
 def is_crash(error: BaseException) -> bool:
-    """Whether the process died that ran somebody's function. If it does so time after time, the function is wrong, or
-    takes more memory than there is."""
+    """Whether the process that ran a user's function died. If that happens repeatedly, the function is wrong or needs
+    more memory than there is."""
     return _CRASHED.search(str(error)) is not None

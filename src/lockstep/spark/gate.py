@@ -1,8 +1,7 @@
-"""The gate through which the batches of a query go, so that whoever stops the query can wait for the one that is being
-worked on.
+"""The gate that every batch of a query passes, so that stopping the query can wait for the current batch.
 
-Spark interrupts a batch wherever it is. One that is called back in Python then fails with a long text, which Spark
-searches by a regular expression that overflows the stack of its thread.
+Spark interrupts a batch at any point. A batch in a Python callback then fails with a long text, and Spark searches that
+with a regular expression that overflows its thread's stack.
 """
 
 from __future__ import annotations
@@ -15,18 +14,18 @@ _POLL_SECONDS = 0.2
 
 
 class Stopping(Exception):
-    """The query is being stopped, and this batch is not begun."""
+    """The query is being stopped, and this batch does not begin."""
 
 
 class Gate:
-    """Lets one batch through at a time, and none once it is closed."""
+    """Lets one batch pass at a time, and none after it is closed."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._closed = threading.Event()
 
     def close(self) -> None:
-        """From now on no batch begins; a running batch finishes."""
+        """Lets no new batch begin; a running batch finishes."""
         self._closed.set()
 
     def await_opening(self, opened: threading.Event) -> None:
@@ -36,7 +35,7 @@ class Gate:
 
     @contextmanager
     def passing(self) -> Iterator[None]:
-        """For as long as a batch is worked on. Raises Stopping."""
+        """Held while a batch runs. Raises Stopping."""
         while not self._lock.acquire(timeout=_POLL_SECONDS):
             self._check()
         try:

@@ -1,4 +1,4 @@
-"""The options of a read, parsed and validated once. The sink has its own."""
+"""The options of a read, parsed and validated once. The sink has its own options."""
 
 from __future__ import annotations
 
@@ -60,28 +60,28 @@ _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 _SIZE = re.compile(r"(\d+)\s*([kmg]?)b?", re.IGNORECASE)
 _FACTORS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 _PROVIDER = "provider"
-"""What Spark says of a table that is created in its catalog, among the options."""
+"""An option that Spark adds for a table created in its catalog."""
 _SECONDS_MAX = 100 * 366 * 86_400
 _NUMBER_MAX = 2**62
 
 
 Seqs = tuple[tuple[str | None, str, int], ...]
-"""Queue, where there are several, partition and seq."""
+"""The queue (if there are several), partition and seq."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadPosition:
-    """Where a read begins or ends."""
+    """Where a read starts or ends."""
 
     kind: Literal["earliest", "latest", "time", "ago", "offset"]
     at: datetime | None = None
     ago: timedelta | None = None
     place: SnapshotPlace | None = None
     system: str | None = None
-    """Of an offset: the database that it is of, where it says so."""
+    """For an offset: the database that it belongs to, if it says so."""
 
     def time(self, now: datetime) -> datetime:
-        """The time that it stands for, where it stands for one."""
+        """The time that it stands for, if any."""
         if self.ago is not None:
             return now - self.ago
         assert self.at is not None
@@ -96,7 +96,7 @@ class ReadOptions:
     """The options of a read."""
 
     queues: tuple[str, ...]
-    """None where a pattern says which."""
+    """None if a pattern names them."""
     pattern: str | None = None
     access: Access = field(default_factory=Access)
     partitions: tuple[str, ...] | None = None
@@ -127,7 +127,7 @@ class ReadOptions:
 
     @classmethod
     def of(cls, options: Mapping[str, str], *, also: Iterable[str] = ()) -> ReadOptions:
-        """The options as Spark gives them; their names are in any case. `also` are names that others know.
+        """Parse Spark's options; their names are case-insensitive. `also` has names that other code handles.
 
         Raises InvalidOption, which names the option.
         """
@@ -135,7 +135,7 @@ class ReadOptions:
 
 
 class Given:
-    """Options by name, and their values in a type."""
+    """Options by name, with values converted to a type."""
 
     def __init__(self, options: Mapping[str, str], known: set[str]) -> None:
         self._values = {name.lower(): value for name, value in options.items()}
@@ -194,14 +194,14 @@ def _read_options(given: Given) -> ReadOptions:
 
 
 def access(get: Callable[..., Any]) -> Access:
-    """How the options say to reach the database."""
+    """How to reach the database, according to the options."""
     return Access(
         dsn=get("dsn", _text), dsn_env=get("dsnEnv", _text), encryption_key_env=get("encryptionKeyEnv", _text)
     )
 
 
 def payload_spec(given: Given) -> PayloadSpec:
-    """What the options say of payloads. Raises InvalidOption, SparkUnavailable."""
+    """The payload options. Raises InvalidOption, SparkUnavailable."""
     url, auth = given.get("schemaRegistry", _text), given.get("schemaRegistryAuthEnv", _text)
     if url is None and auth is not None:
         raise InvalidOption("the option schemaRegistryAuthEnv needs the option schemaRegistry")
@@ -279,7 +279,7 @@ def parse_list(text: str) -> list[str]:
 
 
 def _columns(text: str) -> tuple[str, ...]:
-    # As everywhere in Spark, names of columns are in any case.
+    # Column names are case-insensitive, as everywhere in Spark.
     columns = tuple(dict.fromkeys(name.lower() for name in parse_list(text)))
     unknown = [name for name in columns if name not in (*COLUMNS, *ON_REQUEST, DATA)]
     if unknown:
@@ -345,7 +345,7 @@ def parse_boolean(text: str) -> bool:
 
 
 def parse_duration(text: str) -> timedelta:
-    """A span such as 30s, 15m or 1h30m."""
+    """A duration such as 30s, 15m or 1h30m."""
     parts = _DURATION.findall(text)
     if not parts or "".join(_DURATION.split(text)[::3]).strip():
         raise ValueError(f"a span such as 30s, 10m or 1h30m is expected, not {text!r}")

@@ -1,7 +1,6 @@
-"""When a step or an archive that failed is started again: a database, a machine or a full queue may soon be all right.
+"""When a failed step or archive is restarted: a database, a machine or a full queue may recover soon.
 
-What a batch did not commit is done again, and a batch that was committed is known: a restart changes nothing but the
-time that it takes.
+Work that a batch did not commit is done again, and a committed batch is recognized: a restart costs nothing but time.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from lockstep.errors import JobFailed, LeaseLost, LockstepError, Overloaded, Que
 from lockstep.spark.failures import is_crash, is_of_machines
 
 PAUSE_SECONDS = 0.5
-"""Before the first restart; each further one waits twice as long."""
+"""Pause before the first restart; it doubles each time."""
 
 
 def may_pass(error: BaseException) -> bool:
-    """Whether the same may succeed in a moment."""
+    """Whether a retry may succeed in a moment."""
     if isinstance(error, Unavailable | Overloaded | QueueFull | LeaseLost):
         return True
     if isinstance(error, JobFailed):
@@ -29,10 +28,10 @@ def may_pass(error: BaseException) -> bool:
 
 @dataclass
 class Restarts:
-    """The restarts of one step, or of one archive."""
+    """The restarts of one step or archive."""
 
     seconds_max: float
-    """How long something is started again that comes to nothing in between."""
+    """How long it is restarted without any success in between."""
     pause_seconds_max: float
     clock: Callable[[], float] = time.monotonic
     jitter: Callable[[], float] = field(default=lambda: random.uniform(0.8, 1.2))
@@ -41,7 +40,7 @@ class Restarts:
     _since: float | None = None
 
     def pause(self, error: LockstepError) -> float | None:
-        """How long to wait before the next start; None if there is none."""
+        """How long to wait before the next start; None: do not restart."""
         now = self.clock()
         self._since = now if self._since is None else self._since
         if not may_pass(error) or now - self._since >= self.seconds_max:
@@ -52,6 +51,6 @@ class Restarts:
         return seconds
 
     def has_worked(self) -> None:
-        """A batch was done: the next failure is another matter."""
+        """A batch succeeded: the next failure counts as a new one."""
         self._in_a_row = 0
         self._since = None

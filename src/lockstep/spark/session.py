@@ -1,6 +1,6 @@
-"""A Spark for jobs and pipelines: the same on a laptop and on a cluster, quiet, and offline where it is local.
+"""A Spark session for jobs and pipelines: the same on a laptop and on a cluster, quiet, and offline if local.
 
-Missing requirements (PySpark, a recent enough Java) are found before Spark starts and reported in one sentence.
+Missing requirements (PySpark, a recent Java) are detected before Spark starts and reported in one sentence.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _JAVA_TIMEOUT_SECONDS = 60
 _VERSION = re.compile(r'version "(?:1\.)?([0-9]+)')
 _INSTALL_JAVA = f"install Java {JAVA_VERSION_MIN} or newer (Debian: openjdk-17-jre-headless), or set JAVA_HOME to one"
 
-# Errors alone, on standard error. The two names are those of the program that PySpark starts: without a level of their
-# own it announces the one that it sets.
+# Only errors, on standard error. The two loggers are those of the program that PySpark starts: without a level of their
+# own, it announces the level that it sets.
 _LOGGING = """\
 status = error
 rootLogger.level = error
@@ -58,8 +58,8 @@ logger.abort.name = org.apache.spark.util.Utils
 logger.abort.level = off
 """
 
-# Spark puts a copy of PySpark before the installed one. It is a zip, which Python compiles anew in every process, and
-# Spark starts several for each query and one for each batch: that took each of them 0.7 seconds of CPU.
+# Spark puts a copy of PySpark before the installed one. It is a zip, which Python compiles again in every process, and
+# Spark starts several for each query and one for each batch: each of them needed 0.7 seconds of CPU time for that.
 _WORKER = """\
 #!/bin/sh
 paths=
@@ -74,7 +74,7 @@ PYTHONPATH=$paths exec {python} "$@"
 """
 
 _REDACTED = r"(?i)secret|password|passwd|token|access[.]?key|dsn|encryption_key"
-"""Settings that Spark redacts: its own pattern, and ours."""
+"""Settings that Spark redacts: its own pattern and ours."""
 
 
 @contextmanager
@@ -85,7 +85,7 @@ def spark_session(
     conf: Mapping[str, str] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[SparkSession]:
-    """A Spark session; one that is there already, as under spark-submit, is used and left as it is.
+    """A Spark session; an existing one, as under spark-submit, is used unchanged.
 
     The variables of `environment` are set for this process and for every executor; they may be secrets. Raises
     SparkUnavailable.
@@ -114,8 +114,8 @@ def spark_session(
 
 
 def _start_apart(settings: Mapping[str, str]) -> None:
-    """Start Spark's Java in a process group of its own. What systemd, `timeout` and terminals send to the whole group
-    reaches this program alone, which ends its work first. Java ends when this program does: it reads from it."""
+    """Start Spark's Java in a separate process group. Signals that systemd, `timeout` and terminals send to the whole
+    group then reach only this program, which finishes its work first. Java reads from this program and ends with it."""
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
 
@@ -131,7 +131,7 @@ def check_spark() -> None:
 
 
 def check_java() -> None:
-    """Raises SparkUnavailable if there is no Java, or one that is too old."""
+    """Raises SparkUnavailable if Java is missing or too old."""
     java = find_java()
     if java is None:
         home = os.environ.get("JAVA_HOME")
@@ -143,7 +143,7 @@ def check_java() -> None:
 
 
 def find_java() -> str | None:
-    """The Java that Spark will use: that of JAVA_HOME, or else the first on the path."""
+    """The Java that Spark will use: that of JAVA_HOME, otherwise the first on the path."""
     home = os.environ.get("JAVA_HOME")
     return shutil.which("java", path=str(Path(home) / "bin")) if home else shutil.which("java")
 
@@ -165,7 +165,7 @@ def java_version(java: str) -> int:
 def _settings(
     master: str | None, folder: Path, environment: Mapping[str, str], conf: Mapping[str, str]
 ) -> dict[str, str]:
-    """What the session is started with; what is given wins."""
+    """The settings for the session; given ones take precedence."""
     master = conf.get("spark.master") or master or os.environ.get("SPARK_MASTER") or LOCAL
     logging = folder / "log4j2.properties"
     logging.write_text(_LOGGING)
@@ -176,7 +176,7 @@ def _settings(
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={logging}",
         "spark.redaction.regex": _REDACTED,
-        # Spark and its Python processes find each other in 15 s by default, which a busy machine may miss.
+        # Spark and its Python processes connect within 15 s by default, which may be too short on a busy machine.
         "spark.python.authenticate.socketTimeout": "60s",
         **(_local_settings(folder) if master.startswith("local") else {}),
     }
@@ -185,7 +185,7 @@ def _settings(
 
 
 def _local_settings(folder: Path) -> dict[str, str]:
-    """One machine: nothing listens outside of it, and its temporary files go when it ends."""
+    """For one machine: nothing listens on other interfaces, and temporary files are deleted at the end."""
     return {
         "spark.ui.enabled": "false",
         "spark.driver.bindAddress": "127.0.0.1",
@@ -196,24 +196,24 @@ def _local_settings(folder: Path) -> dict[str, str]:
 
 
 def _workers(master: str, folder: Path) -> dict[str, str]:
-    """On one machine Spark's Python processes must be this Python, which has this package."""
+    """On one machine Spark's Python processes must use this Python, which has this package."""
     if not master.startswith("local") or "PYSPARK_PYTHON" in os.environ:
         return {}
     return {"PYSPARK_PYTHON": worker_program(folder)}
 
 
 def worker_program(folder: Path) -> str:
-    """This Python as Spark should call it: with PySpark as it is installed, and not the copy that Spark brings."""
+    """The Python program for Spark: with the installed PySpark instead of Spark's own copy."""
     program = folder / "python"
     program.write_text(_WORKER.format(python=shlex.quote(sys.executable)))
     program.chmod(0o700)
-    # Nothing is executed where the temporary files are, if whoever mounted it said so.
+    # The file system of the temporary files may be mounted without execution.
     return str(program) if os.access(program, os.X_OK) else sys.executable
 
 
 @contextmanager
 def _variables(environment: Mapping[str, str]) -> Iterator[None]:
-    """Environment variables for as long as the context lasts: the JVM and its workers inherit them."""
+    """Environment variables set within the context: the JVM and its workers inherit them."""
     before = {name: os.environ.get(name) for name in environment}
     os.environ.update(environment)
     try:

@@ -1,10 +1,10 @@
-"""The data source `lockstep` of Spark: thin shells around the readers and writers, which need no Spark.
+"""The Spark data source `lockstep`: thin wrappers around the readers and writers, which do not need Spark.
 
-There is no pushFilters: in Spark 4.3 a filter that a Python source took stays in force for later queries on the same
+There is no pushFilters: in Spark 4.3 a filter accepted by a Python source stays in force for later queries on the same
 DataFrame. Options narrow a read instead.
 
-Spark starts a Python for each thing that it asks, for a sink one for every batch: so what only some of them need is
-imported where it is used.
+Spark starts a Python process for each request, and for a sink one per batch. Modules that only some of them need are
+therefore imported where they are used.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NAME = "lockstep"
 
 
 class LockstepSource(DataSource):
-    """Messages of queues as rows, and rows as messages."""
+    """Messages of queues as rows, and vice versa."""
 
     @classmethod
     def name(cls) -> str:
@@ -41,7 +41,7 @@ class LockstepSource(DataSource):
     def schema(self) -> str:
         options = self._read_options()
         columns = ddl(options.columns, types=options.types, data=_data(options))
-        # Of a list of columns that it cannot parse, Spark shows the wrong place.
+        # For an invalid list of columns, Spark would show the wrong position.
         return f"struct<{columns}>"
 
     @told

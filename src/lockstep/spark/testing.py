@@ -42,12 +42,12 @@ _sessions: list[SparkSession] = []
 
 @dataclass(frozen=True)
 class StepResult:
-    """What a step made of the rows."""
+    """The result of a step for the rows."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
-    """The messages that it would push, by column, in the order of their partitions; JSON payloads as values."""
+    """The messages to push, by column, in the order of their partitions; JSON payloads as values."""
     rejected: list[tuple[Any, str]] = field(default_factory=list)
-    """The payloads that would become dead letters, and why."""
+    """The payloads that would become dead letters, with the reasons."""
 
     @property
     def payloads(self) -> list[Any]:
@@ -65,11 +65,10 @@ def run_step(
 ) -> StepResult:
     """Call a step with rows, as one batch, and check what it returns as a run would.
 
-    A row has the columns of a message, as far as they matter; a payload may be any JSON value. `step` is a function, or
-    a step; with `pipeline` a function stands for the step that was made of it, with its schema, sinks and options.
-    Where a step has several parameters, `rows` are by parameter, and `inputs` what it looks up. Spark is the one that
-    runs, or else a local one that lasts as long as the process. Raises StepFailed, InvalidRequest, and what the step
-    raises.
+    A row has the columns of a message that matter; a payload may be any JSON value. `step` is a function or a step;
+    with `pipeline`, a function stands for its step, with schema, sinks and options. If a step has several parameters,
+    `rows` are given by parameter, and `inputs` are the side inputs. Uses the running Spark session, or a local one that
+    lasts as long as the process. Raises StepFailed, InvalidRequest, and the step's own errors.
     """
     made = _made_of(step, pipeline)
     spark = spark or _spark()
@@ -116,7 +115,7 @@ def _looked_up(spark: SparkSession, value: Rows | DataFrame) -> DataFrame:
 def _frame(
     spark: SparkSession, rows: Rows, payload_schema: str | None, step: Step | None
 ) -> tuple[DataFrame, list[tuple[Any, str]]]:
-    """The rows as a read gives them, and those whose payload does not fit the schema."""
+    """The rows in the form of a read, and those whose payload does not fit the schema."""
     import pyarrow as pa
     from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import DataType, StructType
@@ -142,7 +141,7 @@ def _source(step: Step | None) -> str:
 
 
 def _messages(rows: Rows, source: str) -> list[dict[str, Any]]:
-    """The columns of a message, those that are not given as a queue would have them."""
+    """The columns of a message; missing ones get the values that a queue would give them."""
     seqs: dict[tuple[str, str], int] = {}
     messages = []
     for number, row in enumerate(rows):
@@ -162,7 +161,7 @@ def _messages(rows: Rows, source: str) -> list[dict[str, Any]]:
 
 
 def _text(payload: Any, encoding: str | None) -> str:
-    """A payload as a read gives it."""
+    """A payload in the form of a read."""
     if isinstance(payload, bytes):
         return payload.decode() if encoding is None else b64encode(payload).decode()
     if isinstance(payload, str) and encoding is not None:
@@ -171,7 +170,7 @@ def _text(payload: Any, encoding: str | None) -> str:
 
 
 class _GivenRows:
-    """What the parser of payloads wants of rows."""
+    """The interface that the payload parser needs of rows."""
 
     def __init__(self, columns: Mapping[str, pa.Array]) -> None:
         self._columns = columns
@@ -213,7 +212,7 @@ def _result(result: Any, step: Step | None, misfits: list[tuple[Any, str]]) -> S
 
 
 def _check(result: DataFrame, step: Step) -> None:
-    """Raises StepFailed for a column that was dropped or that no message has, InvalidRequest for a wrong type."""
+    """Raises StepFailed for a dropped or unknown column, InvalidRequest for a wrong type."""
     stateful = getattr(step, "stateful", False)
     wanted = [] if stateful else [*(["trace_id"] if step.traces else []), *(["seq"] if step.order else [])]
     missing = [name for name in ("partition", *wanted) if name not in result.columns]
@@ -236,7 +235,7 @@ def _said(row: dict[str, Any], step: Step | None) -> dict[str, Any]:
 
 
 def _value(payload: Any, encoding: str | None) -> Any:
-    """A JSON payload as a value; what is not JSON as it is."""
+    """A JSON payload as a value; any other payload unchanged."""
     if encoding is not None or payload is None:
         return payload
     try:

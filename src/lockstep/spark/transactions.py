@@ -1,4 +1,6 @@
-"""Transactions of Spark's processes: with the plans of our procedures, and tried again where PostgreSQL says so."""
+"""Transactions of Spark's processes: with suitable plans for our procedures, and retried when PostgreSQL requires
+it.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +22,16 @@ _LOCK_NOT_AVAILABLE = "55P03"
 
 
 def prepare(connection: psycopg.Connection[Any]) -> None:
-    """Our procedures have one right plan each, whatever the statistics know; see the pool of the store."""
+    """Our procedures have one right plan each, whatever the statistics say; see the pool of the store."""
     set_all(connection, PLANNER)
 
 
 def repeated(
     connection: psycopg.Connection[Any], work: Callable[[], T], *, attempts_max: int, hurried: bool = False
 ) -> T:
-    """Run `work` in a transaction; repeat it after a deadlock, or if something that it needs was just deleted.
+    """Run `work` in a transaction; repeat it after a deadlock, or if an object that it needs was just deleted.
 
-    `hurried`: it waits for locks only for a moment, and is run again if it does not get one.
+    `hurried`: wait for locks only for a moment, and run it again if one is not available.
     """
     retried = (*RETRYABLE, _LOCK_NOT_AVAILABLE) if hurried else RETRYABLE
     for attempt in range(attempts_max):

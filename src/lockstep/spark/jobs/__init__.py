@@ -1,1 +1,1 @@
-"""Jobs over more messages than a consumer should look at, each a function, a command and a page in the docs."""
+"""Jobs that process more messages than a consumer should, each a function, a command and a page in the docs."""

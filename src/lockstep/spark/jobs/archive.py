@@ -1,7 +1,7 @@
-"""Archive: the messages of queues as Parquet files, by queue and day, each of them exactly once; as a table if wanted.
+"""Archive: the messages of queues as Parquet files, by queue and day, each exactly once; optionally as a table.
 
-A streaming query per queue reads what was pushed since the last run. Its position is published under the name of the
-archive, so that retention leaves what is not archived yet.
+One streaming query per queue reads what was pushed since the last run. Its position is published under the name of the
+archive, so that retention keeps messages that are not archived yet.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ class ArchiveOptions:
     queues: tuple[str, ...]
     access: Access = field(default_factory=Access)
     follow: bool = False
-    """Continue with new messages until stopped; otherwise end with the messages that are there."""
+    """Continue with new messages until stopped; otherwise end after the existing messages."""
     interval_seconds: float = 30.0
-    """With follow: how often new messages become files."""
+    """With follow: how often new messages are written to files."""
     batch_messages_max: int = BATCH_MESSAGES
-    """Most messages that become files at a time, about."""
+    """Approximate maximum number of messages written at a time."""
     settings: ArchiveSettings = field(default_factory=ArchiveSettings)
-    """What the archive is; what is not said is as it was."""
+    """The properties of the archive; missing ones keep their values."""
 
     def __post_init__(self) -> None:
         check_location(self.location)
@@ -64,7 +64,7 @@ class ArchiveOptions:
 
 
 class QueueArchived(msgspec.Struct, frozen=True, kw_only=True):
-    """What of one queue was archived by this run."""
+    """What this run archived of one queue."""
 
     queue: str
     batches: int = 0
@@ -74,7 +74,7 @@ class QueueArchived(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Progress = Callable[[QueueArchived], None]
-"""Told after every batch what this run has archived of its queue so far."""
+"""Called after every batch with what this run has archived of its queue so far."""
 
 
 def job(
@@ -84,9 +84,9 @@ def job(
     progress: Progress | None = None,
     stop: threading.Event | None = None,
 ) -> list[QueueArchived]:
-    """Archive the messages that are there, or, with follow, until `stop` is set; batches in progress are finished.
-    With follow it is started again when it fails of what may pass, as a step of a pipeline is.
-    Raises QueueNotFound; Conflict if another run is at it."""
+    """Archive the existing messages or, with follow, continue until `stop` is set; batches in progress are finished.
+    With follow, a run that fails for a reason that may go away is restarted, like a step of a pipeline. Raises
+    QueueNotFound, and Conflict if another run writes to the archive."""
     stop = stop or threading.Event()
     tally = _Tally(options.queues, progress)
     config = options.access.config()
@@ -100,7 +100,7 @@ def job(
 def _is_done(
     spark: SparkSession, options: ArchiveOptions, tally: _Tally, restarts: Restarts, stop: threading.Event
 ) -> bool:
-    """Archive until it is done, or fails of what may pass."""
+    """Archive until done, or until a failure that may go away."""
     before = tally.batches
     try:
         _archive(spark, options, tally, stop)
@@ -108,7 +108,7 @@ def _is_done(
     except LockstepError as error:
         if tally.batches > before:
             restarts.has_worked()
-        # A database that lost a connection may count it as alive for a while, and the archive as written by it.
+        # After a lost connection the database may count it as alive for a while, and the archive as locked by it.
         is_held = type(error) is Conflict and restarts.count > 0
         seconds = restarts.pause(Unavailable(error.message) if is_held else error)
         if seconds is None:
@@ -155,7 +155,7 @@ class _Tally:
 
 
 def _run(streams: list[_Stream], options: ArchiveOptions, stop: threading.Event) -> None:
-    """With follow all queues at once, otherwise one after the other."""
+    """With follow, all queues at once; otherwise one after the other."""
     seconds = options.access.config().pipeline_stop_timeout_seconds
     if options.follow:
         with _running(streams, seconds) as queries:
@@ -226,7 +226,7 @@ class _Stream:
         return self._query
 
     def close_gate(self) -> None:
-        """No batch begins any more."""
+        """Lets no new batch begin."""
         self._gate.close()
 
     def stop(self, seconds: float) -> None:
@@ -236,7 +236,7 @@ class _Stream:
                 self._query.stop()
 
     def _checkpoint(self) -> str:
-        # A queue that was deleted and made again is another one, and is archived from its beginning.
+        # A queue that was deleted and created again is another queue, and is archived from its beginning.
         return self._files.full(f"{CHECKPOINTS}/{quote(self._queue, safe='')}-{self._queue_id}")
 
     def _source(self) -> dict[str, str]:
@@ -251,12 +251,13 @@ class _Stream:
         }
 
     def _typed(self) -> dict[str, str]:
-        """A payload that does not fit its schema is archived all the same: its data is null."""
+        """A payload that does not fit its schema is archived as well: its data is null."""
         schema = self._options.settings.payload_schema
         return {} if schema is None else {"payloadSchema": schema, "payloadMode": "permissive"}
 
     def _write(self, messages: DataFrame, batch: int) -> None:
-        # The first batch may come before start() has returned; the id, which is that of the checkpoint, is known after.
+        # The first batch may come before start() has returned; the id, which is that of the checkpoint, is known after
+        # that.
         self._gate.await_opening(self._started)
         assert self._query is not None
         with self._gate.passing():
@@ -265,5 +266,5 @@ class _Stream:
 
 
 def stream_name(location: str, queue: str) -> str:
-    """Under which the position of an archive in a queue is shown. A name has at most 255 characters."""
+    """The name under which the position of an archive in a queue is shown. A name has at most 255 characters."""
     return f"archive of {queue} in {location}"[:255]

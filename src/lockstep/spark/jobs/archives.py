@@ -1,7 +1,7 @@
-"""An archive as Parquet: how messages lie in it, how a batch of them gets there exactly once, and how they are read.
+"""An archive as Parquet: how messages are stored in it, how a batch is added exactly once, and how they are read.
 
-A batch is written to a folder of its own, its files are noted in the manifest, moved to where they belong, and then the
-batch is committed. Whatever dies in between leaves files that the manifest knows of and no reader takes; the next run
+A batch is written to a temporary folder, its files are recorded in the manifest and moved to their final place, and
+then the batch is committed. A crash in between leaves files that the manifest knows and no reader reads; the next run
 removes them.
 """
 
@@ -30,22 +30,22 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 BATCH = "archive_batch"
-"""The column that says with which batch a message came: within a partition, batch and seq are its order, also if the
-queue was deleted meanwhile and counts from 1 again."""
+"""The column with the batch of a message. Within a partition, batch and seq give the order, even if the queue was
+deleted in the meantime and counts from 1 again."""
 MERGE = "merge "
-"""How the queries begin that have merged files."""
+"""Prefix of the names of queries that have merged files."""
 STAGING = "_staging"
 CHECKPOINTS = "_checkpoints"
 
 DDL = f"{schema.ddl(types=schema.ColumnTypes(payload='binary'))}, `day` string, `{BATCH}` bigint"
-"""The columns of an archive: payloads as they are, whatever they are. One with a payload schema has `data` as well."""
+"""The columns of an archive; payloads are stored unchanged. An archive with a payload schema has `data` as well."""
 
 _TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a batch has become."""
+    """The result of a batch."""
 
     messages: int = 0
     files: int = 0
@@ -57,7 +57,7 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which messages of an archive; a field that is None selects all."""
+    """Selects messages of an archive; a field that is None selects all."""
 
     queues: tuple[str, ...] | None = None
     partitions: tuple[str, ...] | None = None
@@ -69,7 +69,9 @@ class Selection:
 
 
 def as_archived(messages: DataFrame, batch_id: int) -> DataFrame:
-    """Messages as they are written: with their day, in UTC; and sorted, so that files are small and soon searched."""
+    """Messages in the form in which they are written: with their day in UTC, and sorted, so that files are small and
+    fast to search.
+    """
     in_utc = sf.to_utc_timestamp("created_at", sf.current_timezone())
     return (
         messages.withColumn("payload", sf.col("payload").cast("binary"))
@@ -80,7 +82,7 @@ def as_archived(messages: DataFrame, batch_id: int) -> DataFrame:
 
 
 def selected(messages: DataFrame, where: Selection) -> DataFrame:
-    """The messages that a selection names."""
+    """The messages of a selection."""
     conditions: list[Column] = []
     for name, values in (("queue", where.queues), ("partition", where.partitions), ("trace_id", where.trace_ids)):
         if values is not None:
@@ -93,7 +95,7 @@ def selected(messages: DataFrame, where: Selection) -> DataFrame:
 
 
 def find_settings(manifest: Manifest) -> ArchiveSettings | None:
-    """What an archive keeps; None if it keeps nothing yet."""
+    """The settings that an archive keeps; None if it keeps none yet."""
     found = manifest.settings()
     return None if found is None else ArchiveSettings(*found)  # type: ignore[arg-type]
 
@@ -111,12 +113,12 @@ class ArchiveWriter:
         self._publisher = Publisher(manifest, None)
 
     def open(self, asked: ArchiveSettings | None = None) -> ArchiveSettings:
-        """Be the only writer, remove what dead runs left, and publish what they did not.
+        """Become the only writer, remove the leftovers of dead runs, and publish what they did not publish.
 
-        Returns what the archive keeps. Raises Conflict."""
+        Returns the settings that the archive keeps. Raises Conflict."""
         self._manifest.lock()
         settings = self._settle(asked or ArchiveSettings())
-        # Under the lock, so that what is removed is nobody's.
+        # Under the lock, so that only leftovers are removed.
         for path in self._manifest.left_over():
             self._files.remove(path)
         self._manifest.discard()
@@ -138,7 +140,7 @@ class ArchiveWriter:
         self._manifest.unlock()
 
     def write(self, messages: DataFrame, query: str, batch: int, *, alone: bool = False) -> Written:
-        """Make a batch part of the archive, unless it is; with `alone` it replaces all that is there."""
+        """Add a batch to the archive, unless it was added before; with `alone` it replaces all contents."""
         batch_id, committed = self._manifest.begin(query, batch)
         if committed:
             return Written()
@@ -150,7 +152,7 @@ class ArchiveWriter:
         return files
 
     def merge(self, messages: DataFrame, paths: Sequence[str]) -> Written:
-        """Write messages of the archive anew, in place of the files that hold them. Those lie there still."""
+        """Rewrite messages of the archive in place of the files that hold them, which stay on disk for now."""
         batch_id, _ = self._manifest.begin(f"{MERGE}{uuid4()}", 0)
         files = self._written(messages, batch_id)
         self._manifest.merge(batch_id, paths)
@@ -158,13 +160,13 @@ class ArchiveWriter:
         return files
 
     def expire(self, before: date) -> Written:
-        """Take earlier days out of the archive. Their files lie there still."""
+        """Remove earlier days from the archive. Their files stay on disk for now."""
         files, messages, size = self._manifest.expire(before)
         self._publisher.publish()
         return Written(messages, files, size)
 
     def delete_removed(self, *, seconds: float) -> int:
-        """Delete the files that left the archive so long ago; returns how many."""
+        """Delete files that left the archive at least this long ago; returns their number."""
         paths = self._manifest.removed(seconds=seconds)
         for path in paths:
             self._files.remove(path)
@@ -172,7 +174,7 @@ class ArchiveWriter:
         return len(paths)
 
     def _written(self, messages: DataFrame, batch_id: int) -> Written:
-        """The files of a batch, where they belong, and noted in the manifest."""
+        """The files of a batch, moved to their final place and recorded in the manifest."""
         staging = f"{STAGING}/{batch_id}"
         self._stage(messages, staging)
         staged = list(self._files.parquet(staging)) if self._files.exists(staging) else []
@@ -188,7 +190,7 @@ class ArchiveWriter:
         writer.parquet(self._files.full(staging))
 
     def _described(self, staging: str, staged: Sequence[StoredFile], batch_id: int) -> list[NewFile]:
-        """The files to be written, with the contents of each."""
+        """The files to be written, with their contents."""
         if not staged:
             return []
         contents = self._contents(staging)
@@ -201,8 +203,8 @@ class ArchiveWriter:
         return described
 
     def _contents(self, staging: str) -> dict[tuple[str, str, str], tuple[int, datetime, datetime]]:
-        """By queue, day and name of a file: how many messages it has, and from when to when. Reads one column."""
-        # As microseconds, because a timestamp is collected in the time zone of this process.
+        """By queue, day and file name: the number of messages and their period. Reads one column."""
+        # As microseconds, because collect() converts a timestamp to the time zone of this process.
         micros = sf.unix_micros("created_at")
         rows = (
             self._spark.read.schema(DDL)
@@ -215,18 +217,18 @@ class ArchiveWriter:
 
 
 def write_times_as_such(spark: SparkSession) -> None:
-    """Times in the files are those of the Parquet standard, by which readers skip what they do not need."""
+    """Times in the files follow the Parquet standard, so that readers can skip what they do not need."""
     spark.conf.set(_TIMESTAMPS, "TIMESTAMP_MICROS")
 
 
 def _place(path: str) -> tuple[str, str, str]:
-    """Queue, day and name of a file. Spark escapes what a folder's name cannot have."""
+    """Queue, day and name of a file. Spark escapes characters that a folder name cannot contain."""
     queue, day, name = path.split("/")[-3:]
     return unquote(queue.removeprefix("queue=")), unquote(day.removeprefix("day=")), name
 
 
 def read_archive(spark: SparkSession, files: ArchiveFolder, manifest: Manifest | None, where: Selection) -> DataFrame:
-    """The messages of an archive that a selection names. Without a manifest: of all files that lie there, which may be
+    """The messages of an archive in a selection. Without a manifest, all files in the location are read, which may be
     more than the archive if a run died. Raises ArchiveNotFound."""
     if manifest is not None:
         named = manifest.files(queues=where.queues, from_at=where.from_at, to_at=where.to_at)

@@ -24,24 +24,24 @@ if TYPE_CHECKING:
 PARTITION = "partition"
 KEY = "compact_key"
 QUERY = "compact "
-"""How the queries begin that have written a compacted archive."""
+"""Prefix of the names of queries that have written a compacted archive."""
 
 _JSON_PATH = re.compile(r"""\$(\.[^.\[\]'"\s]+|\[[0-9]+\]|\['[^']+'\])+""")
 
 
 @dataclass(frozen=True)
 class CompactOptions:
-    """What to compact, and where."""
+    """What to compact, and the target."""
 
     location: str
     to_location: str
-    """What an earlier run wrote there is replaced."""
+    """Output of an earlier run in this location is replaced."""
     access: Access = field(default_factory=Access)
     key: str = PARTITION
     """`partition`, or the path of a value in the JSON of the payload, such as `$.customer.id`."""
     queues: tuple[str, ...] | None = None
     files_only: bool = False
-    """Read all files that lie in the archive, whatever its manifest says."""
+    """Read all files in the location of the archive, whatever its manifest says."""
 
     def __post_init__(self) -> None:
         check_location(self.location)
@@ -53,21 +53,21 @@ class CompactOptions:
 
 
 class Compacted(msgspec.Struct, frozen=True, kw_only=True):
-    """What a compaction did."""
+    """The result of a compaction."""
 
     messages: int
-    """In the archive."""
+    """Messages in the archive."""
     kept: int
     without_key: int
-    """Messages without a value under the path: they are left out."""
+    """Messages without a value under the path, which are left out."""
     files: int
     bytes: int
 
 
 def job(spark: SparkSession, options: CompactOptions) -> Compacted:
-    """Write the latest message per key. Raises ArchiveNotFound, Conflict if another run writes to the target, or if it
-    holds what no compaction has written."""
-    spark = spark.newSession()  # for a setting of its own
+    """Write the latest message per key. Raises ArchiveNotFound, and Conflict if another run writes to the target, or if
+    it contains something that no compaction has written."""
+    spark = spark.newSession()  # for a separate setting
     write_times_as_such(spark)
     with explained_by_spark(), options.access.connect() as connection:
         source, target = ArchiveFolder(spark, options.location), ArchiveFolder(spark, options.to_location)
@@ -95,7 +95,7 @@ def job(spark: SparkSession, options: CompactOptions) -> Compacted:
 
 
 def with_key(messages: DataFrame, key: str) -> DataFrame:
-    """Messages with what they are compacted by; null where the payload has none."""
+    """Messages with their key; null if the payload has none."""
     value = sf.col(PARTITION) if key == PARTITION else sf.get_json_object(sf.col("payload").cast("string"), key)
     return messages.withColumn(KEY, value)
 
@@ -103,8 +103,8 @@ def with_key(messages: DataFrame, key: str) -> DataFrame:
 def latest(messages: DataFrame, *, by_partition: bool) -> DataFrame:
     """The last message of each queue and key.
 
-    In one partition that is the one that came last. Partitions have no order among each other: between them it is the
-    one that was created last.
+    Within a partition that is the one with the highest position. Partitions have no order relative to each other:
+    between them, the one that was created last wins.
     """
     order: list[str | Column] = [BATCH, "seq"] if by_partition else ["created_at", BATCH, "seq", "message_id"]
     columns = [name for name in messages.columns if name != KEY]

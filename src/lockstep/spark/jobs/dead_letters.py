@@ -1,4 +1,4 @@
-"""Dead letters by what went wrong: errors that differ only in numbers, ids and quoted words are one class."""
+"""Dead letters by cause: errors that differ only in numbers, ids and quoted words form one class."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FINGERPRINT_LENGTH = 12
 PATTERN_LENGTH_MAX = 500
 NO_ERROR = "(no error text)"
 
-# In this order. A quote inside a word is an apostrophe.
+# Applied in this order. A quote inside a word is an apostrophe.
 _REPLACEMENTS = (
     (r"""(?<!\w)(?:'[^']*'|"[^"]*"|`[^`]*`)(?!\w)""", "<text>"),
     (r"\b[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}\b", "<id>"),
@@ -70,9 +70,9 @@ class DeadLetterOptions:
     to_at: datetime | None = None
     """Failed before."""
     examples: int = 3
-    """How many dead letters of a class are shown whole."""
+    """Number of dead letters per class that are shown in full."""
     limit: int = 100
-    """Most classes."""
+    """Maximum number of classes."""
 
     def __post_init__(self) -> None:
         check_times(self.from_at, self.to_at)
@@ -86,11 +86,11 @@ class DeadLetterOptions:
 
 
 class DeadLetterClass(msgspec.Struct, frozen=True, kw_only=True):
-    """Dead letters that died of the same."""
+    """Dead letters with the same cause."""
 
     fingerprint: str
     pattern: str
-    """The error, without what differs."""
+    """The error without its variable parts."""
     count: int
     queues: list[str]
     groups: list[str]
@@ -103,7 +103,7 @@ class DeadLetterClass(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def job(spark: SparkSession, options: DeadLetterOptions) -> list[DeadLetterClass]:
-    """The classes of dead letters, the largest first."""
+    """The classes of dead letters, largest first."""
     with explained_by_spark():
         letters = _letters(spark, options)
         found = classes(letters, examples=options.examples).limit(options.limit).collect()
@@ -133,8 +133,8 @@ def redrive(
     *,
     progress: Callable[[int, int], None] | None = None,
 ) -> int:
-    """Push the messages of one class again; returns how many. Those whose copies were completed in a dead queue stay.
-    Calls `progress` with the number done and the total. Raises NotFound if there is no such class."""
+    """Push the messages of one class again; returns their number. Dead letters whose copies were completed in a dead
+    queue stay. Calls `progress` with the number done and the total. Raises NotFound if there is no such class."""
     check_fingerprint(fingerprint)
     with explained_by_spark():
         letters = fingerprinted(_letters(spark, options))
@@ -157,7 +157,7 @@ def _letters(spark: SparkSession, options: DeadLetterOptions) -> DataFrame:
 
 
 def pattern(error: Column) -> Column:
-    """An error without what differs from one occurrence to the next."""
+    """An error without the parts that vary between occurrences."""
     for found, instead in _REPLACEMENTS:
         error = sf.regexp_replace(error, found, instead)
     text = sf.substring(sf.trim(error), 1, PATTERN_LENGTH_MAX)
@@ -165,13 +165,13 @@ def pattern(error: Column) -> Column:
 
 
 def fingerprinted(letters: DataFrame) -> DataFrame:
-    """Dead letters with the pattern of their error, and a short name for it."""
+    """Dead letters with the pattern of their error, and a short name for the pattern."""
     fingerprint = sf.substring(sf.sha2("pattern", 256), 1, FINGERPRINT_LENGTH)
     return letters.withColumn("pattern", pattern(sf.col("error"))).withColumn("fingerprint", fingerprint)
 
 
 def classes(letters: DataFrame, *, examples: int) -> DataFrame:
-    """A row for each class, the largest first; times in microseconds, examples as ids, the newest first."""
+    """A row for each class, largest first; times in microseconds, examples as ids, newest first."""
     place = sf.struct("queue", "partition")
     newest_first = Window.partitionBy("fingerprint").orderBy(sf.desc("failed_at"), sf.desc("id"))
     example = sf.when(sf.col("age") <= examples, sf.struct("age", "id"))
@@ -194,7 +194,9 @@ def classes(letters: DataFrame, *, examples: int) -> DataFrame:
 
 
 def _on_store(access: Access, work: Callable[[PostgresStore], Awaitable[T]]) -> T:
-    """What the work gives on a store. In a thread of its own, because in a notebook this one has a loop that runs."""
+    """The result of work on a store. Runs in a separate thread, because the current one has a running event loop in a
+    notebook.
+    """
     config = access.config()
     dsn = config.dsn
     assert dsn is not None
@@ -211,7 +213,7 @@ def _on_store(access: Access, work: Callable[[PostgresStore], Awaitable[T]]) -> 
 
 
 async def _load(store: PostgresStore, ids: Sequence[int]) -> dict[int, DeadLetter]:
-    """Dead letters by id; one that was redriven meanwhile is not among them."""
+    """Dead letters by id, without those that were redriven in the meantime."""
     found: dict[int, DeadLetter] = {}
     for start in range(0, len(ids), REDRIVE_BATCH):
         chunk = tuple(ids[start : start + REDRIVE_BATCH])

@@ -1,4 +1,4 @@
-"""The files of an archive, through Hadoop's file systems: a folder of this machine, HDFS, an object store."""
+"""The files of an archive, through Hadoop's file systems: a local folder, HDFS, or an object store."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class StoredFile:
     path: str
-    """Within the archive."""
+    """Relative to the archive."""
     bytes: int
 
 
 class ArchiveFolder:
-    """What lies under one location. Paths are within it, as the file system has them."""
+    """The contents of one location. Paths are relative to it, in the form of the file system."""
 
     def __init__(self, spark: SparkSession, location: str) -> None:
         self._jvm: Any = spark._jvm
@@ -28,7 +28,7 @@ class ArchiveFolder:
         self._system: Any = root.getFileSystem(spark._jsc.hadoopConfiguration())
         self._root: Any = self._system.makeQualified(root)
         self.location = str(self._root.toString())
-        """With its scheme, so that the same folder has the same name wherever a job is started."""
+        """Includes the scheme, so that a folder has the same name wherever a job is started."""
 
     def full(self, path: str) -> str:
         return f"{self.location}/{path}"
@@ -52,7 +52,7 @@ class ArchiveFolder:
             raise JobFailed(f"{self.full(source)} could not be moved to {self.full(target)}")
 
     def remove(self, path: str) -> None:
-        """Remove a file, or a folder with all in it; nothing happens if it is not there."""
+        """Remove a file, or a folder with its contents; does nothing if it does not exist."""
         self._system.delete(self._path(self.full(path)), True)
 
     def _path(self, text: str) -> Any:

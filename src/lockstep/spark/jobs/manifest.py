@@ -1,4 +1,4 @@
-"""Which files make up an archive: kept in PostgreSQL, so that a batch is in the archive wholly, and once."""
+"""The manifest: which files make up an archive. Kept in PostgreSQL, so that a batch is added completely and once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class NewFile(NamedTuple):
-    """A file that is part of an archive, or about to be."""
+    """A file that is part of an archive, or about to become so."""
 
     path: str
     queue: str
@@ -71,12 +71,12 @@ class Manifest:
         self._one(_UNLOCK(archive=self.archive))
 
     def begin(self, query: str, batch: int) -> tuple[int, bool]:
-        """The id of a batch, which is the same however often it is begun; and whether it is committed already."""
+        """The id of a batch, which stays the same however often it is begun; and whether it is already committed."""
         batch_id, committed = self._one(_BEGIN(archive=self.archive, query=query, batch=batch))
         return batch_id, committed
 
     def stage(self, batch_id: int, files: Sequence[NewFile]) -> None:
-        """Note which files a batch is going to have."""
+        """Record the files that a batch is going to have."""
         call = _STAGE(
             batch_id=batch_id,
             paths=[file.path for file in files],
@@ -90,41 +90,43 @@ class Manifest:
         self._one(call)
 
     def commit(self, batch_id: int, *, alone: bool = False) -> list[str]:
-        """Make the batch part of the archive, or all of it; returns the files that are no longer in it."""
+        """Add the batch to the archive, or make it the whole archive; returns the files that are no longer part of
+        it.
+        """
         return self._one(_COMMIT(batch_id=batch_id, alone=alone))
 
     def merge(self, batch_id: int, paths: Sequence[str]) -> None:
-        """Make the batch part of the archive in place of files that hold the same messages. Raises Conflict."""
+        """Add the batch to the archive in place of files with the same messages. Raises Conflict."""
         self._one(_MERGE(batch_id=batch_id, paths=list(paths)))
 
     def expire(self, before: date) -> tuple[int, int, int]:
-        """Take the files of earlier days out of the archive; returns how many, their messages and their bytes."""
+        """Remove the files of earlier days from the archive; returns their number, messages and bytes."""
         files, messages, size = self._one(_EXPIRE(archive=self.archive, day=before))
         return files, messages, size
 
     def removed(self, *, seconds: float) -> list[str]:
-        """The files that left the archive at least so long ago, and lie there still."""
+        """The files that left the archive at least this long ago and are still on disk."""
         return [path for (path,) in self._all(_REMOVED(archive=self.archive, seconds=seconds))]
 
     def forget(self, paths: Sequence[str]) -> None:
-        """Those files lie there no more."""
+        """Forget files that are no longer on disk."""
         self._one(_FORGET(archive=self.archive, paths=list(paths)))
 
     def settings(self) -> tuple[str, str | None, str | None, str | None] | None:
-        """Format, payload schema, name of the table and catalog; None if no run has said anything."""
+        """Format, payload schema, table name and catalog; None if no run has set them."""
         found = self._all(_SETTINGS(archive=self.archive))
         return found[0] if found else None
 
     def keep_settings(self, **settings: str | None) -> None:
-        """Keep what `settings` returns from now on."""
+        """Store what `settings` returns from now on."""
         self._one(_KEEP_SETTINGS(archive=self.archive, **settings))
 
     def table_files(self) -> list[NewFile]:
-        """All files, as a table shows them."""
+        """All files, as the table shows them."""
         return self._all(_TABLE_FILES(archive=self.archive))
 
     def has_others(self, prefix: str) -> bool:
-        """Whether a query whose name does not begin with this has written to the archive."""
+        """Whether a query whose name does not begin with this prefix has written to the archive."""
         with explained():
             [[has]] = rows_of(self._connection, "archive_other_writers", self.archive, prefix)
         return bool(has)
@@ -144,7 +146,7 @@ class Manifest:
         from_at: datetime | None = None,
         to_at: datetime | None = None,
     ) -> list[ArchiveFile]:
-        """The files that may have messages of these queues and times."""
+        """The files that may contain messages of these queues and times."""
         wanted = None if queues is None else list(queues)
         return self._all(_FILES(archive=self.archive, queues=wanted, **{"from": from_at}, to=to_at))
 
@@ -153,6 +155,6 @@ class Manifest:
         return result
 
     def _all(self, call: Call[T]) -> list[T]:
-        # Explained here, because Spark calls from a thread of its own and passes on only the text of an error.
+        # Explained here, because Spark calls this in a separate thread and passes on only the text of an error.
         with explained():
             return results_of(cursor_of(self._connection), call)

@@ -1,4 +1,4 @@
-"""What the options of several jobs have in common, and how they are checked."""
+"""Options that several jobs share, and their checks."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from lockstep.spark.database import Access, rows_of
 
 
 def source_options(access: Access) -> dict[str, str]:
-    """How the data source finds the database that a job works on."""
+    """How the data source finds the database of a job."""
     given = {"dsn": access.dsn, "dsnEnv": access.dsn_env, "encryptionKeyEnv": access.encryption_key_env}
     return {name: value for name, value in given.items() if value is not None}
 
 
 Skipped = Callable[[Sequence[str]], None]
-"""Told which queues a job over all of them leaves out."""
+"""Called with the queues that a job over all queues leaves out."""
 
 
 def readable_queues(connection: psycopg.Connection[Any], access: Access, skipped: Skipped | None) -> list[str]:
-    """All queues; without a key those that are encrypted are left out."""
+    """All queues; without a key, encrypted queues are left out."""
     names = [name for (name,) in rows_of(connection, "queue_names")]
     if access.config().encryption_keys:
         return names
@@ -36,7 +36,7 @@ def readable_queues(connection: psycopg.Connection[Any], access: Access, skipped
 
 
 def check_queues(queues: Iterable[str]) -> None:
-    """Raises InvalidOption if there is none, InvalidName if a name is not valid."""
+    """Raises InvalidOption if the list is empty, and InvalidName for an invalid name."""
     found = list(queues)
     if not found:
         raise InvalidOption("name at least one queue")

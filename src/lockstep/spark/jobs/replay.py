@@ -1,4 +1,4 @@
-"""Replay: messages of an archive back into a queue, under their ids and in their order."""
+"""Replay: puts messages of an archive back into a queue, with their ids and in their order."""
 
 from __future__ import annotations
 
@@ -54,18 +54,18 @@ _COLUMNS = (
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayOptions(Selection):
-    """Which messages are replayed, and where to."""
+    """Which messages to replay, and the target."""
 
     location: str
     access: Access = field(default_factory=Access)
     to_queue: str | None = None
-    """None: each message to the queue that it was in."""
+    """None: each message goes to the queue that it was in."""
     keep_created_at: bool = False
-    """Messages keep the time at which they were created, which retention and expiry go by; otherwise it is now."""
+    """Messages keep their creation time, which retention and expiry use; otherwise it is the time of the replay."""
     files_only: bool = False
-    """Read all files that lie in the archive, whatever its manifest says; for a database that has lost it."""
+    """Read all files in the location of the archive, whatever its manifest says; for a database that has lost it."""
     parallelism: int | None = None
-    """Tasks that write at the same time; None: as many as Spark has cores."""
+    """Number of tasks that write at the same time; None: as many as Spark has cores."""
     dry_run: bool = False
 
     def __post_init__(self) -> None:
@@ -80,19 +80,19 @@ class ReplayOptions(Selection):
 
 
 class Replayed(msgspec.Struct, frozen=True, kw_only=True):
-    """What a replay did."""
+    """The result of a replay."""
 
     messages: int
-    """That the options select."""
+    """Messages that the options select."""
     restored: int
     duplicates: int
-    """That are stored already, by their id or their transaction id."""
+    """Messages that are already stored, with the same id or transaction id."""
     dry_run: bool = False
 
 
 def job(spark: SparkSession, options: ReplayOptions) -> Replayed:
-    """Replay the messages that the options select. Raises ArchiveNotFound, QueueFull; what was restored before stays,
-    and a second run goes on after it."""
+    """Replay the messages that the options select. Raises ArchiveNotFound, QueueFull; messages restored before the
+    error stay, and a second run continues after them."""
     with explained_by_spark():
         files = ArchiveFolder(spark, options.location)
         with options.access.connect() as connection:
@@ -108,20 +108,20 @@ def job(spark: SparkSession, options: ReplayOptions) -> Replayed:
 
 
 def targeted(messages: DataFrame, to_queue: str | None) -> DataFrame:
-    """Messages with the queue that they go to."""
+    """Messages with their target queue."""
     return messages.withColumn(TARGET, sf.col("queue") if to_queue is None else sf.lit(to_queue))
 
 
 def distinct_messages(messages: DataFrame) -> int:
-    """How many messages there are: one that was restored and archived again is the same."""
+    """The number of distinct messages: a message that was restored and archived again counts once."""
     return messages.select("queue", "partition", "message_id").distinct().count()
 
 
 def in_restoring_order(messages: DataFrame, parallelism: int) -> DataFrame:
     """A partition in one task, in the order of its messages, and those of one segment together where possible.
 
-    Ids rise with the seqs, and are the order in which segments stay whole. Only where the clock of the database went
-    back they do not: then a partition comes after the other, and a segment of many partitions in many pieces.
+    Ids rise with the seqs, and ordering by id keeps segments whole. This fails only if the clock of the database went
+    back: then partitions are restored one after the other, and a segment with many partitions in many pieces.
     """
     placed = messages.repartition(parallelism, TARGET, "partition")
     if ids_rise(messages):
@@ -130,7 +130,7 @@ def in_restoring_order(messages: DataFrame, parallelism: int) -> DataFrame:
 
 
 def ids_rise(messages: DataFrame) -> bool:
-    """Whether ids are in the order of the messages, in every partition."""
+    """Whether ids are in the order of the messages in every partition."""
 
     first = sf.min(sf.struct(BATCH, "seq")).alias("place")
     keys = messages.groupBy("queue", "partition", "message_id").agg(first)
@@ -139,7 +139,7 @@ def ids_rise(messages: DataFrame) -> bool:
 
 
 def restore(messages: DataFrame, access: Access, *, keep_created_at: bool) -> DataFrame:
-    """Restore the messages; returns what each task did."""
+    """Restore the messages; returns the result of each task."""
     return messages.select(*_COLUMNS).mapInArrow(_task(access, keep_created_at), _RESTORED_DDL)
 
 
@@ -157,7 +157,7 @@ def _task(access: Access, keep_created_at: bool) -> Callable[[Iterator[pa.Record
 
 
 def archived(batch: pa.RecordBatch) -> Iterator[Archived]:
-    """The rows of a batch. A transaction id that is the message's own id was never given."""
+    """The rows of a batch. A transaction id equal to the message's own id was not set by the producer."""
     columns = [batch.column(name).to_pylist() for name in _COLUMNS]
     ids = columns[_COLUMNS.index("message_id")]
     given = columns[_COLUMNS.index("transaction_id")]

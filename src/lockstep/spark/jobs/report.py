@@ -1,4 +1,4 @@
-"""The statistics as a page of HTML: tables and plots in one file that needs nothing else, in light and dark."""
+"""The statistics as an HTML page: tables and plots in one self-contained file, in light and dark."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 from lockstep.spark.jobs.stats import MEASURES, WHOLE_QUEUE
 
 QUEUES_DRAWN_MAX = 12
-"""The busiest ones; the table has all."""
+"""Only the busiest queues are drawn; the table has all of them."""
 GROUPS_DRAWN_MAX = 6
 
 _WINDOWS = f"""
@@ -32,9 +32,9 @@ order by queue, group_name, window_start
 """
 
 _HEADROOM = 1.35
-"""How much higher than its lines a plot is, so that the legend is not on them."""
+"""How much higher a plot is than its lines, so that the legend does not cover them."""
 
-# Plots are drawn in colours that stand for those of the page, which depend on what the reader's screen is set to.
+# Plots are drawn in placeholder colours, which are replaced by those of the page and thereby follow the reader's theme.
 _INK, _GRID = "#0a0b10", "#0a0b11"
 _LINES = tuple(f"#0a0b2{number}" for number in range(GROUPS_DRAWN_MAX))
 _COLOURS = {_INK: "var(--ink)", _GRID: "var(--line)", **{line: f"var(--c{i})" for i, line in enumerate(_LINES)}}
@@ -66,7 +66,7 @@ _STYLE: dict[Any, Any] = {
 
 
 class StatWindow(msgspec.Struct, frozen=True, kw_only=True):
-    """How a queue, or one of its groups, was doing within a window."""
+    """The state of a queue, or of one of its groups, within a window."""
 
     queue: str
     group_name: str
@@ -89,7 +89,7 @@ class StatWindow(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class ReportSpan:
-    """What a report is about."""
+    """The scope of a report."""
 
     from_at: datetime
     to_at: datetime
@@ -130,12 +130,12 @@ class _QueueCharts:
         return sum(getattr(window, measure) or 0 for window in self.whole)
 
     def has_some(self, measures: Sequence[str]) -> bool:
-        """Whether there is anything to draw: a value that is not 0, of the queue or of a group of it."""
+        """Whether there is anything to draw: a non-zero value of the queue or of one of its groups."""
         windows = (window for several in (self.whole, *self.groups.values()) for window in several)
         return any(getattr(window, measure) for window in windows for measure in measures)
 
     def most(self, measure: str) -> float | None:
-        """Of the queue and its groups."""
+        """The maximum over the queue and its groups."""
         every = [*self.whole, *(window for windows in self.groups.values() for window in windows)]
         return max((v for window in every if (v := getattr(window, measure)) is not None), default=None)
 
@@ -206,7 +206,7 @@ def _drawn(queue: _QueueCharts, span: ReportSpan, place: int) -> str:
 
 
 def _svg(draw: Callable[[Axes, _QueueCharts, ReportSpan], None], queue: _QueueCharts, span: ReportSpan) -> str:
-    # Figures of their own, without pyplot: nothing is global, and no display is needed.
+    # Separate figures, without pyplot: no global state, and no display needed.
     with rc_context(_STYLE):
         figure = Figure(figsize=(5.6, 2.5), layout="constrained")
         axes = figure.subplots()
@@ -226,14 +226,14 @@ def _svg(draw: Callable[[Axes, _QueueCharts, ReportSpan], None], queue: _QueueCh
 
 
 def _themed(svg: str) -> str:
-    """Without what is before the picture, and in the colours of the page."""
+    """The picture without its prologue, in the colours of the page."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     return re.sub("|".join(_COLOURS), lambda found: _COLOURS[found[0]], svg)
 
 
 def _own_ids(svg: str, prefix: str) -> str:
-    """Every picture names its parts alike: in one page each needs names of its own."""
+    """Make ids unique: all pictures use the same ids, but share one page."""
     named = re.compile(r"""(\bid="|\bhref="#|url\(#)""")
     return re.sub(r"<[^>]+>", lambda tag: named.sub(rf"\g<1>{prefix}", tag[0]), svg)
 
@@ -279,7 +279,7 @@ _PLOTS = (
     (_draw_pending, ("pending",)),
     (_draw_dead, ("dead",)),
 )
-"""The plots, and what they show: one without any of it is left out."""
+"""The plots and their measures; a plot without data is left out."""
 
 
 def _draw_groups(axes: Axes, queue: _QueueCharts, measure: str, *, first: int = 0) -> None:
@@ -291,13 +291,13 @@ def _draw_groups(axes: Axes, queue: _QueueCharts, measure: str, *, first: int = 
 
 def _line(axes: Axes, times: Sequence[datetime], values: Sequence[float], number: int, label: str) -> None:
     marker = "o" if len(times) < 3 else None
-    # A label that begins with an underscore is one that matplotlib hides.
+    # matplotlib hides labels that begin with an underscore.
     shown = f" {label}" if label.startswith("_") else label
     axes.plot(times, values, color=_LINES[number], linewidth=1.4, marker=marker, markersize=3, label=shown)  # type: ignore[arg-type]
 
 
 def _series(windows: Sequence[StatWindow], measure: str) -> tuple[list[datetime], list[float]]:
-    """Times and values of the windows that know the measure."""
+    """Times and values of the windows that have the measure."""
     known = [(window.window_start, value) for window in windows if (value := getattr(window, measure)) is not None]
     return [time for time, _ in known], [value for _, value in known]
 

@@ -1,8 +1,8 @@
-"""Messages of an archive back into PostgreSQL, under the ids that they had. Runs in Spark's tasks, without a JVM.
+"""Restores messages of an archive in PostgreSQL under their original ids. Runs in Spark's tasks, without a JVM.
 
-The messages of one segment come together. Each transaction locks the partitions that it restores to, then looks
-(`sql/procedures/restore.sql`): messages that are stored already are left out, so that a retried task or a repeated
-replay restores nothing twice.
+The messages of one segment are processed together. Each transaction locks the partitions that it restores to and then
+reads what is stored (`sql/procedures/restore.sql`): existing messages are left out, so that a retried task or a
+repeated replay restores nothing twice.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from lockstep.storage.postgres.push.attempt import PLAIN_COLUMNS
 from lockstep.storage.postgres.push.conversation import RESOLVE
 
 MESSAGES_MAX = 10_000
-"""Most messages that one transaction restores, about: their partitions are held meanwhile."""
+"""Approximate maximum number of messages that one transaction restores; their partitions are locked in the meantime."""
 BYTES_MAX = 8 * 1024 * 1024
 _ATTEMPTS_MAX = 10
 _STALE = "LS001"
-"""What the procedures say when an id that was looked up before is gone."""
+"""The procedures' error when an id that was looked up before is gone."""
 
 _BEGIN: sql.Procedure[tuple[UUID, int, int, int]] = sql.procedure("restore_begin")
 _DUPLICATES: sql.Procedure[tuple[Any, ...]] = sql.procedure("find_duplicates")
@@ -43,16 +43,16 @@ _RESTORE: sql.Procedure[None] = sql.procedure("restore_segment")
 
 @dataclass(frozen=True, slots=True)
 class Archived:
-    """One message as the archive has it."""
+    """One message of the archive."""
 
     queue: str
-    """To which it is restored."""
+    """The queue to restore it to."""
     partition: str
     message_id: str
     created_at: datetime
     payload: bytes
     transaction_id: str | None = None
-    """None where it is the message id."""
+    """None if it equals the message id."""
     trace_id: str | None = None
     kind: str | None = None
     reference: str | None = None
@@ -101,8 +101,8 @@ class Restorer:
         self.done = Restored()
 
     def restore(self, messages: Iterable[Archived]) -> Restored:
-        """Restore all of them, in order. Raises QueueFull, EncryptionUnavailable, Unavailable; what was restored before
-        stays."""
+        """Restore all messages, in order. Raises QueueFull, EncryptionUnavailable, Unavailable; messages restored
+        before the error stay."""
         for portion in _portions(messages):
             self._with_retries(portion)
         return self.done
@@ -133,7 +133,8 @@ class Restorer:
             with self._connection.pipeline():
                 for piece in pieces:
                     call = _RESTORE(**self._arguments(piece))
-                    # Nothing is fetched: that would wait for each piece, and the pipeline is there to send them all.
+                    # Results are not fetched: that would wait for each piece, while the pipeline sends all of them at
+                    # once.
                     self._cursor().execute(call.sql, call.args)
         return Restored(len(wanted), len(portion) - len(wanted), len(pieces))
 
@@ -158,7 +159,7 @@ class Restorer:
         return self._queues[message.queue].partitions[message.partition]
 
     def _begin(self, portion: Sequence[Archived]) -> set[tuple[UUID, int, int]]:
-        """Lock what the messages go to; returns which are stored: segment, partition id and ordinal."""
+        """Lock the target partitions; returns which messages are stored: segment, partition id and ordinal."""
         queues = [self._queues[name] for name in {message.queue for message in portion}]
         limited = [queue.id for queue in queues if queue.limited]
         partition_ids = list({self._partition_id(message) for message in portion})
@@ -174,7 +175,7 @@ class Restorer:
     def _without_stored(
         self, portion: Sequence[Archived], stored: set[tuple[UUID, int, int]]
     ) -> list[tuple[UUID, int, Archived]]:
-        """Those that are not stored, by id or by transaction id; the first of those that are twice among them."""
+        """The messages not yet stored, by id or by transaction id; of messages that occur twice, the first."""
         used = self._used_transaction_ids(portion)
         wanted = []
         for message in portion:
@@ -189,7 +190,7 @@ class Restorer:
         return wanted
 
     def _used_transaction_ids(self, portion: Sequence[Archived]) -> set[tuple[int, str | None]]:
-        """Which transaction ids of the messages their partitions have seen."""
+        """Which transaction ids of the messages their partitions already have."""
         given = [(self._partition_id(m), m.transaction_id) for m in portion if m.transaction_id is not None]
         if not given:
             return set()
@@ -233,7 +234,7 @@ class Restorer:
     def _packed(
         self, piece: _Piece, queue: _TargetQueue, manifest: _Owners, columns: Columns
     ) -> tuple[Codec, bytes | None]:
-        """How the segment is stored: packed, unless its queue is to be read in SQL."""
+        """Whether to store the segment packed: yes, unless its queue must be readable in SQL."""
         keys = self._encryption.keys_for(piece.queue) if queue.encryption else None
         if keys is None and queue.compression == "none":
             return Codec.PLAIN, None
@@ -243,12 +244,14 @@ class Restorer:
 
 @dataclass(slots=True)
 class _Owners:
-    """Which partition owns how many messages of a segment, by ordinal; partition 0 stands for messages of none."""
+    """Which partition owns how many messages of a segment, by ordinal; partition 0 stands for messages that no
+    partition owns.
+    """
 
     partition_ids: list[int] = field(default_factory=list)
     counts: list[int] = field(default_factory=list)
     places: list[tuple[int, int]] = field(default_factory=list)
-    """By message: its entry here, counted from 1, and its offset there."""
+    """By message: its entry here, counted from 1, and its offset in the entry."""
 
     @classmethod
     def of(cls, piece: _Piece, partitions: dict[str, int]) -> _Owners:
@@ -270,7 +273,7 @@ class _Owners:
         self.counts[-1] += 1
 
     def entries(self, piece: _Piece, name: str, value: Any) -> dict[str, Any]:
-        """The values that messages have, with the entry and the offset of each, as arguments of a name."""
+        """The values that messages have, with entry and offset of each, as arguments under a given name."""
         found = [
             (text, *place)
             for (_, message), place in zip(piece.messages, self.places, strict=True)
@@ -281,7 +284,7 @@ class _Owners:
 
 
 def _columns(piece: _Piece) -> Columns:
-    """The messages by ordinal; the gaps between them are empty."""
+    """The messages by ordinal; gaps between them are empty."""
     count = piece.messages[-1][0] + 1
     columns = Columns([b""] * count)
     for ordinal, message in piece.messages:
@@ -306,7 +309,7 @@ def _is_uuid(text: str | None) -> bool:
 
 
 def _portions(messages: Iterable[Archived]) -> Iterator[list[Archived]]:
-    """What one transaction takes at a time."""
+    """Splits the messages into the portions of single transactions."""
     portion: list[Archived] = []
     size = 0
     for message in messages:

@@ -1,8 +1,8 @@
-"""Statistics by window, queue and group, into a table that a dashboard reads; `report.py` draws it.
+"""Statistics by window, queue and group, in a table for dashboards; `report.py` draws them.
 
-What is counted comes from where it is known: pushes and traces from the messages, completions and backlog from the
-samples that servers take, deaths from the dead letters, and latency and lag from the cursors as they stand. A window
-that is computed again keeps what it knew (`sql/procedures/stat_window.sql`), so that the job may run at any time.
+Each figure comes from its best source: pushes and traces from the messages, completions and backlog from the samples
+that servers take, deaths from the dead letters, latency and lag from the current cursors. A window that is computed
+again keeps its earlier figures (`sql/procedures/stat_window.sql`), so the job may run at any time.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WINDOW_SECONDS_MAX = 7 * 86_400
 WINDOWS_MAX = 10_000
 ROWS_AT_ONCE = 1_000
 WHOLE_QUEUE = ""
-"""In place of a group: figures of the queue itself."""
+"""Instead of a group: figures of the queue itself."""
 
 KEYS = ("queue", "group_name", "window_start")
 MEASURES = (
@@ -85,7 +85,7 @@ _PRUNE: sql.Procedure[int] = sql.procedure("prune_stat_windows")
 
 @dataclass(frozen=True)
 class StatsOptions:
-    """Of which queues, over which time, in which steps."""
+    """Queues, period and window length."""
 
     access: Access = field(default_factory=Access)
     queues: tuple[str, ...] | None = None
@@ -96,7 +96,7 @@ class StatsOptions:
     """None: now."""
     window_seconds: int = 300
     keep_days: int = 90
-    """Windows that are older are removed."""
+    """Older windows are removed."""
 
     def __post_init__(self) -> None:
         if self.queues is not None:
@@ -108,7 +108,7 @@ class StatsOptions:
             raise InvalidOption(f"keep_days must be at least 1, not {self.keep_days}")
 
     def span(self, now: datetime) -> tuple[datetime, datetime]:
-        """From when to when: whole windows. Raises InvalidOption if they are too many."""
+        """The period in whole windows. Raises InvalidOption if there are too many."""
         to_at = self.to_at or now
         from_at = self.from_at or to_at - timedelta(days=1)
         if (to_at - from_at).total_seconds() / self.window_seconds > WINDOWS_MAX:
@@ -117,11 +117,11 @@ class StatsOptions:
 
 
 class Computed(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run did."""
+    """The result of a run."""
 
     queues: int
     windows: int
-    """That were written: one for each window, queue and group of which something is known."""
+    """Windows written: one for each window, queue and group with data."""
     removed: int
     from_at: datetime
     to_at: datetime
@@ -131,7 +131,7 @@ class Computed(msgspec.Struct, frozen=True, kw_only=True):
 def job(spark: SparkSession, options: StatsOptions, *, skipped: Skipped | None = None) -> Computed:
     """Compute the windows and write them. Raises QueueNotFound.
 
-    Of all queues those that are encrypted are left out if there is no key."""
+    Without a key, a run over all queues leaves out encrypted ones."""
     with explained_by_spark(), options.access.connect() as connection:
         [[now]] = connection.execute(_NOW).fetchall()
         from_at, to_at = options.span(now)
@@ -180,12 +180,12 @@ def _parts(
         deaths(dead, seconds),
         latencies(cursors, seconds).where(sf.col("window_start").between(sf.lit(from_at), sf.lit(to_at))),
     ]
-    # Pending messages are known for the present only.
+    # Pending messages are known only for the present.
     return [*parts, backlog(cursors, now, seconds)] if options.to_at is None else parts
 
 
 def sample(connection: psycopg.Connection[Any], queues: Sequence[str]) -> None:
-    """Take a sample now: the last one is up to a minute old, and where no server runs there is none."""
+    """Take a sample now: the last one may be a minute old, and without a running server there is none."""
     for id_ in find_queues(connection, queues).values():
         more = True
         while more:
@@ -205,17 +205,17 @@ def _messages(
 
 
 def window_start(at: Column, seconds: int) -> Column:
-    """When the window began in which a time lies."""
+    """The start of the window that contains a time."""
     return sf.timestamp_seconds(sf.floor(sf.unix_seconds(at) / seconds) * seconds)
 
 
 def pushed(messages: DataFrame, seconds: int) -> DataFrame:
-    """How many messages came, by queue and window."""
+    """Number of pushed messages, by queue and window."""
     return _of_queues(messages, "created_at", seconds).agg(sf.count("*").alias("pushed"))
 
 
 def trace_ages(messages: DataFrame, seconds: int) -> DataFrame:
-    """How long after the first message of their trace messages came: the way through a pipeline, end to end."""
+    """How long after the first message of their trace messages arrived: the latency through a pipeline, end to end."""
     traced = messages.where(sf.col("trace_id").isNotNull())
     first = traced.groupBy("trace_id").agg(sf.min("created_at").alias("began_at"))
     later = traced.join(first, "trace_id").where(sf.col("created_at") > sf.col("began_at"))
@@ -224,8 +224,8 @@ def trace_ages(messages: DataFrame, seconds: int) -> DataFrame:
 
 
 def sampled(samples: DataFrame, seconds: int) -> DataFrame:
-    """What samples say, by queue and window. What was completed since the sample before is dealt out to the windows
-    between the two; what is pending is known of the moment of the sample."""
+    """The samples, by queue and window. Completions since the previous sample are distributed over the windows between
+    the two samples; pending messages count at the time of the sample."""
     keys = ("queue", sf.lit(WHOLE_QUEUE).alias("group_name"), "window_start")
     completed = _dealt_out(samples, seconds).groupBy(*keys).agg(sf.sum("share").alias("completed"))
     moments = _of_queues(samples, "at", seconds).agg(
@@ -235,7 +235,7 @@ def sampled(samples: DataFrame, seconds: int) -> DataFrame:
 
 
 def _dealt_out(samples: DataFrame, seconds: int) -> DataFrame:
-    """Samples by the windows that they lie in, each with its share: whole messages, which add up to those of the
+    """Samples by the windows that they overlap, each with its share: whole messages, which add up to those of the
     sample."""
     window = seconds * 1_000_000
     timed = samples.withColumn("until", sf.unix_micros("at")).withColumn(
@@ -255,14 +255,14 @@ def _dealt_out(samples: DataFrame, seconds: int) -> DataFrame:
 
 
 def deaths(dead: DataFrame, seconds: int) -> DataFrame:
-    """Dead letters by window, of each group and of the whole queue."""
+    """Dead letters by window, per group and for the whole queue."""
     both = dead.unionByName(dead.withColumn("group_name", sf.lit(WHOLE_QUEUE)))
     counted = (sf.count("*").alias("dead"), sf.max("attempts").alias("attempts_max"))
     return both.groupBy("queue", "group_name", window_start(sf.col("at"), seconds).alias("window_start")).agg(*counted)
 
 
 def latencies(cursors: DataFrame, seconds: int) -> DataFrame:
-    """How long it took from push to completion: of the last message that each group completed in each partition."""
+    """Time from push to completion of the last message that each group completed in each partition."""
     known = cursors.where(sf.col("consumed_at").isNotNull() & sf.col("created_at").isNotNull())
     timed = known.withColumn("seconds", sf.greatest(_seconds_between("created_at", "consumed_at"), sf.lit(0.0)))
     start = window_start(sf.col("consumed_at"), seconds).alias("window_start")
@@ -270,7 +270,7 @@ def latencies(cursors: DataFrame, seconds: int) -> DataFrame:
 
 
 def backlog(cursors: DataFrame, now: datetime, seconds: int) -> DataFrame:
-    """What groups have before them now, how old it is, and how often its head was tried."""
+    """What groups have pending now, how old it is, and how often its head was tried."""
     age = sf.when(sf.col("lag") > 0, (sf.unix_micros(sf.lit(now)) - sf.unix_micros("oldest_at")) / 1e6)
     return cursors.groupBy("queue", "group_name", window_start(sf.lit(now), seconds).alias("window_start")).agg(
         sf.sum("lag").alias("pending"),
@@ -280,10 +280,10 @@ def backlog(cursors: DataFrame, now: datetime, seconds: int) -> DataFrame:
 
 
 def joined(parts: Sequence[DataFrame]) -> DataFrame:
-    """One row for each window, queue and group, with all that is known of it."""
+    """One row per window, queue and group, with all measures."""
     every = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
     present = [name for name in MEASURES if name in every.columns]
-    # A measure that several parts know is that of the one that saw most.
+    # If several parts have a measure, the highest value counts.
     return every.groupBy(*KEYS).agg(*[sf.max(name).alias(name) for name in present])
 
 
@@ -294,7 +294,7 @@ def _of_queues(rows: DataFrame, at: str, seconds: int) -> GroupedData:
 
 
 def _distribution(name: str) -> list[Column]:
-    """Of the column `seconds`."""
+    """The distribution of the column `seconds`."""
     return [
         sf.count("*").alias(f"{name}_samples"),
         sf.percentile("seconds", sf.lit(0.5)).alias(f"{name}_seconds_p50"),

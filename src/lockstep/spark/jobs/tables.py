@@ -1,4 +1,4 @@
-"""Tables of PostgreSQL that are no messages, as DataFrames: read on the driver in pages, and handed over as Arrow."""
+"""PostgreSQL tables other than messages as DataFrames: read on the driver in pages, and passed on as Arrow."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def instant(micros: int) -> datetime:
-    """A time that was collected as microseconds: as itself it would come in the time zone of this process."""
+    """A time collected as microseconds: collected as a timestamp, it would be in the time zone of this process."""
     return _EPOCH + timedelta(microseconds=micros)
 
 
 def read_table(
     spark: SparkSession, connection: psycopg.Connection[Any], query: str, arguments: Sequence[Any], schema: pa.Schema
 ) -> DataFrame:
-    """The rows of a query from `sql/queries/`, whose columns are those of the schema, in order."""
+    """The rows of a query from `sql/queries/`; its columns are those of the schema, in order."""
     return spark.createDataFrame(pa.Table.from_batches(_pages(connection, query, arguments, schema), schema))
 
 
 def _pages(
     connection: psycopg.Connection[Any], query: str, arguments: Sequence[Any], schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    # A cursor on the server, so that the driver holds a page of rows at a time beside what it has made of them.
+    # A server-side cursor, so that the driver holds only one page of rows besides their converted form.
     with connection.transaction(), RawServerCursor(connection, "lockstep_job") as cursor:
         cursor.execute(sql.query(query), arguments)
         while rows := cursor.fetchmany(PAGE_ROWS):

@@ -1,4 +1,4 @@
-"""Tidy: the small files of an archive merged, old days taken out, and what nobody reads any more deleted."""
+"""Tidy: merges small files of an archive, removes old days, and deletes files that are no longer read."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ GRACE_SECONDS = 86_400.0
 
 @dataclass(frozen=True)
 class TidyOptions:
-    """What is tidied, and how."""
+    """What to tidy, and how."""
 
     location: str
     access: Access = field(default_factory=Access)
     target_bytes: int = TARGET_BYTES
-    """About how large merged files are; files of half of it are not merged again."""
+    """Approximate size of merged files; files of at least half this size are not merged again."""
     expire_days: int | None = None
-    """Take days out of the archive that ended so many days ago, in UTC; None: none."""
+    """Remove days that ended this many days ago, in UTC; None: remove none."""
     grace_seconds: float = GRACE_SECONDS
-    """How long files that are no part of the archive any more stay, for those who read an older list."""
+    """How long files stay on disk after they left the archive, for readers with an older list."""
 
     def __post_init__(self) -> None:
         check_location(self.location)
@@ -48,25 +48,25 @@ class TidyOptions:
 
 
 class Tidied(msgspec.Struct, frozen=True, kw_only=True):
-    """What tidying did."""
+    """The result of tidying."""
 
     merged_files: int = 0
     into_files: int = 0
     expired_files: int = 0
     expired_messages: int = 0
     deleted_files: int = 0
-    """That were merged or expired before, and for which the grace is over."""
+    """Files merged or expired earlier whose grace period is over."""
 
 
 Progress = Callable[[Tidied], None]
-"""Told what was done so far, after every queue and day."""
+"""Called with the result so far, after every queue and day."""
 
 
 def job(
     spark: SparkSession, options: TidyOptions, *, progress: Progress | None = None, now: datetime | None = None
 ) -> Tidied:
     """Tidy an archive. Raises ArchiveNotFound, and Conflict if another run writes to it."""
-    spark = spark.newSession()  # for a setting of its own
+    spark = spark.newSession()  # for a separate setting
     write_times_as_such(spark)
     with explained_by_spark(), options.access.connect() as connection:
         files = ArchiveFolder(spark, options.location)
@@ -100,7 +100,7 @@ def _with(done: Tidied, group: Sequence[NewFile], written: Written) -> Tidied:
 
 
 def mergeable(files: Sequence[NewFile], target_bytes: int) -> Iterator[list[NewFile]]:
-    """The small files of each queue and day, where there are several."""
+    """The small files of each queue and day that has several of them."""
     small: defaultdict[tuple[str, date], list[NewFile]] = defaultdict(list)
     for file in files:
         if file.bytes * 2 < target_bytes:
@@ -109,10 +109,10 @@ def mergeable(files: Sequence[NewFile], target_bytes: int) -> Iterator[list[NewF
 
 
 def _read(spark: SparkSession, files: ArchiveFolder, group: Sequence[NewFile], target_bytes: int) -> DataFrame:
-    """The messages of some files, in as many parts as there are to be files, and in their order."""
+    """The messages of some files, in order, with as many partitions as there are to be files."""
     count = -(-sum(file.bytes for file in group) // target_bytes)
     # Older files may lack the column `data`.
     found = spark.read.option("mergeSchema", "true").parquet(*[files.full(file.path) for file in group])
-    # From the names of folders Spark would take a queue 007 for the number 7.
+    # If Spark took these from folder names, a queue 007 would become the number 7.
     messages = found.withColumn("queue", sf.lit(group[0].queue)).withColumn("day", sf.lit(group[0].day.isoformat()))
     return messages.repartitionByRange(count, "partition", BATCH, "seq").sortWithinPartitions("partition", BATCH, "seq")

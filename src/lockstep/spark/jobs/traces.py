@@ -1,8 +1,9 @@
-"""Traces: the messages of one trace id over many queues as a timeline, with the gaps between them and where it stopped.
+"""Traces: the messages of one trace id across queues as a timeline, with the gaps between them and the place where it
+stopped.
 
-What became of a message is read from the cursors, the deliveries in flight and the dead letters: for each group that
-reads its queue. A step of a pipeline that shares no group counts as one, by its position. A message is completed when
-all of them are done with it.
+The status of a message comes from the cursors, the deliveries in flight and the dead letters, for each group that reads
+its queue. A step of a pipeline that shares no group counts as a group, by its position. A message is completed when all
+of them are done with it.
 """
 
 from __future__ import annotations
@@ -39,28 +40,28 @@ if TYPE_CHECKING:
 Order = Literal["newest", "slowest"]
 
 COLUMNS = ("queue", "partition", "seq", "message_id", "trace_id", "created_at", "kind")
-"""The columns that are read of a message: no payload."""
+"""The columns read of a message, without its payload."""
 
 _LANE = [("queue", pa.string()), ("partition", pa.string()), ("group", pa.string())]
 CURSORS = pa.schema([*_LANE, ("acked", pa.int64()), ("leased_to", pa.int64())])
 IN_FLIGHT = pa.schema([*_LANE, ("from_seq", pa.int64()), ("to_seq", pa.int64()), ("leased", pa.bool_())])
 DEAD = pa.schema([*_LANE, ("seq", pa.int64()), ("error", pa.string())])
 
-# The worst of all groups is what became of a message, and the worst of its messages what became of a trace.
+# The worst status over all groups is that of a message, and the worst over its messages that of a trace.
 _STATUSES: tuple[MessageStatus, ...] = ("completed", "processing", "pending", "dead_letter")
 
 
 @dataclass(frozen=True)
 class TraceOptions:
-    """Which traces."""
+    """Selects traces."""
 
     access: Access = field(default_factory=Access)
     trace_id: str | None = None
-    """None: all of a time range."""
+    """None: all traces of a period."""
     queues: tuple[str, ...] | None = None
     """None: all."""
     from_at: datetime | None = None
-    """Messages created at or after."""
+    """Messages created at or after this time."""
     to_at: datetime | None = None
     stopped: bool = False
     """Only traces that are not completed."""
@@ -89,12 +90,12 @@ class TraceStep(msgspec.Struct, frozen=True, kw_only=True):
     kind: str | None
     created_at: datetime
     gap_seconds: float
-    """Since the message before it."""
+    """Time since the previous message."""
     elapsed_seconds: float
-    """Since the first."""
+    """Time since the first message."""
     status: MessageStatus
     group: str | None
-    """Which group has not completed it, or gave it up."""
+    """The group that has not completed it, or gave it up."""
     error: str | None
 
 
@@ -105,21 +106,21 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
     status: MessageStatus
     steps_count: int
     path: str
-    """The queues that it went through."""
+    """The queues that the trace passed."""
     started_at: datetime
     ended_at: datetime
     duration_seconds: float
     longest_gap_seconds: float
     longest_gap: str | None
-    """Between which two queues it was."""
+    """The two queues between which it occurred."""
     stopped_at: str | None
-    """The queue in which a message is not completed; None if all are."""
+    """The queue with a message that is not completed; None if all are."""
     error: str | None
     steps: list[TraceStep]
 
 
 def job(spark: SparkSession, options: TraceOptions, *, skipped: Skipped | None = None) -> list[Trace]:
-    """The traces that the options name. Of all queues those that are encrypted are left out if there is no key."""
+    """The selected traces. Without a key, a run over all queues leaves out encrypted ones."""
     with explained_by_spark(), options.access.connect() as connection:
         queues = list(options.queues or readable_queues(connection, options.access, skipped))
         if not queues:
@@ -144,7 +145,9 @@ def _messages(spark: SparkSession, options: TraceOptions, queues: Sequence[str])
 
 
 def with_first(messages: DataFrame) -> DataFrame:
-    """Messages that have a trace id, and those that began a trace without one: what followed has their own id."""
+    """Messages with a trace id, and messages that began a trace without one: the later messages have their message
+    id.
+    """
     traced = messages.where(sf.col("trace_id").isNotNull())
     ids = traced.select(sf.col("trace_id").alias("id")).distinct()
     first = messages.where(sf.col("trace_id").isNull()).join(ids, sf.col("message_id") == sf.col("id"), "left_semi")
@@ -163,10 +166,10 @@ def _progress(
 
 
 def with_status(messages: DataFrame, cursors: DataFrame, in_flight: DataFrame, dead: DataFrame) -> DataFrame:
-    """Messages with what became of each: the worst over the groups, and which group that is."""
+    """Messages with their status, the worst over all groups, and the group that has it."""
     partition = ["queue", "partition"]
     flights = in_flight.select(*partition, "group", "from_seq", "to_seq", "leased")
-    # By whomever: a group that gave a message up need not have a cursor.
+    # Given up by any group: such a group need not have a cursor.
     given_up = dead.groupBy(*partition, "seq").agg(sf.max(sf.struct("group", "error")).alias("died"))
     each = (
         messages.join(cursors, partition, "left")
@@ -201,7 +204,7 @@ def with_status(messages: DataFrame, cursors: DataFrame, in_flight: DataFrame, d
 
 
 def stitched(messages: DataFrame) -> DataFrame:
-    """A row for each trace: its steps in time order, with the gaps between them, and what became of it."""
+    """A row for each trace: its steps in order of time, with the gaps between them, and its status."""
     in_time = Window.partitionBy("trace_id").orderBy("created_at", "message_id")
     whole = Window.partitionBy("trace_id")
     micros = sf.unix_micros("created_at")
@@ -237,7 +240,7 @@ def stitched(messages: DataFrame) -> DataFrame:
 
 
 def chosen(traces: DataFrame, options: TraceOptions) -> DataFrame:
-    """Those that the options ask for, in their order."""
+    """The traces that the options select, in their order."""
     if options.stopped:
         traces = traces.where(sf.col("stop.rank") > 0)
     first = sf.desc("started") if options.order == "newest" else sf.desc(sf.col("ended") - sf.col("started"))

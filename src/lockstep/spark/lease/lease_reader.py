@@ -1,4 +1,4 @@
-"""The reader of lease mode as Spark sees it: a thin shell around the stream, which needs no Spark."""
+"""The reader of lease mode for Spark: a thin wrapper around the stream, which does not need Spark."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class LeasePartition(InputPartition):
-    """A task, as Spark carries it."""
+    """A task in Spark's form."""
 
     def __init__(self, task: LeaseTask) -> None:
         self.task = task
@@ -30,17 +30,17 @@ class LeasePartition(InputPartition):
 
 
 class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """All but `read` runs in one process of the driver, as long as the query does."""
+    """All methods except `read` run in one process of the driver, for as long as the query."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        # The schema that the registry has now, for all tasks.
+        # The registry's current schema, for all tasks.
         self._options = replace(options, payloads=options.payloads.resolved())
         self._schema = checked_schema(schema, options.types, is_json=options.payloads.format == "json")
         self._made: LeaseStream | None = None
 
     @property
     def _stream(self) -> LeaseStream:
-        # On first use: the readers that travel to the executors have none.
+        # Created on first use: the readers that travel to the executors have none.
         if self._made is None:
             self._made = LeaseStream(self._options)
         return self._made

@@ -1,10 +1,9 @@
-"""A stream in lease mode: it shares a consumer group with ordinary consumers, attempts and dead letters included.
+"""A stream in lease mode: it shares a consumer group with ordinary consumers, including attempts and dead letters.
 
-Its offset is the ordinal of what it has leased last. What is leased is kept by renewing until the batch is done: a sink
-on the same database acks it in its own transaction (option `commitStream`), and otherwise it is acked when Spark says
-that the batch is done, at the latest when it asks for the next one. A batch that Spark runs again after a restart was
-not finished: that charges an
-attempt, as for any consumer, and the batch has what is still the stream's own.
+Its offset is the ordinal of its last lease. Leases are renewed until the batch is done: a sink on the same database
+acks them in its own transaction (option `commitStream`); otherwise they are acked when Spark reports the end of the
+batch, at the latest when it asks for the next one. A batch that Spark runs again after a restart was not finished: that
+charges an attempt, as for any consumer, and the batch contains what the stream still holds.
 """
 
 from __future__ import annotations
@@ -43,12 +42,12 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 MESSAGES_MAX = 100_000
-"""Of a batch, where the option maxMessagesPerTrigger says nothing."""
+"""Of a batch without the option maxMessagesPerTrigger."""
 PARTITIONS_MAX = 10_000
 QUIET_SECONDS = 0.05
-"""Spark asks an idle stream every few milliseconds; the database is asked no more often than this."""
+"""Spark polls an idle stream every few milliseconds; the database is polled at most this often."""
 _RENEWALS = 3
-"""How often a lease is renewed before it would run out."""
+"""How many times a lease is renewed within its duration."""
 _NEVER = 2**62
 _UNFINISHED = "the Spark batch that had it did not finish"
 
@@ -59,7 +58,7 @@ _ATTEMPT = "attempt"
 
 @dataclass(frozen=True, slots=True)
 class LeaseOffset:
-    """All that was leased up to an ordinal."""
+    """Everything leased up to an ordinal."""
 
     ordinal: int
     stream: str
@@ -70,7 +69,9 @@ class LeaseOffset:
 
     @classmethod
     def of(cls, given: Mapping[str, Any], *, stream: str, system: str) -> LeaseOffset:
-        """From what a checkpoint holds. Raises CheckpointMismatch if it is not of this stream in this database."""
+        """Parse an offset from a checkpoint. Raises CheckpointMismatch if it does not belong to this stream in this
+        database.
+        """
         if not isinstance(given.get("lease"), int):
             raise CheckpointMismatch("the checkpoint's offset is not one of Lockstep's lease mode")
         if given.get("stream") != stream:
@@ -81,18 +82,18 @@ class LeaseOffset:
 
 @dataclass(frozen=True, slots=True)
 class LeaseTask:
-    """What one task reads: segments, and of each the leased ranges."""
+    """What one task reads: segments, and the leased ranges of each."""
 
     segments: Segments
     ranges: Mapping[int, Sequence[SeqRange]]
     queues: Mapping[int, str]
     witness: Witness
     attempts: Sequence[Attempt] | None = None
-    """Where they are asked for."""
+    """If they are requested."""
 
 
 class LeaseStream:
-    """The offsets and the tasks of a stream in lease mode. It needs no Spark."""
+    """The offsets and the tasks of a stream in lease mode. Does not need Spark."""
 
     def __init__(self, options: ReadOptions, *, clock: Callable[[], datetime | None] = lambda: None) -> None:
         _check(options)
@@ -107,19 +108,19 @@ class LeaseStream:
         self._found: Look | None = None
         self._begun = False
         self._done = -1
-        """Up to here everything is known to be acked."""
+        """Everything up to here is known to be acked."""
         self._left: int | None = None
         """How many messages a run that ends by itself may still lease."""
         self._quiet_until = 0.0
 
     def _begin_anew(self, connection: psycopg.Connection[Any]) -> None:
-        """A new connection may lead to a server that took over, where ids are other things' and acks may be missing."""
+        """A new connection may lead to a promoted server, where ids may mean something else and acks may be missing."""
         claim(connection, self._name)
         self._groups, self._found, self._done = [], None, -1
 
     def initial(self) -> LeaseOffset:
-        """Where a stream without a checkpoint begins: before what one of its name has leased and not done. Spark asks
-        for it again if the first batch has to run again."""
+        """Where a stream without a checkpoint starts: before everything that a stream of its name has leased and not
+        done. Spark asks again if the first batch has to run again."""
 
         def initial() -> LeaseOffset:
             self._open()
@@ -128,8 +129,8 @@ class LeaseStream:
         return self._desk.together(initial)
 
     def latest(self, given: Mapping[str, Any], *, messages_max: int | None) -> LeaseOffset:
-        """The end of the next batch, which is leased now; the start itself if there is nothing. Everything up to the
-        start is done: Spark asks for the next batch when the last one is."""
+        """The end of the next batch, which is leased now; the start itself if there are no messages. Everything up to
+        the start is done, because Spark asks for the next batch only then."""
         return self._desk.together(lambda: self._latest(given, messages_max))
 
     def _latest(self, given: Mapping[str, Any], messages_max: int | None) -> LeaseOffset:
@@ -146,7 +147,7 @@ class LeaseStream:
         return replace(start, ordinal=end)
 
     def _lease(self, after: int, messages: int) -> int | None:
-        """Lease from each queue in turn, until there are enough messages; the last ordinal, if there is one."""
+        """Lease from each queue in turn until there are enough messages; returns the last ordinal, if any."""
         end = None
         if self._left is not None:
             messages = min(messages, self._left)
@@ -159,12 +160,12 @@ class LeaseStream:
                 end, count = leased
                 messages -= count
                 self._left = None if self._left is None else self._left - count
-        # The queue that comes first may leave nothing for the others.
+        # Rotate: the first queue may leave no room for the others.
         self._groups = [*self._groups[1:], *self._groups[:1]]
         return end
 
     def stop_at_now(self) -> None:
-        """Lease no more than the groups have to do now."""
+        """Lease no more than the groups have pending now."""
 
         def pending() -> int:
             self._open()
@@ -198,8 +199,8 @@ class LeaseStream:
         self._desk.together(commit)
 
     def close(self) -> None:
-        """Stop renewing. What was not planned is let go; whether a batch that was is done is known only to its
-        checkpoint, so its leases stay, until the next start or until they run out."""
+        """Stop renewing. Leases that were not planned are released. Whether a planned batch is done is known only to
+        its checkpoint, so its leases stay until the next start or until they expire."""
         if self._renewing is not None:
             self._renewing.close()
             self._renewing = None
@@ -212,8 +213,8 @@ class LeaseStream:
             self._desk.close()
 
     def _begin(self, given: Mapping[str, Any]) -> LeaseOffset:
-        """The start of a batch; at first, with what an earlier process has left: what Spark knows to be done is acked,
-        and what it runs again has failed, and is taken again as far as it is there."""
+        """Begin a batch. The first time, settle what an earlier process has left: what Spark knows to be done is acked;
+        what it runs again has failed, and is leased again as far as it still exists."""
         self._open()
         start = LeaseOffset.of(given, stream=self._name, system=self._look().system)
         if not self._begun:
@@ -247,7 +248,7 @@ class LeaseStream:
             self._renewing = Renewing(self._options, self._name, seconds)
 
     def _look(self) -> Look:
-        """Where the connection leads, which it does as long as it lasts."""
+        """Where the connection leads; constant for its lifetime."""
         if self._found is None:
             self._found = self._desk.ask(positions.look, [group.queue_id for group in self._groups])
         return self._found
@@ -283,7 +284,7 @@ class Renewing:
                 desk.ask(lambda connection: StreamLeases(connection, self._stream, config).renew())
                 seconds = self._seconds
             except LockstepError as error:
-                # There is time for more attempts before the leases run out.
+                # There is time for more attempts before the leases expire.
                 _log.warning("the leases of stream %s were not renewed: %s", self._stream, error)
                 seconds = self._seconds / 4
         desk.close()
@@ -306,7 +307,7 @@ def _check(options: ReadOptions) -> None:
 
 
 def _subscription(position: ReadPosition | None) -> tuple[str, datetime | None]:
-    """Where a new group begins."""
+    """Where a new group starts."""
     match None if position is None else position.kind:
         case None | "earliest":
             return "all", None
@@ -319,7 +320,7 @@ def _subscription(position: ReadPosition | None) -> tuple[str, datetime | None]:
 
 
 def _tasks(runs: Sequence[LeasedRun], queues: Mapping[int, str], witness: Witness, parallelism: int) -> list[LeaseTask]:
-    """The runs dealt out by segments, which a task decodes once."""
+    """The runs grouped by segment, so that a task decodes each segment once."""
     ranges: dict[int, list[SeqRange]] = {}
     messages: dict[int, int] = {}
     for run in runs:
@@ -337,7 +338,7 @@ def _tasks(runs: Sequence[LeasedRun], queues: Mapping[int, str], witness: Witnes
 
 @dataclass(frozen=True, slots=True)
 class LeasedReader(ArrowReader):
-    """Reads the leased part of segments."""
+    """Reads the leased parts of segments."""
 
     ranges: Mapping[int, Sequence[SeqRange]] = field(default_factory=dict)
     attempts: Mapping[int, Sequence[Attempt]] | None = None
@@ -367,7 +368,7 @@ def _by_partition(attempts: Sequence[Attempt]) -> dict[int, list[Attempt]]:
 
 
 def number(segment: StoredSegment, attempts: Mapping[int, Sequence[Attempt]]) -> None:
-    """Say of the messages which delivery they are. Their runs end where that changes."""
+    """Add the delivery attempt to the messages. Their runs are split where it changes."""
     columns = zip(segment.partition_ids, segment.first_seqs, segment.counts, segment.ordinals, strict=True)
     numbered = [piece for run in columns for piece in _numbered(run, attempts.get(run[0], ()))]
     split = [list(column) for column in zip(*numbered, strict=True)] or [[], [], [], [], []]
@@ -375,7 +376,7 @@ def number(segment: StoredSegment, attempts: Mapping[int, Sequence[Attempt]]) ->
 
 
 def _numbered(run: tuple[int, int, int, int], attempts: Sequence[Attempt]) -> Iterator[tuple[int, int, int, int, int]]:
-    """The pieces of a run, and which delivery each of them is; 0 where nobody has it any more."""
+    """The pieces of a run, with the attempt of each; 0 for pieces that nobody holds any more."""
     partition_id, seq, count, ordinal = run
     end = seq + count
     for one in attempts:
@@ -404,7 +405,7 @@ def cut(segment: StoredSegment, ranges: Sequence[SeqRange]) -> None:
 def _kept(
     segment: StoredSegment, places: Mapping[int, Sequence[int]], ranges: Sequence[SeqRange]
 ) -> Iterator[tuple[int, int, int, int]]:
-    """Partition, first seq, count and ordinal of each run that is left."""
+    """Partition, first seq, count and ordinal of each remaining run."""
     for partition_id, first, last in ranges:
         for place in places.get(partition_id, ()):
             run_first = segment.first_seqs[place]

@@ -1,4 +1,4 @@
-"""What a stream in lease mode says to the database: lease, keep, renew, ack, release; as any consumer does.
+"""The database calls of a stream in lease mode: lease, keep, renew, ack, release, like any consumer.
 
 Each lease is recorded under an ordinal, in the transaction that takes it, so that a restart finds it and a
 sink on the same database can ack it in its own transaction.
@@ -72,7 +72,7 @@ class LeaseGroup:
 
 @dataclass(frozen=True, slots=True)
 class LeasedRun:
-    """Consecutive messages of one partition that are leased, and the segment that they are in."""
+    """Consecutive leased messages of one partition, and their segment."""
 
     partition_id: int
     first_seq: int
@@ -82,18 +82,18 @@ class LeasedRun:
 
 
 class Attempt(NamedTuple):
-    """Which delivery the messages of a partition are."""
+    """The delivery attempt of the messages of a partition."""
 
     partition_id: int
     first_seq: int
     last_seq: int | None
-    """None: all of them from the first on."""
+    """None: all messages from the first one on."""
     attempt: int
 
 
 @dataclass(frozen=True, slots=True)
 class Acked:
-    """What an ack did."""
+    """The result of an ack."""
 
     messages: int
     lost: Sequence[str] = ()
@@ -101,7 +101,7 @@ class Acked:
 
 
 class StreamLeases:
-    """The leases of one stream, on one connection. `at` is the time where it is set."""
+    """The leases of one stream, on one connection. `at` overrides the clock."""
 
     def __init__(
         self,
@@ -128,19 +128,19 @@ class StreamLeases:
         return LeaseGroup(queue, queue_id, subscribed.group_id, subscribed.group_mode == "shared", lease_seconds)
 
     def last(self) -> int:
-        """The last ordinal that was leased; 0 if none was."""
+        """The last leased ordinal; 0 if there is none."""
         return int(self._value("spark_lease_last", self._stream))
 
     def start(self) -> int:
-        """The ordinal before the first that is not acked; the last one if all are."""
+        """The ordinal before the first that is not acked; the last one if all are acked."""
         return int(self._value("spark_lease_start", self._stream))
 
     def has_unacked(self, after: int) -> bool:
         return bool(self._lease_ids(after))
 
     def lease(self, group: LeaseGroup, *, after: int, partitions: int, messages: int) -> tuple[int, int] | None:
-        """Lease messages of a group under a new ordinal after `after`: which one, and how many; None if there are
-        none."""
+        """Lease messages of a group under a new ordinal after `after`; returns the ordinal and the number of messages,
+        or None if there are none."""
         call = _LEASE(
             stream=self._stream,
             after=after,
@@ -155,7 +155,7 @@ class StreamLeases:
         return None if leased.ordinal is None else (leased.ordinal, int(leased.messages))
 
     def keep(self, after: int, upto: int) -> None:
-        """Take what the ordinals have leased under new leases: all of it that nobody else has, or has done."""
+        """Take the messages of the ordinals under new leases, except those that others have leased or done."""
         for ordinal, is_shared in self._rows("spark_lease_unacked", self._stream, after, upto):
             call = _KEEP(
                 stream=self._stream,
@@ -174,11 +174,11 @@ class StreamLeases:
         return [LeasedRun(*row) for row in rows]
 
     def attempts(self, after: int, upto: int) -> list[Attempt]:
-        """Which delivery the messages of a batch are; nothing is said of those that are no longer leased."""
+        """The delivery attempts of the messages of a batch; messages that are no longer leased are left out."""
         return [Attempt(*row) for row in self._rows("spark_lease_attempts", self._stream, after, upto)]
 
     def renew(self) -> int:
-        """Move the deadlines of all leases; returns the number of partitions."""
+        """Extend the deadlines of all leases; returns the number of partitions."""
         lease_ids = self._lease_ids()
         if not lease_ids:
             return 0
@@ -186,13 +186,13 @@ class StreamLeases:
         return sum(partitions for _, partitions, _ in self._repeated(lambda: results_of(self._cursor(), call)))
 
     def ack(self, upto: int) -> Acked:
-        """Ack the planned messages of the ordinals up to one that no sink has acked."""
+        """Ack the planned messages up to an ordinal that no sink has acked."""
         call = _ACK(stream=self._stream, upto=upto, at=self._clock())
         return self._repeated(lambda: _acked(result_of(self._cursor(), call)))
 
     def fail(self, after: int, error: str) -> None:
-        """Let go of what was planned of the ordinals after one, and did not come to its end: that charges an attempt,
-        and what has used up its attempts dies."""
+        """Give up what was planned after an ordinal and did not finish: that charges an attempt, and messages without
+        attempts left die."""
         self._release(self._lease_ids(after, planned=True), "failed", error)
 
     def release(self) -> None:
@@ -223,15 +223,15 @@ class StreamLeases:
         self._with_deaths(work, lease_ids)
 
     def pending(self, groups: Sequence[LeaseGroup]) -> int:
-        """How many messages the groups have not done."""
+        """Number of messages that the groups have not done."""
         return int(self._value("group_behind", [group.group_id for group in groups]))
 
     def _lease_ids(self, after: int = 0, *, planned: bool | None = None) -> list[UUID]:
-        """Those that are not acked."""
+        """The leases that are not acked."""
         return [lease_id for (lease_id,) in self._rows("spark_lease_ids", self._stream, after, planned)]
 
     def _with_deaths(self, work: Callable[[], T], lease_ids: Sequence[UUID]) -> T:
-        """Run `work` in a transaction; where a message dies in it whose queue has a dead queue, in one that pushes it
+        """Run `work` in a transaction; if a message of a queue with a dead queue dies in it, in one that pushes it
         there (storage/postgres/forwarding.py)."""
         try:
             return self._repeated(work)
@@ -242,7 +242,7 @@ class StreamLeases:
         cursor = self._cursor()
         result_of(cursor, _LOCK(queue_ids=[], partition_ids=[], lease_ids=list(lease_ids)))
         result = work()
-        if not lease_ids:  # a pop, which knows what dies only when it holds cursors: it waits for nobody
+        if not lease_ids:  # a pop learns what dies only when it holds cursors, so it must not wait
             cursor.execute(_HURRY)
         names = NameCache(self._config.partition_cache_entries_max)
         converse(self._connection, forward(names, encryption=Encryption.of(self._config), at=self._clock()))
@@ -269,7 +269,7 @@ class StreamLeases:
 def held_by(cursor: RawCursor[Any], stream: str) -> list[UUID]:
     """The leases of the batch that a stream has planned, for a sink that acks them in its transaction.
 
-    Raises SparkStreamNotFound if the database knows no such stream: then it is another database's.
+    Raises SparkStreamNotFound if the database does not know the stream, which then belongs to another database.
     """
     lease_ids = [lease_id for (lease_id,) in cursor.execute(sql.query("spark_lease_hold"), [stream]).fetchall()]
     if not lease_ids and cursor.execute(sql.query("spark_stream_known"), [stream]).fetchone() == (False,):

@@ -1,1 +1,1 @@
-"""Payloads in other formats than JSON: Avro and Protobuf, with a schema that is given or that a registry has."""
+"""Payloads in formats other than JSON: Avro and Protobuf, with a given schema or one from a registry."""

@@ -1,4 +1,4 @@
-"""Avro payloads, by fastavro: records without the header of a file, alone or framed for a schema registry."""
+"""Avro payloads, through fastavro: records without a file header, plain or framed for a schema registry."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _LOGICAL = {
 }
 _NUMBERS = ({"int", "long"}, {"float", "double"})
 _WRONG = (ValueError, TypeError, EOFError, KeyError, IndexError, AttributeError, OverflowError, ArithmeticError)
-"""What fastavro raises for bytes, or values, that are not of their schema."""
+"""fastavro's errors for bytes or values that do not match their schema."""
 
 
 @dataclass(frozen=True)
@@ -97,14 +97,14 @@ def _parsed(text: str) -> Any:
 
 
 def _parsed_after(given: Any) -> Any:
-    """A schema, or the last of a list, whose others are those that it refers to."""
+    """A schema, or the last one of a list, in which the others are those that it refers to."""
     named: dict[str, Any] = {}
     parts = given if isinstance(given, list) else [given]
     return [parse_schema(part, named_schemas=named) for part in parts][-1]
 
 
 def _without_foreign(schema: Any) -> Any:
-    """The schema without logical types that Spark has no type for: their values stay what they are stored as."""
+    """The schema without logical types that Spark lacks: their values keep the underlying type."""
     if isinstance(schema, list):
         return [_without_foreign(one) for one in schema]
     if not isinstance(schema, dict):

@@ -1,4 +1,4 @@
-"""What the payloads of a read or a write are: which format, and where its schema comes from."""
+"""The payloads of a read or a write: their format, and the source of their schema."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ FORMATS = ("json", "avro", "protobuf")
 _PACKAGES = {"avro": ("fastavro", "fastavro"), "protobuf": ("google.protobuf", "protobuf")}
 _FRAME = struct.Struct(">bI")
 _MAGIC = 0
-"""The first byte of a payload that was framed for a registry; the id of its schema follows in four bytes."""
+"""The first byte of a payload framed for a registry; the id of its schema follows in four bytes."""
 
 
 class Misfit(ValueError):
-    """A payload is not what its schema says."""
+    """A payload does not match its schema."""
 
 
 Decode = Callable[[bytes], Any]
@@ -37,30 +37,30 @@ class PayloadCodec(Protocol):
         ...
 
     def decoder(self, schemas: Callable[[int], Any] | None) -> Decode:
-        """Decodes payloads; those that are framed by the schema that they name. Raises Misfit."""
+        """A function that decodes payloads; framed ones by the schema that they name. Raises Misfit."""
         ...
 
     def encoder(self, schema_id: int | None) -> Encode:
-        """Encodes a value of the type `ddl`; framed with an id if there is one. Raises Misfit."""
+        """A function that encodes a value of the type `ddl`; framed if there is an id. Raises Misfit."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class PayloadSpec:
-    """What the options say of payloads. Travels to the executors."""
+    """The payload options. Travels to the executors."""
 
     format: PayloadFormat = "json"
     schema: str | None = None
-    """DDL or JSON of Spark for JSON, the JSON of the schema for Avro, a descriptor set in base64 for Protobuf."""
+    """For JSON: DDL or Spark's JSON; for Avro: the JSON of the schema; for Protobuf: a descriptor set in base64."""
     message: str | None = None
-    """Of Protobuf: the full name of the message."""
+    """For Protobuf: the full name of the message."""
     registry: RegistryAddress | None = None
     subject: str | None = None
     schema_id: int | None = None
-    """Of the latest schema of the subject."""
+    """The id of the subject's latest schema."""
 
     def check(self) -> None:
-        """Raises InvalidOption for what does not go together, SparkUnavailable if a package is missing."""
+        """Raises InvalidOption for options that exclude each other, and SparkUnavailable if a package is missing."""
         if self.format == "json":
             if self.registry is not None or self.subject is not None or self.message is not None:
                 raise InvalidOption(
@@ -83,7 +83,7 @@ class PayloadSpec:
         return self.schema is not None or self.registry is not None
 
     def resolved(self) -> PayloadSpec:
-        """The same with the schema that the registry has now, so that all tasks read by one schema."""
+        """The same spec with the registry's current schema, so that all tasks use one schema."""
         if self.registry is None or self.schema is not None:
             return self
         assert self.subject is not None, "checked"
@@ -95,7 +95,7 @@ class PayloadSpec:
         return replace(self, schema=found.text, schema_id=found.id)
 
     def codec(self) -> PayloadCodec:
-        """Of a spec that is resolved, and not of JSON. Raises InvalidOption for a schema that cannot be used."""
+        """The codec of a resolved spec other than JSON. Raises InvalidOption for an unusable schema."""
         assert self.schema is not None, "resolved"
         if self.format == "avro":
             from lockstep.spark.payloads.avro import AvroCodec
@@ -136,7 +136,7 @@ def unframed(payload: bytes) -> tuple[int, int]:
 
 @contextmanager
 def misfits(*errors: type[Exception]) -> Iterator[None]:
-    """What a library says of a payload that does not fit its schema."""
+    """Convert a library's error about a payload that does not match its schema."""
     try:
         yield
     except Misfit:

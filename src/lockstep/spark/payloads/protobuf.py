@@ -1,4 +1,4 @@
-"""Protobuf payloads: messages of a descriptor set, alone or framed for a schema registry."""
+"""Protobuf payloads: messages of a descriptor set, plain or framed for a schema registry."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class ProtobufCodec:
 
 
 def descriptor_set(files: Sequence[tuple[str, str]]) -> str:
-    """Descriptors of files in base64, by the names under which others import them, as one set."""
+    """File descriptors in base64, by the names under which others import them, as one set."""
     found = descriptor_pb2.FileDescriptorSet()
     for name, encoded in files:
         try:
@@ -124,7 +124,7 @@ def _files(text: str) -> tuple[descriptor_pool.DescriptorPool, tuple[str, ...]]:
 
 
 def _add_standard(pool: descriptor_pool.DescriptorPool, name: str) -> None:
-    """What protobuf brings along, such as google/protobuf/timestamp.proto."""
+    """Standard files of protobuf, such as google/protobuf/timestamp.proto."""
     from importlib import import_module
 
     module = import_module(f"{name.removesuffix('.proto').replace('/', '.')}_pb2")
@@ -141,12 +141,12 @@ def _message(text: str, name: str | None) -> Descriptor:
     messages = list(pool.FindFileByName(files[-1]).message_types_by_name.values()) if files else []
     if not messages:
         raise InvalidOption("the Protobuf descriptors have no message")
-    # Whoever writes for a registry without saying more means the first.
+    # By convention of registries, the first message is the default.
     return messages[0]
 
 
 def _at(text: str, path: Sequence[int]) -> Descriptor:
-    """A message by its place in the last file: the index of each message within the one around it."""
+    """A message by its position in the last file: the index of each message within the enclosing one."""
     pool, files = _files(text)
     try:
         found = list(pool.FindFileByName(files[-1]).message_types_by_name.values())[path[0]]
@@ -184,7 +184,7 @@ def _varint(number: int) -> bytes:
 
 
 def _indexes(payload: bytes, begin: int) -> tuple[list[int], int]:
-    """Which message of its file a framed payload is, and where it begins."""
+    """The index of the message of a framed payload in its file, and the offset where it starts."""
     count, begin = _zigzag(payload, begin)
     if count == 0:
         return [0], begin
@@ -233,7 +233,7 @@ def _is_map(field: FieldDescriptor) -> bool:
 
 
 def _values(message: Message) -> dict[str, Any]:
-    """The fields of a message: null where one is not set that may be unset, else at least its default."""
+    """The fields of a message: null if an optional field is unset, otherwise at least its default."""
     return {field.name: _value(message, field) for field in message.DESCRIPTOR.fields}
 
 

@@ -1,4 +1,4 @@
-"""A schema registry that speaks the API of Confluent's: read only, and each schema asked for once in a process."""
+"""A client for a schema registry with Confluent's API: read-only; requests each schema once per process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _REFERENCES_MAX = 500
 
 @dataclass(frozen=True, slots=True)
 class RegistryAddress:
-    """Where a registry is. Travels to the executors; what it is asked with is looked up where it is used."""
+    """The address of a registry. Travels to the executors; its credentials are looked up where they are used."""
 
     url: str
     auth_env: str | None = None
@@ -39,7 +39,7 @@ class RegistryAddress:
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """A schema as a registry has it: JSON for Avro, a descriptor set in base64 for Protobuf."""
+    """A schema from a registry: JSON for Avro, a descriptor set in base64 for Protobuf."""
 
     id: int
     kind: str
@@ -60,7 +60,7 @@ class _Answer(msgspec.Struct, rename={"kind": "schemaType"}):
 
 
 class Registry:
-    """A registry, asked over HTTP. Raises Unavailable if it does not answer, InvalidOption if it lacks something."""
+    """A registry over HTTP. Raises Unavailable if it does not answer, and InvalidOption if it lacks something."""
 
     def __init__(self, address: RegistryAddress) -> None:
         self._address = address
@@ -76,7 +76,7 @@ class Registry:
 
 @cache
 def _schema(address: RegistryAddress, schema_id: int) -> Schema:
-    """Schemas never change, so that one answer lasts as long as the process."""
+    """Schemas never change, so answers are cached for the lifetime of the process."""
     found = _ask(address, f"/schemas/ids/{schema_id}")
     if found.kind == "PROTOBUF":
         return Schema(schema_id, found.kind, _descriptors(address, schema_id, found.references))
@@ -84,7 +84,7 @@ def _schema(address: RegistryAddress, schema_id: int) -> Schema:
 
 
 def _with_references(address: RegistryAddress, answer: _Answer) -> str:
-    """An Avro schema with those that it refers to before it, as a list of named types."""
+    """An Avro schema after those that it refers to, as a list of named types."""
     if not answer.references:
         return answer.schema
     parts: dict[str, Any] = {}
@@ -102,7 +102,7 @@ def _collect_avro(address: RegistryAddress, references: list[_Reference], parts:
 
 
 def _descriptors(address: RegistryAddress, schema_id: int, references: list[_Reference]) -> str:
-    """A Protobuf schema as a set of descriptors, those that it imports first."""
+    """A Protobuf schema as a set of descriptors, after those that it imports."""
     from lockstep.spark.payloads.protobuf import descriptor_set
 
     files: dict[str, str] = {}
@@ -113,7 +113,7 @@ def _descriptors(address: RegistryAddress, schema_id: int, references: list[_Ref
 
 def _collect_protobuf(address: RegistryAddress, references: list[_Reference], files: dict[str, str]) -> None:
     for reference in references:
-        # What protobuf itself brings is known without asking.
+        # Files that come with protobuf are not requested.
         if reference.name in files or reference.name.startswith("google/protobuf/"):
             continue
         found = _version(address, reference, "serialized")

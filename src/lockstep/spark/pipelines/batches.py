@@ -1,8 +1,8 @@
-"""What a step does with a batch: call the function, stage its rows on the executors, commit.
+"""How a step processes a batch: call the function, stage its rows on the executors, commit.
 
 The rows of a batch are read once, unless a message makes the function fail. The batch is then run again with its Python
-functions guarded (guarding.py), and the messages on which they raise are left out of what that has made. Where this is
-not possible they are found in a pass of their own, or by halving the batch (rejects.py), and it is run without them.
+functions guarded (guarding.py), and the messages on which they raise are left out of the result. Where this is not
+possible, they are found in a separate pass or by halving the batch (rejects.py), and the batch is run without them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _log = logging.getLogger(__name__)
 
 MISFIT = "the payload does not fit the payload_schema"
 _BESIDE = (ERROR, "message_id", "seq")
-"""Columns that are staged beside those of a message."""
+"""Columns that are staged besides those of a message."""
 
 
 class Batches:
@@ -61,19 +61,19 @@ class Batches:
         self._sides = SideFrames(step.inputs, access)
         self._traced = access.config().tracing
         self._expects_bad = False
-        """The last batch had messages on which the function raises: it is likely that the next one has, too."""
+        """The last batch had messages on which the function raises, so the next one probably has some, too."""
 
     def frame(self, spark: SparkSession, where: Mapping[str, str]) -> DataFrame:
-        """The stream of messages; `where` are options that say where it begins. Raises StepFailed if the step needs
-        more than one batch of it, InvalidOption if its payload_schema is not valid."""
+        """The stream of messages; `where` has options for its start. Raises StepFailed if the step needs more than one
+        batch of it, InvalidOption if its payload_schema is invalid."""
         source = {**source_options(self._access), **self._step.source_options(where=where)}
         frame = spark.readStream.format("lockstep").options(**source).load()
         self._try_on_nothing(spark, frame)
         return frame
 
     def _try_on_nothing(self, spark: SparkSession, stream: DataFrame) -> None:
-        """See what the function makes of a batch without messages. If it fails there, that is said of the first batch:
-        it may need messages. A function without a sink may have effects, and is free to count what it gets."""
+        """Call the function with an empty batch. A failure is reported with the first batch, because the function may
+        need messages. A function without a sink is not called: it may have side effects, or count its calls."""
         if not self._step.sinks:
             return
         nothing = with_traces(spark.createDataFrame([], stream.schema)).alias(MARK)
@@ -86,22 +86,22 @@ class Batches:
 
     @property
     def is_stale(self) -> bool:
-        """Whether the query has to start anew to read its side inputs: each batch sees to them."""
+        """Whether the query must be restarted to read its side inputs: no, each batch reads them."""
         return False
 
     def rows_in(self, progress: Mapping[str, Any]) -> int:
-        """How many messages a batch had, as Spark has counted them."""
+        """Number of messages of a batch, as counted by Spark."""
         return int(progress["numInputRows"])
 
     def close(self) -> None:
         self._sides.close()
 
     def run(self, frame: DataFrame, place: StepBatch) -> BatchDone:
-        """Work on a batch and commit it, unless that was done before. Raises StepFailed, or what the database says."""
+        """Process a batch and commit it, unless that was done before. Raises StepFailed, or the database's errors."""
         if is_committed(self._access, place):
             return BatchDone()
         if place.batch_id == 0 and not frame.rdd.getNumPartitions():
-            # Spark begins every query with a batch, whether there is something or not. Its stream has said nothing yet.
+            # Spark starts every query with a batch, even an empty one, before which its stream has published nothing.
             return BatchDone()
         try:
             with self._spanning(frame, place):
@@ -110,7 +110,7 @@ class Batches:
         except (StepFailed, InvalidRequest) as error:
             raise StepFailed(self._said(place, error.message)) from error
         except LockstepError as error:
-            # What the database says stays what it is: Unavailable, QueueFull, LeaseLost.
+            # The database's errors keep their class: Unavailable, QueueFull, LeaseLost.
             error.message = self._said(place, error.message)
             error.args = (error.message,)
             raise
@@ -129,7 +129,7 @@ class Batches:
         )
 
     def _outcome(self, frame: DataFrame, place: StepBatch) -> BatchOutcome:
-        """Spark on one machine tries a task once: a worker that the system ended would end the step."""
+        """On a single machine Spark tries a task once, so a worker ended by the system would end the step."""
         attempts_max = self._access.config().pipeline_batch_attempts_max if self._step.sinks else 1
         for attempt in range(1, attempts_max + 1):
             try:
@@ -161,7 +161,7 @@ class Batches:
             return self._without_bad(frame, place, error)
 
     def _without_bad(self, frame: DataFrame, place: StepBatch, error: BaseException) -> BatchOutcome:
-        """The batch without the messages that make it fail."""
+        """The result of the batch without the messages that make it fail."""
         outcome = None if self._expects_bad else self._guarded_outcome(frame, place)
         if outcome is not None:
             return outcome
@@ -190,8 +190,9 @@ class Batches:
             return list(source_queues(self._step, connection, self._access.config()))
 
     def _guarded_outcome(self, frame: DataFrame, place: StepBatch) -> BatchOutcome | None:
-        """The batch with its functions guarded: what they make of the other messages is what they always make of them.
-        None if that cannot be said, because a row comes from several messages, or if the batch fails all the same."""
+        """Run the batch with its functions guarded; for the other messages the result is the ordinary one. None if
+        messages and results cannot be matched, because a row comes from several messages, or if the batch fails anyway.
+        """
         if not self._step.sinks or self._step.per_batch:
             return None
         with ExitStack() as caches, guarded(frame.sparkSession) as noted:
@@ -214,14 +215,14 @@ class Batches:
                     raise
                 return None
             if len(first_of_each(noted.value)) > len(raised):
-                return None  # some of it was lost and made again, and came to something else
+                return None  # some of it was lost and recomputed, with a different result
             self._expects_bad = bool(bad)
             return BatchOutcome(outcome.staged, [*misfits, *bad, *outcome.rejected], read)
 
     def _staged_without(
         self, kept: DataFrame, bad: Sequence[Rejected], place: StepBatch
     ) -> tuple[Sequence[Rejected], BatchOutcome]:
-        """Stage what was made of the other messages; also of those that the sink refuses, which are then bad, too."""
+        """Stage the results of the other messages. Messages whose rows the sink refuses are bad as well."""
         try:
             return bad, self._stage_rows(_without(kept, bad), place)
         except Exception as error:
@@ -243,7 +244,7 @@ class Batches:
             raise StepFailed(f"no single message makes it fail: {cause_of(again)}") from error
 
     def _found(self, frame: DataFrame, place: StepBatch) -> Sequence[Rejected]:
-        """The messages that fail, in a frame that does: all at once where that is possible."""
+        """The messages that make a failing frame fail: all at once if possible."""
         found = self._isolated(frame)
         if not found:
             return self._search(frame, place)
@@ -251,7 +252,7 @@ class Batches:
         return found
 
     def _check_found(self, found: Sequence[Rejected], count: int, place: StepBatch) -> None:
-        """Raises StepFailed if all of so many messages fail, or too many of them; says how many do."""
+        """Raises StepFailed if all messages fail, or too many of them; returns how many do."""
         if not found:
             return
         last = found[-1].error
@@ -262,8 +263,8 @@ class Batches:
         _log.warning(what, len(found), count, place.batch_id, self._step.full_name, last)
 
     def _isolated(self, frame: DataFrame) -> list[Rejected]:
-        """The messages on which Python functions raise, and those that the sink does not take; in one pass. None of
-        them if the step cannot be run in this way."""
+        """The messages on which Python functions raise, and those that the sink refuses, found in one pass. None if the
+        step cannot be run in this way."""
         with guarded(frame.sparkSession) as noted:
             try:
                 rows = self._rows(frame)
@@ -280,7 +281,7 @@ class Batches:
         return [Rejected(*one) for one in first_of_each(both)]
 
     def _refused(self, rows: DataFrame) -> list[Rejected]:
-        """The messages whose rows the sink does not take."""
+        """The messages whose rows the sink refuses."""
         results = rows.mapInArrow(self._checks(isolates=True), RESULT).collect()
         return [Rejected(*one) for one in first_of_each([(one.message_id, one.error) for one in results])]
 
@@ -310,11 +311,11 @@ class Batches:
         return [Rejected(row[0], f"{MISFIT} {self._step.payload_schema}") for row in rows]
 
     def _good(self, frame: DataFrame) -> DataFrame:
-        """The messages whose payload fits."""
+        """The messages whose payload matches the schema."""
         return frame if self._step.payload_schema is None else frame.where(f"{DATA} is not null")
 
     def _fitting(self, frame: DataFrame) -> DataFrame:
-        """The frame, if all its payloads fit. To raise in the midst of a batch costs nothing where all do."""
+        """The frame, if all its payloads fit. Raising in the middle of a batch costs nothing if they do."""
         if self._step.payload_schema is None:
             return frame
         from pyspark.sql import functions as F  # noqa: N812
@@ -322,7 +323,7 @@ class Batches:
         return frame.where(F.col(DATA).isNotNull() | F.raise_error(F.lit(MISFIT)).cast("boolean"))
 
     def _attempt(self, frame: DataFrame) -> None:
-        """All that a batch is, but for the order and the database."""
+        """Everything that a batch does, except for ordering and the database."""
         rows = self._rows(frame)
         if rows is not None:
             rows.mapInArrow(self._checks(isolates=False), RESULT).count()
@@ -337,12 +338,14 @@ class Batches:
         return staged_by(rows, self._stages(place))
 
     def _rows(self, frame: DataFrame) -> DataFrame | None:
-        """What the function makes of the frame, ready to be staged; None if it has seen to it itself."""
+        """The function's result for the frame, ready to be staged; None if the function has processed the frame
+        itself.
+        """
         step = self._step
         try:
             result = frame_of(call(step, [frame.alias(MARK)], self._sides.frames(frame.sparkSession)), step)
         except Exception as error:
-            # A function without a sink may have had effects: it is not tried on parts of the batch.
+            # A function without a sink may have had side effects, so it is not tried on parts of the batch.
             if step.sinks and (may_be_of_rows(error) or is_of_machines(error)):
                 raise
             raise failure_of(error) from error
@@ -374,18 +377,18 @@ class Batches:
 
 
 def _without(frame: DataFrame, bad: Sequence[Rejected]) -> DataFrame:
-    # As one text: a column for each of thousands of ids would take Python longer than the batch takes Spark.
+    # As a single string: a column for each of thousands of ids would take Python longer than Spark needs for the batch.
     ids = ",".join(f"'{one.message_id}'" for one in bad)
     return frame.where(f"message_id not in ({ids})") if bad else frame
 
 
 def _counted(frame: DataFrame) -> dict[str, int]:
-    """How many messages of each queue it has."""
+    """The number of messages of each queue."""
     return {row[0]: row[1] for row in frame.groupBy("queue").count().collect()}
 
 
 def staged_by(rows: DataFrame, task: StagingTask) -> BatchOutcome:
-    """Stage rows on the executors, and gather what the tasks say of them."""
+    """Stage rows on the executors, and collect the tasks' reports."""
     staged: list[writer.Staged] = []
     rejected: dict[str, Rejected] = {}
     for one in rows.mapInArrow(task, RESULT).collect():
@@ -397,14 +400,14 @@ def staged_by(rows: DataFrame, task: StagingTask) -> BatchOutcome:
 
 
 def with_traces(frame: DataFrame) -> DataFrame:
-    """Messages without a trace begin one, which has their id."""
+    """Messages without a trace start one, whose id is the message id."""
     from pyspark.sql import functions as F  # noqa: N812
 
     return frame.withColumn("trace_id", F.coalesce("trace_id", "message_id"))
 
 
 def failure_of(error: BaseException) -> LockstepError:
-    """What went wrong in the function itself; or with the database, on some executor."""
+    """The cause of a failure: in the function itself, or in the database as seen by an executor."""
     if isinstance(error, StepFailed):
         return error
     if isinstance(error, Exception) and may_pass(explain(error)):
@@ -417,7 +420,7 @@ def failure_of(error: BaseException) -> LockstepError:
 
 
 def check_stateless(step: Step, result: Any) -> None:
-    """Raises StepFailed if what the function returns depends on how messages fall into batches."""
+    """Raises StepFailed if the result of the function depends on how messages are grouped into batches."""
     from pyspark.sql import DataFrame
 
     if step.per_batch or not step.sinks or not isinstance(result, DataFrame):

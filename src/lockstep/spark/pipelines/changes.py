@@ -1,4 +1,6 @@
-"""What has changed in the definition of a step since it last ran, and what becomes of it; said when the step starts."""
+"""What has changed in the definition of a step since its last run, and the consequences; reported when the step
+starts.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,11 @@ _MEANING = {
     "added": "a queue more, {}: it is read from the first message that comes after what the step has read",
     "removed": "a queue less, {}: what the step has not read of it is no longer held",
 }
-"""By what has changed, how it is said."""
+"""The message for each kind of change."""
 
 
 class Definition(msgspec.Struct, frozen=True, kw_only=True):
-    """What a step is, as far as a checkpoint knows nothing of it."""
+    """The parts of a step that its checkpoint does not record."""
 
     code: str
     sources: list[str]
@@ -46,7 +48,7 @@ def definition_of(step: Step) -> Definition:
 
 
 def changes(before: Definition, after: Definition) -> list[str]:
-    """What is to be said."""
+    """The messages to report."""
     said = [
         _MEANING[name]
         for name in ("code", "payload_schema", "sinks", "options", "group")
@@ -62,7 +64,9 @@ def changes(before: Definition, after: Definition) -> list[str]:
 
 
 def _digest(function: Callable[..., Any]) -> str:
-    """Of what the function itself does, whatever line it is on. Those that it calls are not looked at."""
+    """A digest of the function's own code, independent of its line numbers. Functions that it calls are not
+    included.
+    """
     code = getattr(function, "__code__", None)
     parts = _parts(code) if isinstance(code, CodeType) else [repr(type(function)).encode()]
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]

@@ -1,7 +1,7 @@
-"""Which checkpoint a step runs with: the one that it last ran with, unless it is asked to begin elsewhere.
+"""Which checkpoint a step uses: that of its last run, unless it is told to start elsewhere.
 
-A checkpoint is known by the id of its query, so that it may be moved. It is read as Spark itself reads files: what is
-looked at here is what Spark is going to use.
+A checkpoint is identified by the id of its query, so that it can be moved. It is read in the way that Spark reads
+files, so the check sees what Spark is going to use.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ _WAYS = (
 
 @dataclass(frozen=True, slots=True)
 class LastRun:
-    """What the database knows of the last run of a step."""
+    """The last run of a step, according to the database."""
 
     query_id: str
-    """Empty: a restart was asked for, and its query has not told its id."""
+    """Empty if a restart was requested and its query has not reported its id yet."""
     checkpoint: str | None
     batch_id: int | None
-    """The last one that it has written."""
+    """The last committed batch."""
     definition: str | None = None
-    """As JSON, what the step was."""
+    """The definition of the step at that time, as JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepPosition:
-    """How far a step is, as an offset that the source takes."""
+    """The position of a step, as an offset that the source accepts."""
 
     base: str
     upto: str
@@ -58,7 +58,7 @@ class StepPosition:
 
 
 def _here() -> str:
-    """What the places of this machine begin with."""
+    """Prefix of places on this machine."""
     return f"{socket.gethostname()}:"
 
 
@@ -68,12 +68,12 @@ def folder_here(place: str) -> Path | None:
 
 
 class Checkpoint:
-    """The folder in which Spark keeps how far a step is."""
+    """The folder in which Spark stores the progress of a step."""
 
     def __init__(self, spark: SparkSession, folder: str) -> None:
         self.folder = folder
         self.place = folder if "://" in folder else f"{_here()}{folder}"
-        """How people find it, from whatever machine."""
+        """How people find it from any machine."""
         self._jvm: Any = spark._jvm
         configuration = spark._jsparkSession.sessionState().newHadoopConf()
         self._files = self._path().getFileSystem(configuration)
@@ -82,7 +82,7 @@ class Checkpoint:
         return self._jvm.org.apache.hadoop.fs.Path("/".join([self.folder, *below]))
 
     def query_id(self) -> str | None:
-        """The query that it is of; None if no query has begun in it."""
+        """The id of its query; None if no query has started in it."""
         path = self._path("metadata")
         if not self._files.exists(path):
             return None
@@ -93,7 +93,7 @@ class Checkpoint:
             stream.close()
 
     def batch_id(self) -> int | None:
-        """The last batch that Spark has planned."""
+        """The last batch planned by Spark."""
         path = self._path("offsets")
         if not self._files.exists(path):
             return None
@@ -123,8 +123,8 @@ def checked_restart(step: Step, restart_from: str | None) -> None:
 
 
 def check(step: Step, checkpoint: Checkpoint, last: LastRun | None, former: str | None) -> None:
-    """Raises CheckpointElsewhere if the step would not go on where it is; `former` is a step that the pipeline no
-    longer has, and that read and wrote the same."""
+    """Raises CheckpointElsewhere if the step would not continue where it is. `former` is a step that the pipeline no
+    longer has and that read and wrote the same queues."""
     if step.group is not None:
         return
     if last is None and former is not None:
@@ -132,7 +132,7 @@ def check(step: Step, checkpoint: Checkpoint, last: LastRun | None, former: str 
         _refuse(step, f"{why}; if that was renamed, position goes on where {former!r} was", None)
     query_id, batch_id = checkpoint.query_id(), checkpoint.batch_id()
     if last is None:
-        # The first batch waits for the database to know the step: a run that was killed before has done nothing.
+        # The first batch waits until the database knows the step: a run that was killed before that has done nothing.
         if batch_id:
             _refuse(step, f"the database knows nothing of the step, but the checkpoint {checkpoint.place} does", None)
         return
@@ -154,7 +154,7 @@ def _refuse(step: Step, why: str, known: str | None) -> None:
 
 
 def starting(step: Step, restart_from: str, position: StepPosition | None) -> Mapping[str, str]:
-    """The option with which the source of the step begins anew. Raises NotFound."""
+    """The source option for a new start of the step. Raises NotFound."""
     if restart_from != "position":
         return {"startingPosition": restart_from}
     if position is None:

@@ -1,5 +1,5 @@
 """The end of a batch: one transaction that pushes the staged messages, turns rejected ones into dead letters, and
-records the progress of the step. A repeated batch finds itself recorded, and does nothing.
+records the progress of the step. A repeated batch finds itself recorded and does nothing.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ class BatchOutcome:
     staged: Sequence[Staged] = ()
     rejected: Sequence[Rejected] = ()
     read: Mapping[str, int] = field(default_factory=dict)
-    """How many rows of each queue it has; none if its function has read none of them."""
+    """Number of rows of each queue; empty if the function has read none."""
 
     @property
     def messages(self) -> int:
-        """Those that are staged."""
+        """Number of staged messages."""
         return sum(one.messages for one in self.staged)
 
 
@@ -59,14 +59,14 @@ class BatchDone:
     """What a batch has done."""
 
     rows_in: int | None = 0
-    """None: Spark will say it."""
+    """None: Spark will report it."""
     pushed: int = 0
     duplicates: int = 0
     rejected: int = 0
 
 
 def sink_options(step: Step, access: Access) -> WriteOptions:
-    """How a step writes."""
+    """The write options of a step."""
     queue = step.sinks[0] if step.sinks and not step.routed else None
     if step.sink_dsn_env is not None:
         access = replace(access, dsn=None, dsn_env=step.sink_dsn_env)
@@ -76,15 +76,14 @@ def sink_options(step: Step, access: Access) -> WriteOptions:
 
 
 def is_committed(access: Access, place: StepBatch) -> bool:
-    """Whether the batch was written before. Both databases are asked where there are two: this is the one that is
-    written last."""
+    """Whether the batch was written before. With two databases, the one written last decides."""
     with access.connect() as connection:
         [[known]] = rows_of(connection, "spark_batch_known", place.sink, place.batch_id)
         return bool(known)
 
 
 def commit(step: Step, access: Access, place: StepBatch, outcome: BatchOutcome) -> BatchDone:
-    """Commit a batch. Raises what a push raises, and LeaseLost; nothing is written then."""
+    """Commit a batch. Raises the errors of a push, and LeaseLost; in that case nothing is written."""
     batch = (place.sink, place.batch_id)
     options = sink_options(step, access)
     config = access.config()
@@ -95,7 +94,7 @@ def commit(step: Step, access: Access, place: StepBatch, outcome: BatchOutcome) 
     def note(cursor: RawCursor[Any], pushed: CommittedBatch) -> None:
         read = outcome.read
         if step.by_pattern and not read:
-            # Spark counts them, but the step is seen to read these queues.
+            # Spark counts the rows, but this records that the step reads these queues.
             read = dict.fromkeys(source_queues(step, cursor.connection, config), 0)
         call = _BATCH(
             pipeline=step.pipeline,
@@ -113,7 +112,7 @@ def commit(step: Step, access: Access, place: StepBatch, outcome: BatchOutcome) 
     if step.sink_dsn_env is None:
         done = writer.commit(options, outcome.staged, batch=batch, also=Also(reject, note))
     else:
-        # Two databases: each takes the batch once, and the one that is asked whether it is written comes last.
+        # With two databases, each takes the batch once, and the one that decides whether it was written comes last.
         done = writer.commit(options, outcome.staged, batch=batch)
         here = replace(options, access=access, commit_stream=step.full_name)
         writer.commit(here, [], batch=batch, also=Also(reject, lambda cursor, _: note(cursor, done)))

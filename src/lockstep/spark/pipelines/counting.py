@@ -1,4 +1,4 @@
-"""How many rows a batch has: counted while they are read, once, however often the function uses its frame."""
+"""Counts the rows of a batch while they are read, and only once, however often the function uses its frame."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _TOLD_SECONDS = 2.0
-"""Spark tells of what it has counted a moment after it has run."""
+"""Spark reports its counts a moment after it has run."""
 _POLL_SECONDS = 0.01
 
 
@@ -30,7 +30,7 @@ class RowCount:
         return frame.observe(self._observation, *counts)
 
     def get(self) -> dict[str, int]:
-        """By queue; none if nobody has read the frame."""
+        """By queue; empty if the frame has not been read."""
         told = self._observation._jo.future()
         until = time.monotonic() + _TOLD_SECONDS
         while not told.isCompleted():

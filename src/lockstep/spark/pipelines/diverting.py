@@ -1,7 +1,7 @@
-"""Messages that a stateful step cannot take: they leave the stream before its state, and join its results again at the
-end, so that one transaction commits both.
+"""Messages that a stateful step cannot process leave the stream before its state and join its results at the end, so
+that one transaction commits both.
 
-After an operator with state, a row is no longer one message, and nothing can be told apart.
+After a stateful operator a row is no longer a single message, and messages cannot be told apart.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 ERROR = "_error"
-"""The column of a row that is rejected: why."""
+"""The column with the reason of a rejected row."""
 
 _diverted: ContextVar[list[DataFrame] | None] = ContextVar("diverted", default=None)
 
 
 @contextmanager
 def diverting() -> Iterator[list[DataFrame]]:
-    """Gathers what leaves the streams of a step while its function is called: message ids and errors."""
+    """Collects what leaves the streams of a step while its function is called: message ids and errors."""
     found: list[DataFrame] = []
     token = _diverted.set(found)
     try:
@@ -35,7 +35,7 @@ def diverting() -> Iterator[list[DataFrame]]:
 
 
 def divert(frame: DataFrame, test: Column, reason: Column) -> DataFrame:
-    """The stream without the rows for which the test holds; those go to the dead letters. Raises StepFailed."""
+    """The stream without the rows for which the condition holds; those go to the dead letters. Raises StepFailed."""
     from pyspark.sql import functions as sf
 
     found = _diverted.get()

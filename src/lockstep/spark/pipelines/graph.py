@@ -1,4 +1,4 @@
-"""The graph of a pipeline: which step comes after which, whether they go in a circle, and how that looks."""
+"""The graph of a pipeline: the order of its steps, its cycles, and its drawing."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ if TYPE_CHECKING:
 
 
 def find_cycle(steps: Sequence[Step], start: Step) -> list[str] | None:
-    """The queues along which a message could come back to the step; None if there is no such way."""
+    """The queues of a cycle through the step; None if there is none."""
 
     def ways(step: Step, path: list[str], seen: set[str]) -> Iterator[list[str]]:
-        # What goes to another database does not come back.
+        # Messages that go to another database do not come back.
         for queue in step.sinks if step.sink_dsn_env is None else ():
             if start.has_source(queue):
                 yield [*path, queue]
@@ -27,7 +27,7 @@ def find_cycle(steps: Sequence[Step], start: Step) -> list[str] | None:
 
 
 def in_order(steps: Sequence[Step]) -> list[Step]:
-    """The steps, each after those that write what it reads; where there is a cycle, in the order of definition."""
+    """The steps, each after those that write its sources; within a cycle, in the order of definition."""
     ordered: list[Step] = []
     waiting = list(steps)
     while waiting:
@@ -39,7 +39,7 @@ def in_order(steps: Sequence[Step]) -> list[Step]:
 
 
 def drawn(name: str, steps: Sequence[Step]) -> str:
-    """The pipeline as text: each queue, the steps that read it, and where their rows go."""
+    """The pipeline as text: each queue, the steps that read it, and the queues that they write."""
     lines = [f"pipeline {name}", ""]
     shown: set[str] = set()
     for step in steps:

@@ -1,10 +1,10 @@
-"""Finds the messages on which Python functions of a step raise, all of them in one pass over the batch.
+"""Finds all messages on which Python functions of a step raise, in one pass over the batch.
 
-While the step's function is called here, each scalar UDF that it uses is given the message id beside its arguments,
-and is guarded: what it raises is noted with the id, and null is its value. A UDF on pandas or Arrow gets its batch in
-halves until the rows are found. What comes out of such a pass is thrown away: the batch is run again, as it is, without
-the messages that were found. Functions that cannot be guarded, and errors of Spark's own expressions, are found by
-searching (rejects.py).
+While the step's function is called here, each scalar UDF that it uses gets the message id in addition to its arguments
+and is guarded: its errors are recorded with the id, and its value becomes null. A pandas or Arrow UDF gets its batch in
+halves until the rows are found. The output of such a pass is discarded: the batch is run again unguarded, without the
+messages that were found. Messages on which unguardable functions or Spark's own expressions fail are found by searching
+(rejects.py).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Noted = list[tuple[str, str]]
-"""Message ids, and what was raised."""
+"""Message ids and errors."""
 
 _ID = "message_id"
 _NOT_THEIRS = (str(Path(__file__).parents[2]), sysconfig.get_path("stdlib"))
@@ -33,7 +33,9 @@ _INSTALLED = ("site-packages", "dist-packages", "pyspark.zip")
 
 
 class _Guarding(threading.local):
-    """Of each thread, where it notes what functions raise: other steps run beside it, and theirs are not guarded."""
+    """Per thread: where to record the functions' errors. Other steps run at the same time, and theirs are not
+    guarded.
+    """
 
     noted: Accumulator[Noted] | None = None
 
@@ -43,7 +45,7 @@ _guarding = _Guarding()
 
 @contextmanager
 def guarded(spark: SparkSession) -> Iterator[Accumulator[Noted]]:
-    """While this lasts, UDFs that this thread calls on columns are guarded."""
+    """Within this context, UDFs that this thread calls on columns are guarded."""
     from pyspark.accumulators import AccumulatorParam
 
     class _Lists(AccumulatorParam[Noted]):
@@ -64,7 +66,7 @@ def guarded(spark: SparkSession) -> Iterator[Accumulator[Noted]]:
 
 @cache
 def _prepare() -> None:
-    """From now on UDFs ask whether they are to be guarded."""
+    """Make UDFs check whether they are to be guarded."""
     from pyspark.sql.udf import UserDefinedFunction
 
     call: Callable[..., Any] = UserDefinedFunction.__call__
@@ -160,8 +162,8 @@ class ByArrow:
 def in_halves(
     call: Callable[[int, int], Any], first: int, end: int, *, said: Callable[[Exception], str] | None = None
 ) -> tuple[list[tuple[int, Any]], list[tuple[int, str]]]:
-    """What a call makes of rows, in parts with the row that each begins with; and the rows on which it raises alone,
-    with what is said of that."""
+    """The result of a call on rows, as parts with the index of their first row; and the rows on which it raises alone,
+    with the errors."""
     try:
         return [(first, call(first, end))], []
     except Exception as error:
@@ -174,19 +176,19 @@ def in_halves(
 
 
 def described(error: BaseException) -> str:
-    """What was raised, and where in somebody's own file."""
+    """The error, and its place in the user's own file."""
     text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     return text + place_of(error.__traceback__)
 
 
 def place_of(found: TracebackType | None) -> str:
-    """The last line of a traceback that is neither Spark's nor ours, as ` (orders.py:17)`."""
+    """The last line of a traceback that belongs neither to Spark nor to us, as ` (orders.py:17)`."""
     frames = [frame for frame in traceback.extract_tb(found) if is_theirs(frame.filename)]
     return f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
 
 
 def is_theirs(file: str) -> bool:
-    """Whether a file is of whoever wrote the step."""
+    """Whether a file belongs to the author of the step."""
     path = Path(file)
     return not (
         file.startswith("<")
@@ -196,7 +198,7 @@ def is_theirs(file: str) -> bool:
 
 
 def first_of_each(noted: Noted) -> Sequence[tuple[str, str]]:
-    """Of each message what was raised first."""
+    """The first error of each message."""
     first: dict[str, str] = {}
     for message_id, error in noted:
         first.setdefault(message_id, error)

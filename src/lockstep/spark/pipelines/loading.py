@@ -1,4 +1,4 @@
-"""Pipelines from files: the one that a file defines, or the one of several that is named."""
+"""Loads pipelines from files: the only one in a file, or the one that is named."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def load(place: str) -> Pipeline:
 
 
 def _pipelines(path: Path) -> dict[str, Pipeline]:
-    """By name. Raises InvalidRequest if two have the same one: their checkpoints and positions would be the same."""
+    """By name. Raises InvalidRequest if two have the same name: they would share checkpoints and positions."""
     found: dict[str, Pipeline] = {}
     for one in vars(_executed(path)).values():
         if isinstance(one, Pipeline) and found.setdefault(one.name, one) is not one:
@@ -48,7 +48,7 @@ def _executed(path: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise InvalidRequest(f"{path} is no Python")
     module = importlib.util.module_from_spec(spec)
-    # Dataclasses look their module up; and what stands beside the file may be imported by it.
+    # Dataclasses look up their module; and the file may import modules beside it.
     sys.modules[spec.name] = module
     sys.path.insert(0, str(path.resolve().parent))
     try:
@@ -68,20 +68,20 @@ def _executed(path: Path) -> ModuleType:
 
 
 def _line(error: BaseException, path: Path) -> str:
-    """Where in the file it went wrong, as far as that is known."""
+    """The line of the error in the file, if known."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
     return f", line {lines[-1]}" if lines else ""
 
 
 def _misses_spark(error: Exception) -> bool:
-    """Whether PySpark asked for a session. Where a column is made, it only asserts that there is one."""
+    """Whether PySpark missed a session. When a column is created, it only asserts that there is one."""
     if not isinstance(error, AssertionError):
         return "SESSION_OR_CONTEXT_NOT_EXISTS" in str(error)
     return any("pyspark" in Path(frame.filename).parts for frame in traceback.extract_tb(error.__traceback__))
 
 
 def _travels_by_value(module: ModuleType) -> None:
-    """Spark's workers cannot import the file: its definitions are sent to them with the step."""
+    """Spark's workers cannot import the file, so its definitions are sent to them with the step."""
     try:
         from pyspark.cloudpickle import register_pickle_by_value
     except ModuleNotFoundError:  # a plan can be drawn without Spark

@@ -1,4 +1,4 @@
-"""How the function of a step is called, and what a stateful step may ask for: checked where the step is defined."""
+"""How the function of a step is called, and the options of stateful steps; checked when the step is defined."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 OutputMode = Literal["append", "update", "complete"]
 
 _ONLY_STATEFUL: Mapping[str, Any] = {"output_mode": "append", "order_by": (), "state_partitions": None}
-"""Options of stateful steps alone, and what they are otherwise."""
+"""Options for stateful steps only, and their defaults."""
 _ONLY_STATELESS: Mapping[str, Any] = {
     "group": None,
     "per_batch": False,
@@ -35,8 +35,8 @@ _BECAUSE = {
 
 
 def name_sources(source: Any, *, stateful: bool) -> tuple[str, ...]:
-    """The parameters for sources that come one by one. A stateless step gets the messages of all of them in one frame,
-    and a single source is simply the first parameter."""
+    """The parameters for sources that are passed separately. A stateless step gets the messages of all sources in one
+    frame, and a single source is the first parameter."""
     if isinstance(source, Mapping):
         if not stateful:
             raise InvalidOption(
@@ -68,7 +68,7 @@ def schemas_of(step: Step) -> Sequence[Any]:
 
 
 def check_state(step: Step) -> None:
-    """Raises InvalidOption for options that do not go together, and if the function cannot be called."""
+    """Raises InvalidOption for options that exclude each other, or if the function cannot be called."""
     if step.stateful:
         _check_stateful(step)
     else:
@@ -121,7 +121,7 @@ def _check_call(step: Step) -> None:
     frames = () if step.source_names else (None,)
     try:
         signature = inspect.signature(step.function)
-    except (TypeError, ValueError):  # what is written in C may say nothing of its parameters
+    except (TypeError, ValueError):  # functions in C may not reveal their parameters
         return
     try:
         signature.bind(*frames, **dict.fromkeys((*step.source_names, *step.inputs)))
@@ -131,7 +131,7 @@ def _check_call(step: Step) -> None:
 
 
 def call(step: Step, frames: Sequence[DataFrame], inputs: Mapping[str, DataFrame]) -> Any:
-    """What the function of a step makes of its sources and side inputs."""
+    """Call the function of a step with its sources and side inputs."""
     if step.source_names:
         return step.function(**dict(zip(step.source_names, frames, strict=True)), **inputs)
     return step.function(*frames, **inputs)

@@ -1,4 +1,4 @@
-"""What a pipeline is made of: steps with their queues, checked where they are defined. Running them is another matter.
+"""Pipelines and their steps, checked when they are defined. running.py runs them.
 
 Neither defining nor drawing a pipeline needs Spark.
 """
@@ -46,7 +46,7 @@ STEP_OPTIONS = tuple(
         *("endingPosition", "mode", "group", "streamName"),
     )
 )
-"""Options of the source that a step may have; a pipeline sees to the others."""
+"""Source options that a step may set; the pipeline sets the others."""
 
 BATCH_MESSAGES = 100_000
 REJECTS_MAX = 5_000
@@ -61,27 +61,27 @@ class Step:
     name: str
     function: Function
     sources: tuple[str, ...]
-    """The queues that it reads; or, where they are told by their names, the pattern alone."""
+    """The queues that it reads; or, for a name pattern, only the pattern."""
     by_pattern: bool = False
     sinks: tuple[str, ...] = ()
-    """Where its rows go; none: it has no sink."""
+    """Where its rows go; empty: it has no sink."""
     routed: bool = False
-    """A column `queue` says to which of the sinks a row goes."""
+    """Whether a column `queue` selects the sink of a row."""
     payload_schema: str | Mapping[str, str] | None = None
-    """One for all sources; or, in a stateful step, by the name of the source."""
+    """One schema for all sources; or, in a stateful step, schemas by the name of the source."""
     group: str | None = None
     """The consumer group that it shares with ordinary consumers."""
     stateful: bool = False
-    """Its function is called once, with streams, and Spark keeps state between the batches."""
+    """Whether its function is called once, with streams, and Spark keeps state between batches."""
     per_batch: bool = False
-    """It looks at several rows of a batch, and means to."""
+    """Whether it intentionally processes several rows of a batch together."""
     source_names: tuple[str, ...] = ()
-    """The parameters for its sources, where it has one for each."""
+    """The parameters for its sources, if each source has one."""
     inputs: Mapping[str, SideInput] = field(default_factory=dict)
-    """What it looks up, by the name of the parameter."""
+    """Its side inputs, by the name of the parameter."""
     output_mode: OutputMode = "append"
     order_by: tuple[str, ...] = ()
-    """Columns by which rows of a partition are brought into order within a batch of a stateful step."""
+    """Columns that order the rows of a partition within a batch of a stateful step."""
     state_partitions: int | None = None
     order: bool = True
     traces: bool = True
@@ -98,12 +98,12 @@ class Step:
 
     @property
     def dead_group(self) -> str:
-        """The group of its dead letters: the one that it shares, or else one of its own name."""
+        """The group of its dead letters: the group that it shares, or a group of its own name."""
         return self.group or self.full_name
 
     @property
     def read_queues(self) -> tuple[str, ...]:
-        """Its sources as far as they are named, and the queues that it looks up."""
+        """Its named sources and the queues of its side inputs."""
         looked_up = [one.queue for one in self.inputs.values() if one.queue is not None]
         return tuple(dict.fromkeys([*(() if self.by_pattern else self.sources), *looked_up]))
 
@@ -111,19 +111,19 @@ class Step:
         return Pattern(self.sources[0]).matches(queue) if self.by_pattern else queue in self.sources
 
     def reads(self, queue: str) -> bool:
-        """Whether it is a source, or looked up."""
+        """Whether the queue is a source or a side input."""
         return self.has_source(queue) or queue in self.read_queues
 
     def payload_schema_of(self, source: str | None) -> str | None:
-        """The schema of the payloads of a source; None: of all of them."""
+        """The payload schema of a source; None: of all sources."""
         if not isinstance(self.payload_schema, Mapping):
             return self.payload_schema
         by_queue = dict(zip(self.sources, self.source_names, strict=True))
         return None if source is None else self.payload_schema.get(by_queue[source])
 
     def source_options(self, source: str | None = None, *, where: Mapping[str, str] | None = None) -> dict[str, str]:
-        """What its stream is read with, or that of one of its sources, but for where the database is. `where` is where
-        it begins, if that is not what its own options say."""
+        """The read options of its stream or of one of its sources, except for those of the database. `where` is the
+        start, if it differs from the step's own options."""
         import msgspec
 
         again = {name.lower() for name in where or {}}
@@ -151,7 +151,7 @@ class Pipeline:
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        """In the order of their definition."""
+        """In the order of definition."""
         return tuple(self._steps.values())
 
     def __repr__(self) -> str:
@@ -180,12 +180,13 @@ class Pipeline:
         sink_dsn_env: str | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> Callable[[F], F]:
-        """Make a step of a function from DataFrame to DataFrame.
+        """Make a function from DataFrame to DataFrame a step.
 
-        Its source is a queue, or several; or all queues whose names fit `source_pattern`, in which `*` stands for any
-        text, those to come included. `sink` is a queue; or several, and a column `queue` says which; or None, and
+        Its source is a queue or several, or all existing and future queues whose names match `source_pattern`, in which
+        `*` stands for any text. `sink` is a queue; or several, of which a column `queue` selects one; or None, and
         nothing is pushed. The function of a stateful step with several sources gets a DataFrame for each, by name; side
-        inputs come by name, too. Raises InvalidName, InvalidOption, Conflict if there is a step of this name.
+        inputs are passed by name as well. Raises InvalidName, InvalidOption, and Conflict if a step with this name
+        exists.
         """
 
         def define(function: F) -> F:
@@ -234,8 +235,8 @@ class Pipeline:
         self._steps[step.name] = step
 
     def chosen(self, names: Sequence[str] | None = None) -> list[Step]:
-        """The steps of these names, or all, those that write a queue before those that read it. Raises NotFound,
-        InvalidRequest if there is none."""
+        """The steps with these names, or all; steps that write a queue come before those that read it. Raises NotFound,
+        and InvalidRequest if there is none."""
         if not self._steps:
             raise InvalidRequest(f"the pipeline {self.name!r} has no steps")
         for name in names or ():
@@ -265,10 +266,11 @@ class Pipeline:
         progress: Progress | None = None,
         stop: threading.Event | None = None,
     ) -> list[StepDone]:
-        """Run the steps until `stop` is set, or Ctrl-C or SIGTERM comes; with `once`, until what is there is done.
+        """Run the steps until `stop` is set, or until Ctrl-C or SIGTERM; with `once`, until all existing messages are
+        done.
 
-        Without a session it takes the active one, or makes one: this is what `spark-submit` needs. Raises StepFailed,
-        and CheckpointElsewhere unless `restart_from` (earliest, latest, position) says where to begin.
+        Without a session it uses the active one, or creates one, as `spark-submit` requires. Raises StepFailed, and
+        CheckpointElsewhere unless `restart_from` (earliest, latest, position) says where to start.
         """
         from lockstep.spark.database import Access
         from lockstep.spark.pipelines.running import RunOptions, run
@@ -283,14 +285,14 @@ class Pipeline:
         return run(self, options, spark=spark, steps=steps, progress=progress, stop=stop)
 
     def main(self, arguments: Sequence[str] | None = None) -> None:
-        """Run it as the arguments of the command line say: for a file that `spark-submit` starts."""
+        """Run it with the arguments of the command line: for a file started by `spark-submit`."""
         from lockstep.spark.pipelines.running import main
 
         main(self, arguments)
 
 
 def _checked_name(name: str, what: str) -> str:
-    """Names of pipelines and steps are parts of paths, and of names of groups."""
+    """Names of pipelines and steps become parts of paths and of group names."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InvalidName(
             f"{what} must be 1 to 100 letters, digits, - and _, and begin with a letter or digit; not {name!r}"
@@ -360,7 +362,7 @@ def _check_options(step: Step) -> None:
 
 
 def frame_of(result: Any, step: Step) -> DataFrame | None:
-    """The DataFrame that a step's function has returned. Raises InvalidRequest for anything else."""
+    """The DataFrame returned by a step's function. Raises InvalidRequest for anything else."""
     from pyspark.sql import DataFrame
 
     if result is None and not step.sinks:

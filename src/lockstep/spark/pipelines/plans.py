@@ -1,7 +1,7 @@
-"""What the plan of a DataFrame says: which of its operators need more rows than one micro-batch has.
+"""Analyses the plan of a DataFrame: which of its operators need more rows than one micro-batch has.
 
-A stateless step sees one micro-batch at a time. An operator that compares or counts rows would answer for that batch
-alone, and the answer would depend on how messages happen to fall into batches.
+A stateless step sees one micro-batch at a time. An operator that compares or counts rows would consider only that
+batch, and its result would depend on how messages are grouped into batches.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 MARK = "lockstep_batch"
-"""The alias by which the rows of a batch are found again in what a function makes of them."""
+"""The alias that identifies the rows of a batch in the result of a function."""
 
 OPERATORS = {
     "Aggregate": "an aggregation (groupBy, agg, count)",
@@ -38,25 +38,25 @@ OPERATORS = {
     "TransformWithState": "transformWithState",
     "TransformWithStateInPySpark": "transformWithState",
 }
-"""Operators that look at several rows of what they read, as people write them."""
+"""Operators that look at several input rows, as users write them."""
 
 JOIN = "a join of the stream with itself"
 _JOINS = ("Join", "AsOfJoin", "LateralJoin")
 
 
 def operators_over_batch(frame: DataFrame) -> list[str]:
-    """Operators that look at several rows of the batch that is marked with `MARK`, outermost first."""
+    """Operators that look at several rows of the batch marked with `MARK`, outermost first."""
     return _operators(frame, _is_marked)
 
 
 def operators_over_stream(frame: DataFrame) -> list[str]:
-    """Operators with state, outermost first."""
+    """Stateful operators, outermost first."""
     return _operators(frame, lambda node: bool(node.isStreaming()) and not list(_inputs(node)))
 
 
 def times_read(frame: DataFrame) -> list[int]:
     """How often the plan of a stream names each of its sources, in the order in which Spark reports them. Spark reads a
-    source as often as it is named."""
+    source once per occurrence."""
     leaves = [node for node in _nodes(_plan(frame)) if node.isStreaming() and not list(_inputs(node))]
     return list(Counter(leaf.table().toString() for leaf in leaves).values())
 
@@ -72,7 +72,7 @@ def _plan(frame: DataFrame) -> Any:
 
 
 def _walk(node: Any, is_source: Callable[[Any], bool], found: list[str]) -> bool:
-    """Whether rows of the source come through the node. What it does with them is noted."""
+    """Whether rows of the source pass through the node. Records what the node does with them."""
     if is_source(node):
         return True
     place = len(found)
@@ -92,7 +92,7 @@ def _nodes(node: Any) -> Iterator[Any]:
 
 
 def _inputs(node: Any) -> Iterator[Any]:
-    """The plans that a node reads, also those within its expressions."""
+    """The plans that a node reads, including those within its expressions."""
     for plans in (node.children(), node.subqueries()):
         for place in range(plans.size()):
             yield plans.apply(place)

@@ -1,8 +1,8 @@
-"""Messages that a step cannot take: those that its function marks, and those on which it fails.
+"""Messages that a step rejects: those that its function marks, and those on which it fails.
 
-A function that raises says nothing of the message, so that the batch is halved until it is found. Each part is cached
-before it is tried: otherwise Spark would mingle the choice of the part with the function's own expressions, and meet
-the bad message all the same.
+An error in a function does not identify the message, so the batch is halved until the message is found. Each part is
+cached before it is tried: otherwise Spark would merge the selection of the part with the function's own expressions,
+and meet the bad message anyway.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 WHOLLY_FAILED_MIN = 10
-"""In a batch of at least this many, some are tried alone: if all of those fail, the step itself fails."""
+"""In a batch of at least this size, some messages are tried alone: if all of those fail, the step itself fails."""
 
 SEARCHED_MAX = 100
-"""Most messages of a batch that are looked for one by one."""
+"""Maximum number of messages of a batch that are searched for individually."""
 TOLD_SECONDS = 10.0
 
 _PROBES = (9, 0, 5, 2, 7)
-"""Those that are tried, in tenths of the batch."""
+"""The messages that are tried, in tenths of the batch."""
 _FRAME = re.compile(r'^  File "([^"]+)", line (\d+)', re.MULTILINE)
 _RAISED = re.compile(r"^(?:[\w]+\.)*(\w*(?:Error|Exception|Warning|Interrupt|Exit)|[A-Z]\w+): (.+)$", re.MULTILINE)
 _SPARKS = re.compile(r"^(?:[\w.$]+(?:Exception|Error): )?(\[[A-Z_.0-9]+\] .+)$", re.MULTILINE)
 _OF_ROWS = (InvalidRequest, InvalidName, InvalidPayload, TooLarge)
-"""What the sink says of rows that it does not take."""
+"""The sink's errors for rows that it refuses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +52,11 @@ class Rejected:
 
 
 def reject(frame: DataFrame, condition: Column | str, reason: Column | str) -> DataFrame:
-    """Mark the rows for which the condition holds: they go to the dead letters with the reason, and not to the sink.
+    """Mark the rows for which the condition holds: they become dead letters with the reason instead of going to the
+    sink.
 
-    A condition in SQL may be text. A row that was marked before keeps its first reason. In a stateful step the rows
-    leave the stream here, so that no state sees them.
+    A condition in SQL may be a string. A row that was already marked keeps its first reason. In a stateful step the
+    rows leave the stream here, before any state.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -70,7 +71,7 @@ def reject(frame: DataFrame, condition: Column | str, reason: Column | str) -> D
 
 
 def may_be_of_rows(error: BaseException) -> bool:
-    """Whether an error may come from what some row holds, rather than from the step's code or from the machines."""
+    """Whether the content of a row may have caused the error, rather than the step's code or the machines."""
     from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
     from pyspark.errors import AnalysisException, ParseException, PySparkException
 
@@ -87,14 +88,14 @@ def _is_by_spark(error: LockstepError) -> bool:
 
 
 def cause_of(error: BaseException) -> str:
-    """In one line, what an error says that came up in a task."""
+    """The cause of an error in a task, in one line."""
     if isinstance(error, LockstepError):
         return error.message
     ours = explain(error)
     if not _is_by_spark(ours):
         return ours.message
     text = str(error)
-    # A Python worker's traceback ends with what was raised; Spark's own errors begin with their class in brackets.
+    # A Python worker's traceback ends with the error; Spark's own errors begin with their class in brackets.
     traceback = text.rpartition("Traceback (most recent call last)")[2] if "Traceback (most" in text else ""
     raised = [f"{name}: {said}" for name, said in _RAISED.findall(traceback)]
     if raised:
@@ -104,14 +105,14 @@ def cause_of(error: BaseException) -> str:
 
 
 def place_in(traceback: str) -> str:
-    """The last line of a traceback that is neither Spark's nor ours, as ` (orders.py:17)`."""
+    """The last line of a traceback that belongs neither to Spark nor to us, as ` (orders.py:17)`."""
     lines = [(Path(file).name, line) for file, line in _FRAME.findall(traceback) if is_theirs(file)]
     return f" ({lines[-1][0]}:{lines[-1][1]})" if lines else ""
 
 
 @contextmanager
 def cached(frame: DataFrame) -> Iterator[DataFrame]:
-    """The frame, computed once; nothing after it is mingled with what came before."""
+    """The frame, computed once; later operations are not merged with earlier ones."""
     kept = frame.persist()
     try:
         yield kept
@@ -136,8 +137,8 @@ class Search:
         self._told_at = time.monotonic()
 
     def find(self) -> Sequence[Rejected]:
-        """The messages that fail, in a frame that does. Raises StepFailed if it is not a matter of messages, or if they
-        are too many; and whatever else comes up."""
+        """The messages that make a failing frame fail. Raises StepFailed if messages are not the cause, or if there are
+        too many; and any other error that occurs."""
         self._attempt_nothing()
         ids = sorted({row["message_id"] for row in self._frame.select("message_id").collect()})
         if len(ids) >= WHOLLY_FAILED_MIN:
@@ -151,7 +152,7 @@ class Search:
             raise StepFailed(f"it fails without any message, too: {cause_of(error)}") from error
 
     def _probe(self, ids: Sequence[str]) -> None:
-        """Raises StepFailed if messages fail wherever in the batch they are."""
+        """Raises StepFailed if messages fail everywhere in the batch."""
         error = None
         for tenth in _PROBES:
             place = len(ids) * tenth // 10
@@ -162,8 +163,8 @@ class Search:
         raise StepFailed(f"every message that was tried alone fails, one of them with: {cause_of(error)}") from error
 
     def _look(self, ids: Sequence[str], *, fails: bool) -> bool:
-        """Look among some messages, in the order of their ids; whether all of them pass. `fails`: together they are
-        known not to."""
+        """Search among some messages, in the order of their ids; returns whether all of them pass. `fails`: they are
+        known to fail together."""
         if not ids:
             return True
         if len(ids) == 1 or not fails:
@@ -179,7 +180,7 @@ class Search:
         return False
 
     def _failure_of(self, ids: Sequence[str]) -> BaseException | None:
-        """What comes up with these messages alone, if anything does."""
+        """The error with only these messages, if there is one."""
         with cached(self._frame.where(self._frame["message_id"].between(ids[0], ids[-1]))) as part:
             return self._failure(part)
 

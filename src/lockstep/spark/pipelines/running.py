@@ -1,7 +1,8 @@
-"""How steps become streaming queries: all of a pipeline in one session, or one alone, until they are stopped or done.
+"""Runs steps as streaming queries: all steps of a pipeline in one session, or a single one, until they are stopped or
+done.
 
-A query that is stopped finishes the batch that it is working on: whoever stops it waits, within a limit, for the gate
-through which every batch goes. What Spark does not log of a batch then, it runs again, and the batch is known.
+A stopped query finishes its current batch: stopping waits, within a limit, for the gate that every batch passes. If
+Spark does not log the batch in time it runs the batch again, and the repeated batch is recognized.
 """
 
 from __future__ import annotations
@@ -50,25 +51,27 @@ _log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.2
 LOGGED_SECONDS = 10.0
-"""How long Spark may take to note a batch that is done, when its query is stopped."""
+"""How long to wait for Spark to log a finished batch when its query is stopped."""
 TRIGGER = "1s"
 _CREATE: sql.Procedure[tuple[Any, ...]] = sql.procedure("resolve")
-# Spark's own name for "the program was started by spark-submit".
+# The variable that Spark sets in programs started by spark-submit.
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How a pipeline is run."""
+    """How to run a pipeline."""
 
     access: Access = field(default_factory=Access)
     once: bool = False
-    """Process the messages that are there, step by step, then end."""
+    """Process the existing messages, step by step, then end."""
     checkpoints: str | None = None
     trigger: str = TRIGGER
-    """How often a step looks for messages."""
+    """How often a step looks for new messages."""
     restart_from: str | None = None
-    """Begin anew, with an empty checkpoint: earliest, latest, or position, where the database knows the step to be."""
+    """Start over with an empty checkpoint: earliest, latest, or position, which is the last one that the database
+    knows.
+    """
 
     def __post_init__(self) -> None:
         self.trigger_seconds()
@@ -94,17 +97,17 @@ class StepProgress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepDone(msgspec.Struct, frozen=True, kw_only=True):
-    """What a step did in one run."""
+    """The result of a step in one run."""
 
     step: str
     batches: int = 0
     rows_in: int = 0
     pushed: int = 0
     duplicates: int = 0
-    """Rows that were not pushed, because their partition has their transaction id."""
+    """Rows that were not pushed, because their partition already has their transaction id."""
     rejected: int = 0
     restarts: int = 0
-    """How often it failed of what passed, and was started again."""
+    """Number of restarts after failures that went away."""
 
 
 Progress = Callable[[StepProgress], None]
@@ -141,7 +144,7 @@ def _session(pipeline: Pipeline, spark: SparkSession | None) -> Any:
         return nullcontext(spark)
     check_spark()
     if _SUBMITTED in os.environ:
-        # The session is as spark-submit says, and ours would say otherwise.
+        # spark-submit configures the session, and our settings would override its own.
         from pyspark.sql import SparkSession
 
         return SparkSession.builder.appName(pipeline.name).getOrCreate()
@@ -150,7 +153,7 @@ def _session(pipeline: Pipeline, spark: SparkSession | None) -> Any:
 
 @contextmanager
 def stopped_by_signals(stop: threading.Event) -> Iterator[None]:
-    """Ctrl-C and SIGTERM set the event; a second Ctrl-C does not wait. Only the main thread can see to that."""
+    """Ctrl-C and SIGTERM set the event; a second Ctrl-C does not wait. Works only in the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -170,7 +173,7 @@ def stopped_by_signals(stop: threading.Event) -> Iterator[None]:
 
 @contextmanager
 def _told_once() -> Iterator[None]:
-    """Lockstep reports what a batch raises; the bridge to Spark, and Spark itself, would log it, too."""
+    """Lockstep reports the errors of a batch; Spark and its bridge to Python would log them again."""
     loggers = [logging.getLogger(name) for name in ("py4j.clientserver", "DataFrameQueryContextLogger")]
     before = [one.disabled for one in loggers]
     for one in loggers:
@@ -203,13 +206,13 @@ def _run(runs: Sequence[StepRun], stop: threading.Event, options: RunOptions) ->
             ended_first = [one for one in runs if not one.is_going_on()]
         finally:
             _stop(runs, options.access.config().pipeline_stop_timeout_seconds)
-        # Those that had to be stopped in mid-batch fail, too. That is not the reason.
+        # Steps stopped in the middle of a batch fail as well, but are not the cause.
         for one in (*ended_first, *runs):
             one.check()
 
 
 def _stop(runs: Sequence[StepRun], seconds: float) -> None:
-    """Stop all of them, each after the batch that it is working on."""
+    """Stop all of them, each after its current batch."""
     until = time.monotonic() + seconds
     for one in runs:
         one.close_gate()
@@ -218,7 +221,7 @@ def _stop(runs: Sequence[StepRun], seconds: float) -> None:
 
 
 class StepRun:
-    """One step as a streaming query, which is started again when it fails of what may pass."""
+    """One step as a streaming query, restarted after failures that may go away."""
 
     def __init__(
         self,
@@ -251,8 +254,8 @@ class StepRun:
         self.done = StepDone(step=step.name)
 
     def start(self) -> None:
-        """Raises Conflict if the step is being run elsewhere, CheckpointElsewhere if it last ran with another
-        checkpoint, InvalidOption if its payload_schema is not valid."""
+        """Raises Conflict if the step is running elsewhere, CheckpointElsewhere if it last ran with another checkpoint,
+        and InvalidOption if its payload_schema is invalid."""
         self._record.lock()
         where = self._where()
         frame = self._frame(where)
@@ -273,7 +276,7 @@ class StepRun:
             self._former = None
 
     def _start_query(self, frame: DataFrame) -> threading.Event:
-        """Its batches wait for the event that it returns."""
+        """Its batches wait for the event that this returns."""
         self._gate, started = Gate(), threading.Event()
         writer = frame.writeStream.queryName(self._step.full_name).outputMode(self._step.output_mode)
         writer = writer.foreachBatch(partial(self._on_batch, self._gate, started)).trigger(**self._trigger())
@@ -282,19 +285,19 @@ class StepRun:
         return started
 
     def renew_if_stale(self) -> None:
-        """Start the query of a stateful step anew if a side input is due to be read again: its plan has been made. What
-        it knows of the stream is in its checkpoint."""
+        """Restart the query of a stateful step if a side input is due to be read again: its plan contains the old
+        contents. Its progress is in the checkpoint."""
         if self._options.once or self._query is None or not self._batches.is_stale or self._restart_at is not None:
             return
         if self._query.lastProgress is None:
-            return  # a query takes long to start: one that is renewed before its first batch would never come to it
+            return  # starting a query takes long: if restarted before its first batch, it might never reach one
         self.close_gate()
         self.stop(self._options.access.config().pipeline_stop_timeout_seconds)
         self.check()
         self._start_query(self._frame({})).set()
 
     def _where(self) -> Mapping[str, str]:
-        """The options of the source that say where the step begins anew."""
+        """The source options for a new start of the step."""
         last = self._record.last_run()
         former = self._record.former(self._names) if last is None else None
         if self._options.restart_from is None or self._restarts.count:
@@ -327,7 +330,7 @@ class StepRun:
         return {"processingTime": f"{self._options.trigger_seconds()} seconds"}
 
     def _on_batch(self, gate: Gate, started: threading.Event, frame: DataFrame, batch_id: int) -> None:
-        """Called by Spark, in a thread of its own. The first batch may come before start() has returned."""
+        """Called by Spark in a separate thread. The first batch may come before start() has returned."""
         gate.await_opening(started)
         assert self._query is not None
         with gate.passing():
@@ -347,7 +350,7 @@ class StepRun:
         self.done = msgspec.structs.replace(self.done, **more)
 
     def tend(self) -> bool:
-        """Look after the query, and start it again where that helps; whether the step goes on."""
+        """Watch the query, and restart it if that helps; returns whether the step continues."""
         if self._restart_at is not None:
             return time.monotonic() < self._restart_at or self._start_again()
         if self.look():
@@ -379,7 +382,7 @@ class StepRun:
                 self.start()
         except LockstepError as error:
             self._failure = error
-            # A database that lost a connection may count it as alive for a while, and the step as run by it.
+            # After a lost connection the database may count it as alive for a while, and the step as running there.
             is_held = type(error) is Conflict
             return self._will_restart(Unavailable(error.message) if is_held else error)
         self._add(restarts=1)
@@ -402,7 +405,7 @@ class StepRun:
         try:
             self._record.seen(rows_per_second)
         except Unavailable:
-            return  # the query notices, or the database is back before it does
+            return  # the query notices this, or the database is back before that
         except Conflict as error:
             assert self._query is not None
             self._failure = Unavailable(f"the connection that held the step was lost: {error.message}")
@@ -429,7 +432,7 @@ class StepRun:
                 )
 
     def close_gate(self) -> None:
-        """No batch begins any more."""
+        """Lets no new batch begin."""
         self._gate.close()
 
     def stop(self, seconds: float) -> None:
@@ -440,21 +443,21 @@ class StepRun:
         with self._gate.emptied(seconds) as empty:
             if empty:
                 self._let_spark_log(min(until, time.monotonic() + LOGGED_SECONDS))
-            # A failure to stop leaves a query that cannot get through the gate.
+            # A query that fails to stop cannot pass the gate anyway.
             with suppress(Exception):
                 self._query.stop()
             with suppress(Exception):
                 self.look()
 
     def _let_spark_log(self, until: float) -> None:
-        """Wait until Spark has told of what is done: a moment after a batch it has also noted that it need not run it
-        again."""
+        """Wait until Spark has reported the finished batch: a moment later it has also logged that the batch need not
+        run again."""
         with suppress(Exception):
             while self.look() and self._untold and time.monotonic() < until:
                 time.sleep(POLL_SECONDS)
 
     def _error(self) -> LockstepError | None:
-        """What the query failed with, if it did."""
+        """The error of a failed query, or None."""
         if self._failure is None and self._query is not None:
             error = self._query.exception()
             if error is not None and Stopping.__name__ not in str(error):
@@ -466,7 +469,7 @@ class StepRun:
         return self._failure
 
     def check(self) -> None:
-        """Raises what the query failed with, if it did; but not while the step waits to be started again."""
+        """Raise the error of a failed query, unless the step waits to be restarted."""
         error = None if self._restart_at is not None else self._error()
         if error is not None:
             raise error
@@ -482,7 +485,7 @@ class StepRun:
 
 @contextmanager
 def tracebacks(*, shown: bool) -> Iterator[None]:
-    """Print the traceback of an error before it is told in a sentence."""
+    """Print the traceback of an error before it is reported in a sentence."""
     try:
         yield
     except LockstepError:
@@ -492,7 +495,7 @@ def tracebacks(*, shown: bool) -> Iterator[None]:
 
 
 def main(pipeline: Pipeline, arguments: Sequence[str] | None = None) -> None:
-    """Run a pipeline as the arguments of a command line say; it prints a line for every batch."""
+    """Run a pipeline with the arguments of a command line; prints a line for every batch."""
     parser = ArgumentParser(description=f"Runs the pipeline {pipeline.name}.")
     parser.add_argument("--once", action="store_true", help="process the messages that are there, then exit")
     parser.add_argument("--step", action="append", help="only this step; may be repeated")

@@ -1,4 +1,4 @@
-"""Side inputs: what a step looks up beside its messages. Each is a DataFrame that is read again as often as it says."""
+"""Side inputs: reference data that a step looks up. Each is a DataFrame, read again at a given interval."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 EVERY_BATCH = "batch"
-"""The refresh of a side input that every batch reads anew."""
+"""The refresh of a side input that is read again for every batch."""
 PARTITION = "partition"
 
 Load = Callable[["SparkSession", Access], "DataFrame"]
@@ -29,14 +29,14 @@ Load = Callable[["SparkSession", Access], "DataFrame"]
 
 @dataclass(frozen=True)
 class SideInput:
-    """Something that a step looks up."""
+    """A side input of a step."""
 
     kind: str
-    """What it is, as a plan draws it."""
+    """Its kind, as shown in a drawing of the plan."""
     load: Load = field(repr=False)
     refresh: str | None = None
     queue: str | None = None
-    """Of which it is the latest."""
+    """The queue that it holds the latest messages of."""
 
     @property
     def refresh_seconds(self) -> float | None:
@@ -51,20 +51,20 @@ class SideInput:
 
 
 def parquet(path: str, *, refresh: str | None = None) -> SideInput:
-    """Parquet files: a path that Spark can read."""
+    """Parquet files: any path that Spark can read."""
     _check_text(path, "the path of Parquet files")
     return _made(f"Parquet {path}", lambda spark, _: spark.read.parquet(path), refresh)
 
 
 def table(name: str, *, refresh: str | None = None) -> SideInput:
-    """A table, or a view, of Spark's catalog."""
+    """A table or view of Spark's catalog."""
     _check_text(name, "the name of a table")
     return _made(f"table {name}", lambda spark, _: spark.table(name), refresh)
 
 
 def postgres(query: str, *, schema: str, refresh: str | None = None) -> SideInput:
-    """What a query of PostgreSQL gives, with its columns as DDL. It runs on the driver, in the database of the queues:
-    it is for tables that fit into memory."""
+    """The result of a PostgreSQL query, with its columns as DDL. It runs on the driver, in the database of the queues,
+    and is meant for tables that fit into memory."""
     _check_text(query, "the query of a side input")
     _check_text(schema, "the schema of a side input")
     return _made("a query of PostgreSQL", lambda spark, access: _queried(spark, access, query, schema), refresh)
@@ -75,8 +75,8 @@ def latest(
 ) -> SideInput:
     """The last message of each key of a queue: the queue as a table.
 
-    The key is `partition`, or an expression such as `data.sku` over the columns of a message. In a partition the last
-    message wins, between partitions the one that was created last. A key whose last payload is null is left out.
+    The key is `partition`, or an expression such as `data.sku` over the columns of a message. Within a partition the
+    last message wins; between partitions, the one created last. A key whose last payload is null is left out.
     """
     check_name(queue, what="the queue of a side input")
     _check_text(key, "the key of a side input")
@@ -113,7 +113,7 @@ def _latest(spark: SparkSession, access: Access, queue: str, key: str, payload_s
     if payload_schema is not None:
         options |= {"payloadSchema": payload_schema, "payloadMode": "permissive"}
     messages = spark.read.format("lockstep").options(**options).load()
-    # Partitions have no order among each other, and the messages of one are in the order of their seqs.
+    # Partitions have no order relative to each other; the messages of one are in the order of their seqs.
     by = ["seq"] if key == PARTITION else ["created_at", "seq", "message_id"]
     newest = sf.max_by(sf.struct(*messages.columns), sf.struct(*by)).alias("newest")
     keyed = messages.withColumn("_key", sf.expr(key)).where("_key is not null")
@@ -121,8 +121,8 @@ def _latest(spark: SparkSession, access: Access, queue: str, key: str, payload_s
 
 
 class SideFrames:
-    """The side inputs of a step that runs. Each is kept until it is due to be read again, so that a batch that is tried
-    twice sees the same rows."""
+    """The side inputs of a running step. Each is kept until it is due to be read again, so that a retried batch sees
+    the same rows."""
 
     def __init__(
         self, inputs: Mapping[str, SideInput], access: Access, *, clock: Callable[[], float] = time.monotonic
@@ -133,7 +133,7 @@ class SideFrames:
         self._kept: dict[str, tuple[DataFrame, float]] = {}
 
     def frames(self, spark: SparkSession) -> dict[str, DataFrame]:
-        """By name, read again where that is due. Raises StepFailed, or what the database says."""
+        """By name, reread if due. Raises StepFailed, or the database's errors."""
         now = self._clock()
         for name, one in self._inputs.items():
             if name not in self._kept or self._is_due(one, self._kept[name][1], now):
@@ -141,7 +141,7 @@ class SideFrames:
         return {name: frame for name, (frame, _) in self._kept.items()}
 
     def is_due(self) -> bool:
-        """Whether some input has to be read again."""
+        """Whether any input is due to be read again."""
         now = self._clock()
         return any(self._is_due(self._inputs[name], read_at, now) for name, (_, read_at) in self._kept.items())
 
@@ -153,7 +153,7 @@ class SideFrames:
         from pyspark.sql import functions as sf
 
         try:
-            # Spark finds what it keeps by its plan. Each reading needs a plan of its own, to be read anew.
+            # Spark finds cached data by its plan, so each reading needs a distinct plan.
             reading = sf.lit(uuid4().hex).isNotNull()
             return one.load(spark, self._access).where(reading).persist()
         except LockstepError:

@@ -1,4 +1,4 @@
-"""The queues that a step reads by now, where it is a pattern that says which."""
+"""The current queues of a step that reads by pattern."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lockstep.spark.read.positions import find_matching
 
 
 def source_queues(step: Step, connection: psycopg.Connection[Any], config: Config) -> dict[str, int]:
-    """The ids of its sources by name, as far as they exist."""
+    """The ids of its existing sources, by name."""
     if step.by_pattern:
         return find_matching(connection, step.sources[0], config.spark_pattern_queues_max)
     return dict(rows_of(connection, "queue_ids", list(step.sources)))

@@ -1,8 +1,8 @@
 """Stateful steps: their function is called once, with streams, and what it returns runs as a streaming query. Spark
 keeps its state in the checkpoint.
 
-What comes out of a batch is staged and committed as in any step. The state of a batch is on disk before that: a batch
-that Spark runs again begins with the state that the one before it has left, and comes to the same rows.
+The result of a batch is staged and committed as in any step. The state of a batch is on disk before that: a batch that
+Spark runs again starts with the state of the previous batch, and computes the same rows.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _ORDER = "_order_"
-"""How the columns begin by which rows are brought into order; they are not written."""
+"""Prefix of the columns that order rows; they are not written."""
 _STATE_STORE = "spark.sql.streaming.stateStore.providerClass"
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _STATE_PARTITIONS = "spark.sql.shuffle.partitions"
 
 
 class StatefulBatches:
-    """The query of one stateful step, and what is done with its batches."""
+    """The query of one stateful step, and the processing of its batches."""
 
     def __init__(self, step: Step, access: Access) -> None:
         self._step = step
@@ -45,8 +45,8 @@ class StatefulBatches:
         self._times_read: list[int] = []
 
     def frame(self, spark: SparkSession, where: Mapping[str, str]) -> DataFrame:
-        """What the query computes; `where` are options that say where its sources begin. Raises StepFailed, which says
-        that it did not begin."""
+        """The computation of the query; `where` has options for the start of its sources. Raises StepFailed, which says
+        that the step did not start."""
         try:
             rows = self._rows(spark, where)
         except LockstepError as error:
@@ -74,7 +74,7 @@ class StatefulBatches:
         return rows
 
     def _source(self, spark: SparkSession, source: str | None, where: Mapping[str, str]) -> DataFrame:
-        """A stream of messages; those whose payload does not fit leave it at once."""
+        """A stream of messages; messages whose payload does not fit leave it at once."""
         from pyspark.sql import functions as sf
 
         options = {**source_options(self._access), **self._step.source_options(source, where=where)}
@@ -85,7 +85,7 @@ class StatefulBatches:
         return divert(frame, sf.col(DATA).isNull(), sf.lit(f"{MISFIT} {schema}"))
 
     def _prepared(self, rows: DataFrame) -> DataFrame:
-        """The columns that are written, and those by which rows are ordered."""
+        """The columns to write, and those that order rows."""
         from pyspark.sql import functions as sf
 
         step = self._step
@@ -107,16 +107,16 @@ class StatefulBatches:
         return rows.select(*columns, *[sf.col(name).alias(f"{_ORDER}{place}") for place, name in enumerate(order)])
 
     def run(self, frame: DataFrame, place: StepBatch) -> BatchDone:
-        """Work on a batch and commit it, unless that was done before. Raises StepFailed, or what the database says."""
+        """Process a batch and commit it, unless that was done before. Raises StepFailed, or the database's errors."""
         try:
             if is_committed(self._access, place):
-                # Its rows are known, but its state and its watermark are what the next batch begins with.
+                # Its rows are known, but the next batch needs its state and its watermark.
                 frame.write.format("noop").mode("overwrite").save()
                 return BatchDone()
             outcome = self._staged(frame, place)
             if place.batch_id > 0 or outcome.staged or outcome.rejected:
                 return commit(self._step, self._access, place, outcome)
-            # The first batch of a query may have nothing, and its streams have said nothing yet.
+            # The first batch of a query may be empty, before its streams have published anything.
             return BatchDone(rows_in=None)
         except Exception as error:
             raise self._failed(error, place) from error
@@ -139,13 +139,13 @@ class StatefulBatches:
         return _said(ours, text)
 
     def rows_in(self, progress: Mapping[str, Any]) -> int:
-        """How many messages a batch had. Spark counts those of a source again for each time that the plan names it."""
+        """Number of messages of a batch. Spark counts the messages of a source once per occurrence in the plan."""
         told = [int(source["numInputRows"]) for source in progress["sources"]]
         return sum(rows // times for rows, times in zip(told, self._times_read, strict=True))
 
     @property
     def is_stale(self) -> bool:
-        """Whether a side input is due to be read again, for which the query has to start anew."""
+        """Whether a side input is due to be read again, which requires a restart of the query."""
         return self._sides.is_due()
 
     def close(self) -> None:
@@ -153,7 +153,7 @@ class StatefulBatches:
 
 
 def _said(error: LockstepError, text: str) -> LockstepError:
-    """An error with more words. What the database says stays what it is: Unavailable, QueueFull."""
+    """An error with more context. The database's errors keep their class: Unavailable, QueueFull."""
     if isinstance(error, StepFailed | InvalidRequest):
         return StepFailed(text)
     error.message, error.args = text, (text,)
@@ -182,7 +182,7 @@ def _check_columns(step: Step, columns: Sequence[str]) -> None:
 
 @contextmanager
 def state_settings(spark: SparkSession, step: Step) -> Iterator[None]:
-    """Settings of Spark under which the query of a stateful step starts. It keeps them, and its checkpoint does."""
+    """Spark settings with which the query of a stateful step starts. The query and its checkpoint keep them."""
     given: dict[str, str] = {}
     if _STATE_STORE not in spark.conf.getAll:
         given[_STATE_STORE] = _ROCKSDB

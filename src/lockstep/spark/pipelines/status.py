@@ -1,4 +1,4 @@
-"""How the steps of pipelines are doing, as the database knows it: whoever runs them, and wherever."""
+"""The status of the steps of pipelines as the database knows it, whoever runs them and wherever."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ R = TypeVar("R")
 
 _LOCK_TRIES = 20
 _LOCK_PAUSE_SECONDS = 0.05
-"""A run that has just ended holds its step until PostgreSQL notices that its connection is closed."""
+"""A run that has just ended holds its step until PostgreSQL notices the closed connection."""
 
 
 def list_steps(connection: psycopg.Connection[Any], pipeline: str | None = None) -> list[PipelineStep]:
-    """The steps that have run, of one pipeline or of all."""
+    """The steps that have run, of one pipeline or all."""
     rows = cursor_of(connection).execute(sql.query("pipeline_step_list"), [pipeline, GONE_SECONDS]).fetchall()
     return [PipelineStep(**dict(zip(PipelineStep.__struct_fields__, row, strict=True))) for row in rows]
 
 
 class StepRecord:
-    """The record of a running step in the database. Its connection holds the step, so that nobody else runs it."""
+    """The record of a running step in the database. Its connection locks the step, so that nobody else runs it."""
 
     def __init__(self, step: Step, access: Access) -> None:
         self._step = step
@@ -57,7 +57,7 @@ class StepRecord:
         self._connection: psycopg.Connection[Any] | None = None
 
     def lock(self) -> None:
-        """Raises Conflict if the step is being run."""
+        """Raises Conflict if the step is running."""
         self._connection = self._open.enter_context(self._access.connect())
         for _ in range(_LOCK_TRIES):
             if self._ask(_LOCK(pipeline=self._step.pipeline, step=self._step.name)):
@@ -74,25 +74,27 @@ class StepRecord:
         return LastRun(*found[0]) if found else None
 
     def last_folder(self) -> Path | None:
-        """The checkpoint that the step last ran with, if that is on this machine."""
+        """The checkpoint of the last run, if it is on this machine."""
         last = self.last_run()
         return None if last is None or last.checkpoint is None else folder_here(last.checkpoint)
 
     def former(self, names: Sequence[str]) -> str | None:
-        """A step that the pipeline, which has steps of these names, no longer has, and that read and wrote the same."""
+        """A step that the pipeline, whose current steps have these names, no longer has, and that read and wrote the
+        same queues.
+        """
         step = self._step
         found = self._rows("pipeline_former", step.pipeline, list(names), self._sources(), list(step.sinks))
         return str(found[0][0]) if found else None
 
     def forget_former(self, name: str) -> None:
-        """Raises Conflict if it is being run."""
+        """Raises Conflict if that step is running."""
         former = StepRecord(replace(self._step, name=name), self._access)
         former.lock()
         former.forget()
         former.close()
 
     def position(self, name: str | None = None) -> StepPosition | None:
-        """Of the step, or of another one of the pipeline."""
+        """Of this step, or of another step of the pipeline."""
         stream = self._step.full_name if name is None else f"{self._step.pipeline}.{name}"
         found = self._rows("pipeline_position", stream)
         return StepPosition(*found[0]) if found else None
@@ -122,7 +124,7 @@ class StepRecord:
             return list(source_queues(self._step, self._connection, self._access.config()))
 
     def seen(self, rows_per_second: float | None) -> None:
-        """Raises Unavailable; and Conflict if the connection was lost, and somebody else runs the step since then."""
+        """Raises Unavailable; and Conflict if the connection was lost and another process has run the step since."""
         step = self._step
         try:
             if self._connection is None:
@@ -169,7 +171,7 @@ class StepRecord:
 
 
 def checkpoint_of(step: Step, checkpoints: str | None) -> str:
-    """Where Spark keeps what it knows of a step: a folder of this machine, or a place of a file system that has a
+    """Where Spark stores the progress of a step: a folder of this machine, or a location in a file system with a
     scheme."""
     root = checkpoints or CHECKPOINTS
     if "://" not in root:
@@ -178,8 +180,8 @@ def checkpoint_of(step: Step, checkpoints: str | None) -> str:
 
 
 def reset(steps: Sequence[Step], access: Access, checkpoints: str | None) -> list[str]:
-    """Forget the progress of steps, so that they start over; returns the names of those that had begun. Raises Conflict
-    if one is being run, and forgets nothing then."""
+    """Forget the progress of steps, so that they start over; returns the names of those that had started. If one is
+    running, raises Conflict and forgets nothing."""
     folders = {step.name: _local_folder(step, checkpoints) for step in steps}
     with ExitStack() as locked:
         records = {step.name: StepRecord(step, access) for step in steps}
@@ -199,8 +201,8 @@ def _local_folder(step: Step, checkpoints: str | None) -> Path:
 
 
 def _forget(record: StepRecord, folder: Path) -> bool:
-    """Forget a step; whether it had begun. First what nobody can run without: a checkpoint alone would go on where it
-    is, and would write a batch again that it does not know to be written."""
+    """Forget a step; returns whether it had started. The checkpoint goes first: left alone, it would make the step
+    continue, and write a batch again that the database no longer knows."""
     known = [one for one in {folder, record.last_folder() or folder} if one.exists()]
     try:
         for one in known:

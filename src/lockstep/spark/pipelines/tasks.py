@@ -1,4 +1,4 @@
-"""What tasks do with the rows of a step, on the executors: stage them, or only look whether the sink takes them."""
+"""What tasks do with the rows of a step on the executors: stage them, or only check whether the sink accepts them."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _RESULT_ARROW = pa.schema([("staged", pa.binary()), ("message_id", pa.string()),
 _WHICH_ROW = re.compile(r" in row \d+ of task \d+")
 
 Told = list[tuple[str, str]]
-"""Message ids, and why they are rejected."""
+"""Message ids and the reasons of their rejection."""
 
 
 @dataclass
 class StagingTask:
-    """Tells the driver of the rows that are marked, and stages the others."""
+    """Reports marked rows to the driver, and stages the others."""
 
     options: WriteOptions
     place: StepBatch
@@ -56,8 +56,8 @@ class StagingTask:
 
 @dataclass
 class CheckingTask:
-    """Looks whether the sink takes the rows. Raises what it says of a row that it does not take; or tells the driver of
-    all of those, if it `isolates` them."""
+    """Checks whether the sink accepts the rows. Raises the error of a refused row or, with `isolates`, reports all
+    refused rows to the driver."""
 
     options: WriteOptions
     sinks: Sequence[str]
@@ -87,14 +87,14 @@ class CheckingTask:
 
 
 def _said(error: Exception) -> str:
-    """What the sink says of a row, without which one it was: it was alone."""
+    """The sink's error without the row number: the row was alone."""
     if not isinstance(error, LockstepError):
         raise error
     return _WHICH_ROW.sub("", error.message)
 
 
 def _unmarked(batches: Iterable[pa.RecordBatch], rejected: Told) -> Iterator[pa.RecordBatch]:
-    """The rows that are not marked, where there are any; those that are are noted."""
+    """The rows that are not marked, if any; marked rows are recorded."""
     for rows in batches:
         if ERROR in rows.schema.names:
             errors = rows.column(ERROR)
@@ -108,7 +108,7 @@ def _unmarked(batches: Iterable[pa.RecordBatch], rejected: Told) -> Iterator[pa.
 
 
 def _to_known_queues(rows: pa.RecordBatch, sinks: Sequence[str]) -> pa.RecordBatch:
-    """Raises InvalidRequest if a row goes to a queue that is no sink of the step."""
+    """Raises InvalidRequest if a row goes to a queue that is not a sink of the step."""
     queues = rows.column("queue")
     known = pc.fill_null(pc.is_in(queues, value_set=pa.array(sinks)), False)
     if not pc.all(known).as_py():

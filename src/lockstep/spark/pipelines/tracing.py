@@ -1,7 +1,7 @@
 """OpenTelemetry spans of the batches of steps, where the setting `tracing` is on.
 
-A batch has one span, with links to the spans in the headers of its first messages, and what it pushes carries that
-span. To find the links reads some of the batch once more.
+A batch has one span, with links to the spans in the headers of its first messages; the messages that it pushes carry
+that span. Finding the links reads part of the batch again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _headers_of(frame: DataFrame) -> list[Mapping[str, str]]:
 
 
 def carrying_rows(rows: DataFrame) -> DataFrame:
-    """The rows with the current span in their headers, in the place of the one that they were made under."""
+    """The rows with the current span in their headers, replacing the span under which they were produced."""
     own = own_context()
     if not own:
         return rows

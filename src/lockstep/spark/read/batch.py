@@ -1,4 +1,4 @@
-"""A batch read: all that lies between two positions. Spark plans a frame once, when it is first used."""
+"""A batch read: everything between two positions. Spark plans a frame once, when it is first used."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _planned(desk: Desk, options: ReadOptions) -> list[SnapshotTask]:
 
 
 def _bounds(options: ReadOptions, scope: Scope, found: Look) -> tuple[Scope, SnapshotPlace, SnapshotPlace]:
-    """Times are what the segments say; everything else is a place."""
+    """Times are compared with those of segments; all other bounds are places."""
     starting, ending = options.starting or EVERYTHING, options.ending or _LATEST
     start = positions.place_of(starting, found, option="startingPosition") or EARLIEST
     end = positions.place_of(ending, found, option="endingPosition") or SnapshotPlace.at(found.snapshot)

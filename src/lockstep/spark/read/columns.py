@@ -1,8 +1,8 @@
 """Segments as Arrow arrays, without work per message.
 
-The packed form of a segment is columnar: lengths and concatenated values, which are an Arrow array's buffers but for a
-running sum. What is not stored (seqs, message ids, times) is computed for whole runs at once. Messages that were
-removed lie in their segment still; the runs say which ones are left.
+The packed form of a segment is columnar: lengths and concatenated values, from which an Arrow array's buffers differ
+only by a running sum. Values that are not stored (seqs, message ids, times) are computed for whole runs at once.
+Removed messages are still in their segment; the runs say which ones are left.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from lockstep.spark.read.segments import Ints
 
 _ORDINALS = np.arange(65_536)
 _ORDINAL_TEXTS = BYTE_TEXTS[np.stack([_ORDINALS >> 8, _ORDINALS & 255], axis=1)].reshape(-1, 4).view(np.uint32).ravel()
-"""By ordinal: its four hex digits, as one number of four bytes, which is copied at once."""
+"""By ordinal: its four hex digits as a four-byte number, which is copied at once."""
 
-# The columns of a row, by the name of what is stored for them.
+# The columns of a row, by the name of their stored form.
 _STORED = {
     name: COLUMNS_OF_FIELDS[name] for name in ("payload", "kind", "reference", "encoding", "headers", "producer_sub")
 }
@@ -40,7 +40,7 @@ PLAIN_COLUMNS = tuple(name for name in STORED_COLUMNS if name not in ("transacti
 
 @dataclass(slots=True)
 class StoredSegment:
-    """A segment as it was fetched, and which of its messages are left."""
+    """A segment as fetched, and which of its messages are left."""
 
     id: int
     queue: str
@@ -50,22 +50,22 @@ class StoredSegment:
     message_count: int
     body: bytes | None
     plain: Sequence[list[Any] | None]
-    """Without a body: the messages' values, in the order of PLAIN_COLUMNS."""
+    """For a segment without a body: the messages' values, in the order of PLAIN_COLUMNS."""
     partition_ids: Sequence[int]
-    """One for each run that is left, in the order of the messages; as the next three."""
+    """One for each remaining run, in the order of the messages; so are the next three."""
     first_seqs: Sequence[int]
     counts: Sequence[int]
     ordinals: Sequence[int]
     binding: bytes = b""
-    """What an encrypted body was bound to."""
+    """The binding of an encrypted body."""
     expires_at: Sequence[datetime | None] | None = None
-    """By ordinal; None if no message has a time at which it expires."""
+    """By ordinal; None if no message has an expiry time."""
     attempts: Sequence[int] = ()
-    """Of each run which delivery it is, where that was asked for; 0 where nobody knows."""
+    """The delivery attempt of each run, if requested; 0 if unknown."""
 
 
 class Rows:
-    """The messages that are left of some segments, and their columns."""
+    """The remaining messages of some segments, and their columns."""
 
     def __init__(
         self, segments: Sequence[StoredSegment], partitions: Mapping[int, str], *, keys: Keyring = NO_KEYS
@@ -76,14 +76,14 @@ class Rows:
         self._counts = _chained([segment.counts for segment in segments])
         self._segment_of_run = np.repeat(np.arange(len(segments)), [len(segment.counts) for segment in segments])
         self.count = int(self._counts.sum())
-        # Where each run's messages are among these rows.
+        # Where the messages of each run are among these rows.
         self._starts = np.cumsum(self._counts) - self._counts
         self._taken = self._find_taken()
         self._made: dict[str, pa.Array] = {}
         self._groups: list[_SegmentGroup] | None = None
 
     def _find_taken(self) -> pa.Array | None:
-        """The places of the messages that are left among all that are stored; None if those are all."""
+        """The positions of the remaining messages among all stored ones; None if all remain."""
         stored = np.array([segment.message_count for segment in self._segments], np.int64)
         if self.count == int(stored.sum()):
             return None
@@ -91,11 +91,11 @@ class Rows:
         return pa.array(self._counted_from(before[self._segment_of_run] + self._ordinals()))
 
     def _ordinals(self) -> Ints:
-        """Of each run: the place of its first message in its segment."""
+        """The ordinal of the first message of each run."""
         return _chained([segment.ordinals for segment in self._segments])
 
     def column(self, name: str) -> pa.Array:
-        """A column of the row of a message; the payload as bytes."""
+        """A column of the rows; the payload as bytes."""
         if name not in self._made:
             self._made[name] = self._make(name)
         return self._made[name]
@@ -125,7 +125,7 @@ class Rows:
         return np.repeat(values, self._counts, axis=0)
 
     def _counted_from(self, firsts: Ints) -> Ints:
-        """For each run the numbers from its first on."""
+        """For each run, the consecutive numbers from its first one."""
         return self._per_run(firsts - self._starts) + np.arange(self.count, dtype=np.int64)
 
     def _queues(self) -> pa.Array:
@@ -135,7 +135,7 @@ class Rows:
         return self._repeated([self._partitions[id_] for segment in self._segments for id_ in segment.partition_ids])
 
     def _repeated(self, texts: Sequence[str]) -> pa.Array:
-        """A text of each run, for all its messages."""
+        """A text per run, repeated for all its messages."""
         ends = pa.array((self._starts + self._counts).astype(np.int32))
         return pc.run_end_decode(pa.RunEndEncodedArray.from_arrays(ends, pa.array(texts, pa.string())))
 
@@ -171,7 +171,7 @@ class Rows:
         return fixed_texts(texts)
 
     def _transaction_ids(self) -> pa.Array:
-        """What the producer gave, or the message's own id."""
+        """The producer's transaction id, or the message's own id."""
         given = [
             column
             for column in (self._uuids("transaction_uuids"), self._stored("transaction_texts", pa.string()))
@@ -190,7 +190,7 @@ class Rows:
         return whole if self._taken is None else whole.take(self._taken)
 
     def _all_groups(self) -> list[_SegmentGroup]:
-        """All that is stored in the segments, packed and plain ones apart, and in their order."""
+        """All messages of the segments in order, in separate groups for packed and plain segments."""
         if self._groups is None:
             by_codec = groupby(self._segments, key=lambda segment: segment.codec == Codec.PLAIN)
             self._groups = [
@@ -201,7 +201,7 @@ class Rows:
 
 
 def texts_of(payloads: pa.Array, encodings: pa.Array, *, is_ascii: bool = False) -> pa.Array:
-    """Payloads as text: JSON as it is, opaque bytes as base64. Looks at single messages only where some are opaque."""
+    """Payloads as text: JSON unchanged, opaque bytes as base64. Examines single messages only if some are opaque."""
     if encodings.null_count == len(encodings):
         if is_ascii:
             return payloads.view(pa.string())
@@ -228,10 +228,10 @@ def _text_of(payload: bytes, is_json: Any) -> str:
 
 
 class _SegmentGroup(Protocol):
-    """All messages of consecutive segments that are stored in the same form."""
+    """All messages of consecutive segments with the same storage form."""
 
     is_ascii: bool
-    """Whether all payloads are known to be."""
+    """Whether all payloads are known to be ASCII."""
 
     def values(self, name: str, kind: pa.DataType) -> pa.Array: ...
 
@@ -257,15 +257,15 @@ class _Plain:
         return pa.array(list(chain.from_iterable(filled)), _binary_of(kind)).cast(kind)
 
     def uuids(self, name: str) -> pa.Array:
-        # Spelled by PostgreSQL; transaction ids of any kind are texts here.
+        # Formatted by PostgreSQL; all transaction ids are texts here.
         return self.values(name, pa.string())
 
 
 def _binary_of(kind: pa.DataType) -> pa.DataType | None:
-    """Texts may come as bytes or as strings, so Arrow is to find out; payloads are bytes, also where there is none."""
+    """Texts may be bytes or strings, so Arrow infers the type; payloads are always bytes, even if there are none."""
     return kind if pa.types.is_binary(kind) else None
 
 
 def _chained(lists: Sequence[Sequence[int]]) -> Ints:
-    # By way of one list: a segment of a single message would cost as much as one of a thousand.
+    # Through a single list: otherwise a segment of one message would cost as much as one of a thousand.
     return np.array(list(chain.from_iterable(lists)), np.int64)

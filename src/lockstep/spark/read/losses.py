@@ -15,10 +15,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LossWatch:
-    """What a task of a stream does about messages that were removed after they were planned."""
+    """How a task of a stream handles messages that were removed after they were planned."""
 
     since: datetime
-    """When the stream began; earlier removals do not concern it."""
+    """When the stream started; earlier removals do not concern it."""
     fail: bool
 
 

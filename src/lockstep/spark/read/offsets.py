@@ -1,14 +1,14 @@
-"""Where a stream is: snapshots of PostgreSQL, and offsets made of them.
+"""Positions of a stream: PostgreSQL snapshots, and offsets built from them.
 
 A sequence or a time cannot be a position: of two transactions that push, the one with the higher number may commit
-first, and a reader that has passed it misses the other. A snapshot says exactly which transactions are done. What lies
-between two of them, S and T, is
+first, and a reader that has passed it misses the other. A snapshot says exactly which transactions have finished.
+Between two snapshots S and T lie
 
-    the transactions in progress in S that finished until T, and those that began after S and finished until T.
+    the transactions in progress in S that finished before T, and those that began after S and finished before T.
 
-An offset is *all of S, and of what lies between S and T the segments up to an id*: so a batch can be cut by a limit.
-Ids are drawn under the locks of the partitions, whose commits come in the order of their seqs; so each offset has a
-prefix of every partition. It does not grow with the number of partitions.
+An offset is *all of S and, of what lies between S and T, the segments up to an id*, so that a limit can cut a batch.
+Ids are drawn under the partition locks, and commits of a partition happen in seq order; each offset therefore contains
+a prefix of every partition. It does not grow with the number of partitions.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lockstep.errors import CheckpointMismatch, InvalidOption
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """PostgreSQL's pg_snapshot: all transactions below xmax are done, but for those in progress."""
+    """PostgreSQL's pg_snapshot: all transactions below xmax have finished, except for those in progress."""
 
     xmin: int
     xmax: int
@@ -31,7 +31,7 @@ class Snapshot:
 
     @classmethod
     def parse(cls, text: str) -> Snapshot:
-        """From PostgreSQL's own spelling, xmin:xmax:in,progress."""
+        """Parse PostgreSQL's text form, xmin:xmax:in,progress."""
         try:
             xmin, xmax, in_progress = text.split(":")
             parsed = cls(int(xmin), int(xmax), tuple(int(xid) for xid in in_progress.split(",") if xid))
@@ -62,12 +62,12 @@ class SnapshotPlace:
 
     @classmethod
     def at(cls, snapshot: Snapshot) -> SnapshotPlace:
-        """Exactly what is done in the snapshot."""
+        """Exactly what has finished in the snapshot."""
         return cls(snapshot, snapshot)
 
     @property
     def is_cut(self) -> bool:
-        """Whether something between its snapshots may be left."""
+        """Whether something between its snapshots may remain."""
         return self.base != self.to
 
     def as_json(self) -> dict[str, Any]:
@@ -92,8 +92,8 @@ EARLIEST = SnapshotPlace.at(NOTHING)
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What a stream leaves in the database before it gives Spark an offset. Where it is missing, the database has lost
-    something that the offset counts as read, and gives out the same transaction ids again."""
+    """What a stream leaves in the database before it gives Spark an offset. If the mark is missing, the database has
+    lost something that the offset counts as read, and will assign the same transaction ids again."""
 
     ordinal: int
     token: str
@@ -117,14 +117,14 @@ class Offset:
     """The database: PostgreSQL's system identifier and the database's own id."""
     stream: str
     queues: Mapping[str, int] = field(default_factory=dict)
-    """The ids of the queues by name: one that was deleted and made again is another."""
+    """The ids of the queues by name: a queue that was deleted and created again is another queue."""
     initial: bool = False
-    """Nothing was read yet."""
+    """Nothing has been read yet."""
     since: SnapshotPlace | None = None
-    """Where the batch begins that ends here, if that is not where the last one ended. Of the first batch, because Spark
-    does not keep the initial offset, but asks for it again; and of the first one after a failover."""
+    """The start of the batch that ends here, if it differs from the end of the previous one. Set for the first batch,
+    because Spark does not keep the initial offset but asks for it again, and for the first batch after a failover."""
     mark: Mark | None = None
-    """Offsets of older versions have none, and neither has the initial one."""
+    """Offsets of older versions have no mark, and neither has the initial one."""
 
     def as_json(self) -> dict[str, Any]:
         given: dict[str, Any] = {
@@ -143,7 +143,7 @@ class Offset:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Offset:
-        """From what a checkpoint holds. Raises CheckpointMismatch if it is not of this source."""
+        """Parse an offset from a checkpoint. Raises CheckpointMismatch if it does not belong to this source."""
         try:
             since, mark = given.get("since"), given.get("mark")
             return cls(
@@ -163,14 +163,15 @@ class Offset:
     def moved_to(
         self, place: SnapshotPlace, queues: Mapping[str, int], *, since: SnapshotPlace, mark: Mark | None = None
     ) -> Offset:
-        """The end of a batch that begins at `since`."""
+        """The end of a batch that starts at `since`."""
         begin = since if self.initial or since != self.place else None
         return replace(self, place=place, queues=queues, initial=False, since=begin, mark=mark)
 
 
 def between(base: Snapshot, to: Snapshot) -> tuple[str, str, str, str]:
-    """What lies between two snapshots, for SQL: the transactions that finished since the first, the range of those that
-    began since, and which of them are still open. PostgreSQL's drivers know no xid8, so all of them are text."""
+    """What lies between two snapshots, for SQL: the transactions that finished since the first one, the range of those
+    that began since then, and which of these are still open. PostgreSQL's drivers do not know xid8, so all values are
+    text."""
     finished = _array(xid for xid in base.in_progress if to.sees(xid))
     return finished, str(base.xmax), str(to.xmax), _array(to.in_progress)
 

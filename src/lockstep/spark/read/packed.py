@@ -1,7 +1,7 @@
 """Packed segments as Arrow arrays.
 
-A layout has lengths and concatenated values, which are an Arrow array's buffers but for a running sum. Each segment is
-decompressed and, while it is in the processor's cache, looked through and copied behind those before it.
+A layout has lengths and concatenated values, from which an Arrow array's buffers differ only by a running sum. Each
+segment is decompressed and, while it is in the processor's cache, scanned and appended to the previous ones.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _OFFSETS_MAX = 2**31 - 1
 _HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
 BYTE_TEXTS = np.stack([_HEX[np.arange(256) >> 4], _HEX[np.arange(256) & 15]], axis=1)
 """By byte: its two hex digits."""
-# Where the hex digits of a UUID stand in its text; the rest are dashes.
+# The positions of the hex digits in the text of a UUID; the rest are dashes.
 _DIGIT_PLACES = np.array([place for place in range(UUID_TEXT_BYTES) if place not in (8, 13, 18, 23)])
 
 Column = tuple[Ints, bytes | memoryview]
@@ -53,9 +53,9 @@ class Packed:
         self._counts = [segment.message_count for segment in segments]
         self._lengths: list[Ints] = []
         self._others: list[dict[int, Column]] = []
-        """Of each segment: the columns beside the payloads, by number."""
+        """By segment: the columns other than the payloads, by number."""
         self.is_ascii = True
-        """Whether all payloads are known to be."""
+        """Whether all payloads are known to be ASCII."""
         bodies = [_decrypted(segment, keys) for segment in segments]
         room = _room(bodies)
         end = 0
@@ -64,8 +64,8 @@ class Packed:
         self._payloads = pa.py_buffer(room[:end])
 
     def _append(self, segment: StoredBody, layout: bytes, room: Ints, start: int) -> int:
-        """Take a layout apart, and copy what is needed of it: so it is freed, and the next one takes its place in
-        memory and in the cache. Returns where the payloads end."""
+        """Split a layout, and copy what is needed of it: it is then freed, and the next one reuses its memory and
+        cache. Returns where the payloads end."""
         count, mask = header(layout)
         if count != segment.message_count:
             raise CorruptSegment(f"segment {segment.id} has {count} messages, and should have {segment.message_count}")
@@ -81,7 +81,7 @@ class Packed:
         return end
 
     def values(self, name: str, kind: pa.DataType) -> pa.Array:
-        """A column of bytes, or of texts."""
+        """A column of bytes or strings."""
         gathered = self._gather(name)
         if gathered is None:
             return pa.nulls(sum(self._counts), kind)
@@ -104,7 +104,7 @@ class Packed:
         return array.cast(pa.string())
 
     def _gather(self, name: str) -> tuple[Ints, pa.Buffer] | None:
-        """The lengths of a column over all segments, and its values; None if no segment has it."""
+        """The lengths of a column over all segments, and its values; None if no segment has the column."""
         number = STORED_COLUMNS.index(name)
         if number == _PAYLOADS:
             return np.concatenate(self._lengths), self._payloads
@@ -129,7 +129,7 @@ def _decrypted(segment: StoredBody, keys: Keyring) -> bytes:
 
 
 def _room(bodies: Sequence[bytes]) -> Ints:
-    """Memory for all payloads: it is not touched before it is used, so what is too much of it costs nothing."""
+    """Memory for all payloads: unused parts are never touched and cost nothing."""
     size = sum(layout_bytes(body) for body in bodies)
     if size > _OFFSETS_MAX:
         raise CorruptSegment("the messages of one batch are too large for Arrow")
@@ -158,7 +158,7 @@ def _split(layout: bytes, count: int, mask: int) -> dict[int, Column]:
 
 
 def _values_bytes(lengths: Ints, *, has_all: bool) -> int:
-    """The sum of lengths, of which each missing value counts as -1; payloads are never missing."""
+    """The sum of the lengths, where a missing value counts as -1; payloads are never missing."""
     if len(lengths) and lengths.min() < (0 if has_all else -1):
         raise CorruptSegment("a segment's body has a negative length")
     size = int(lengths.sum(dtype=np.int64))
@@ -186,14 +186,14 @@ def _variable(lengths: Ints, values: pa.Buffer) -> pa.Array:
 
 
 def fixed_texts(texts: Ints) -> pa.Array:
-    """Rows of ASCII characters, all of one length."""
+    """Rows of ASCII characters of equal length."""
     count, width = texts.shape
     offsets = np.arange(count + 1, dtype=np.int32) * np.int32(width)
     return pa.StringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(texts)))
 
 
 def uuid_texts(uuids: Ints) -> Ints:
-    """UUIDs, 16 bytes a row, in their spelling."""
+    """UUIDs, 16 bytes per row, in canonical spelling."""
     texts = np.full((len(uuids), UUID_TEXT_BYTES), ord("-"), np.uint8)
     texts[:, _DIGIT_PLACES] = BYTE_TEXTS[uuids].reshape(len(uuids), 2 * UUID_BYTES)
     return texts

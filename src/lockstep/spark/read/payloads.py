@@ -1,7 +1,7 @@
-"""Payloads, parsed into the column `data` by a schema: the one place of a read that looks at single messages.
+"""Payloads parsed into the column `data` by a schema: the only part of a read that processes single messages.
 
-For JSON a decoder is made for the schema, which checks while it decodes. Arrow's own JSON parser is faster, but it ends
-the process on a payload `null`, and does not say which row it refuses.
+For JSON, a decoder built from the schema validates while it decodes. Arrow's own JSON parser is faster, but it ends the
+process on a payload `null`, and does not report the row that it refuses.
 """
 
 from __future__ import annotations
@@ -41,13 +41,15 @@ _SCALARS: Sequence[tuple[Callable[[pa.DataType], bool], Any]] = (
 
 @dataclass(frozen=True, slots=True)
 class Payloads:
-    """How the payloads of a read are parsed."""
+    """How to parse the payloads of a read."""
 
     spec: PayloadSpec = field(default_factory=PayloadSpec)
     mode: PayloadMode = "failfast"
 
     def parse(self, rows: Rows, kind: pa.StructType) -> pa.Array:
-        """A struct for each message. A payload that does not fit is an error that names its message, or null."""
+        """Parse each message to a struct. A payload that does not fit becomes null or raises an error that names its
+        message.
+        """
         decode = _decoder(kind) if self.spec.format == "json" else _spec_decoder(self.spec)
         return parse_payloads(rows, kind, mode=self.mode, decode=decode)
 
@@ -66,7 +68,7 @@ def parse_payloads(
     try:
         return pa.array(parsed, kind)
     except (pa.ArrowInvalid, pa.ArrowTypeError):
-        # What no decoder can know, such as a number with too many digits.
+        # Errors that no decoder can detect, such as a number with too many digits.
         return _one_by_one(rows, parsed, kind, mode)
 
 
@@ -91,7 +93,7 @@ def _refuse(rows: Rows, place: int, error: Exception, mode: PayloadMode) -> None
 
 
 def check_type(kind: pa.StructType) -> None:
-    """Refuse a schema that JSON is not parsed into. Raises InvalidOption, which names the field."""
+    """Refuse a schema that JSON cannot be parsed into. Raises InvalidOption, which names the field."""
     _decoder(kind)
 
 
@@ -141,7 +143,7 @@ def _field_type(field: pa.Field, path: str) -> Any:
 
 
 def _or_null(made: Any) -> Any:
-    # What is taken as it is may be null: a variant of null, as Spark's parse_json makes it.
+    # Raw values may be null: a variant of null, as Spark's parse_json creates it.
     return made if made is msgspec.Raw else made | None
 
 

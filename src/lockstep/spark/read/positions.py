@@ -1,7 +1,8 @@
-"""What a stream asks the database besides messages, and what it reports: the position of the database, and its own.
+"""The database calls of a stream other than reading messages: it asks for the position of the database and publishes
+its own.
 
-A published position shows as lag beside the consumer groups', holds back retention, and lets whoever removes messages
-note which of them the stream had still to read.
+A published position shows as lag beside that of the consumer groups, holds back retention, and lets removals record
+which messages the stream has not read.
 """
 
 from __future__ import annotations
@@ -42,14 +43,14 @@ _PUBLISH: sql.Procedure[None] = sql.procedure("publish_position")
 _MARK: sql.Procedure[int] = sql.procedure("mark_position")
 _MARK_STATE: sql.Procedure[str] = sql.procedure("mark_state")
 MARKS_KEPT = 1000
-"""Spark keeps the offsets of 100 batches, if it is not told otherwise."""
+"""By default, Spark keeps the offsets of 100 batches."""
 
 _SEQ_MAX = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The database at an instant."""
+    """The state of the database at one moment."""
 
     snapshot: Snapshot
     now: datetime
@@ -58,10 +59,10 @@ class Look:
 
 
 class Desk:
-    """One connection of the driver for all questions; reopened after a loss."""
+    """One connection of the driver for all queries; reopened after a loss."""
 
     def __init__(self, access: Access, *, opened: Callable[[psycopg.Connection[Any]], None] | None = None) -> None:
-        """`opened` is called with each connection before anything is asked."""
+        """`opened` is called with each new connection before its first query."""
         self._access = access
         self._opened = opened
         self._open: ExitStack | None = None
@@ -69,8 +70,8 @@ class Desk:
         self._is_held = False
 
     def together(self, work: Callable[[], T]) -> T:
-        """Run `work`, all of whose questions go to one connection, and so to one timeline of the database. If the
-        connection was lost, `work` is run once more; it must be safe to run twice."""
+        """Run `work` with all its queries on one connection, and so on one timeline of the database. If the connection
+        was lost, `work` is run once more; it must be safe to run twice."""
         is_new = self._connection is None
         try:
             return self._holding(work)
@@ -92,7 +93,7 @@ class Desk:
     def ask(
         self, question: Callable[Concatenate[psycopg.Connection[Any], P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Call a function with the connection. Its questions must be safe to repeat."""
+        """Call a function with the connection. Its queries must be safe to repeat."""
         if self._connection is not None:
             try:
                 with explained():
@@ -124,7 +125,7 @@ class Desk:
 
 
 def look(connection: psycopg.Connection[Any], queue_ids: Sequence[int]) -> Look:
-    """Where the database is. Raises Conflict where positions mean nothing."""
+    """The current position of the database. Raises Conflict where positions are meaningless."""
     [[snapshot, now, standby, system, timeline, foreign]] = rows_of(connection, "spark_snapshot", list(queue_ids))
     if standby:
         raise InvalidOption(
@@ -148,7 +149,7 @@ def find_queues(connection: psycopg.Connection[Any], names: Sequence[str]) -> di
 
 
 def find_matching(connection: psycopg.Connection[Any], pattern: str, most: int) -> dict[str, int]:
-    """The ids of queues whose names fit. Raises InvalidOption if they are too many."""
+    """The ids of queues with matching names. Raises InvalidOption if there are too many."""
     like = re.sub(r"([\\\\%_])", r"\\\1", pattern).replace("*", "%")
     found = dict(rows_of(connection, "queue_ids_like", like, most + 1))
     if len(found) > most:
@@ -159,11 +160,11 @@ def find_matching(connection: psycopg.Connection[Any], pattern: str, most: int) 
 
 
 def find_read(desk: Desk, read: ReadOptions) -> tuple[dict[str, int], Look]:
-    """The queues that the options name, and the database. Raises QueueNotFound."""
+    """The queues that the options name, and the state of the database. Raises QueueNotFound."""
     if read.pattern is None:
         queues = desk.ask(find_queues, read.queues)
         return queues, desk.ask(look, list(queues.values()))
-    # The snapshot comes first: whatever it sees is in a queue that is found after it.
+    # The snapshot comes first: everything that it sees is in a queue that is found after it.
     before = desk.ask(look, [])
     queues = desk.ask(find_matching, read.pattern, read.access.config().spark_pattern_queues_max)
     after = desk.ask(look, list(queues.values()))
@@ -176,7 +177,7 @@ def find_scope(
     partitions: Sequence[str] | None,
     trace_id: str | None,
 ) -> Scope:
-    """What is read of the queues. Of partitions that do not exist there is nothing to read."""
+    """What is read of the queues. Partitions that do not exist are ignored."""
     names = {id_: name for name, id_ in queues.items()}
     if partitions is None:
         return Scope(names, None, trace_id)
@@ -185,7 +186,7 @@ def find_scope(
 
 
 def find_seq_scope(connection: psycopg.Connection[Any], queues: Mapping[str, int], read: ReadOptions) -> Scope:
-    """What is read where the options say it by seq: those partitions alone."""
+    """What is read of the queues if the options select seqs: only those partitions."""
     bounds: dict[int, tuple[int, int]] = {}
     for queue, id_ in queues.items():
         starts, ends = seqs_of(read.starting_seqs, queue), seqs_of(read.ending_seqs, queue)
@@ -202,21 +203,21 @@ def seqs_of(seqs: Seqs | None, queue: str) -> dict[str, int]:
 
 
 def scope_of(desk: Desk, queues: Mapping[str, int], read: ReadOptions) -> Scope:
-    """What is read of the queues, as the options say."""
+    """What is read of the queues, according to the options."""
     if read.starting_seqs is not None or read.ending_seqs is not None:
         return desk.ask(find_seq_scope, queues, read)
     return desk.ask(find_scope, queues, read.partitions, read.trace_id)
 
 
 def first_since(connection: psycopg.Connection[Any], queue_ids: Sequence[int], at: datetime) -> int | None:
-    """The first segment that was created at or after a time. Looks at all of them."""
+    """The first segment created at or after a time. Scans all segments."""
     [[found]] = rows_of(connection, "segment_first_since", list(queue_ids), at)
     first: int | None = found
     return first
 
 
 def check_system(system: str, found: str) -> None:
-    """Raises CheckpointMismatch if an offset is of another database."""
+    """Raises CheckpointMismatch if an offset belongs to another database."""
     if system != found:
         raise CheckpointMismatch(
             f"the checkpoint belongs to another database: it was made on {system}, and this is {found}. A stream on "
@@ -248,7 +249,7 @@ def place_given(place: SnapshotPlace, system: str | None, found: Look, *, option
 
 
 def check_reached(place: SnapshotPlace, snapshot: Snapshot) -> None:
-    """Raises CheckpointAhead if an offset is ahead of the database, which then lost what it had."""
+    """Raises CheckpointAhead if an offset is ahead of the database, which must then have lost data."""
     if place.to.xmax > snapshot.xmax:
         raise CheckpointAhead(_AHEAD)
 
@@ -277,15 +278,15 @@ def mark_state(connection: psycopg.Connection[Any], stream: str, mark: Mark) -> 
 
 
 def mark(connection: psycopg.Connection[Any], stream: str) -> Mark:
-    """Leave a mark behind all that the connection has seen."""
+    """Leave a mark after everything that the connection has seen."""
     token = str(uuid4())
     call = _MARK(stream_id=stream, mark=token, kept=MARKS_KEPT)
     return Mark(result_of(cursor_of(connection), call), token)
 
 
 def published(connection: psycopg.Connection[Any], stream: str) -> tuple[SnapshotPlace | None, bool]:
-    """What the stream had processed when it last published its position here, and whether it may go on from there
-    though its checkpoint is ahead."""
+    """The position that the stream last published here, and whether it may continue from there although its checkpoint
+    is ahead."""
     found = rows_of(connection, "spark_position_last", stream)
     if not found:
         return None, False
@@ -295,7 +296,7 @@ def published(connection: psycopg.Connection[Any], stream: str) -> tuple[Snapsho
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """Lets a task check that its connection leads to the planned database, and not to a server that took over."""
+    """Lets a task check that its connection leads to the planned database, and not to a promoted server."""
 
     timeline: str
     stream: str | None = None
@@ -324,7 +325,7 @@ def publish(
     read: SnapshotPlace,
     committed: SnapshotPlace | None,
 ) -> None:
-    """Publish how far the stream is."""
+    """Publish the position of the stream."""
     call = _PUBLISH(
         stream_id=stream,
         name=name,
@@ -341,7 +342,7 @@ def publish(
 
 
 def note_plan(connection: psycopg.Connection[Any], *, stream: str, place: SnapshotPlace) -> None:
-    """Note where the batch ends that the stream runs now."""
+    """Record where the stream's current batch ends."""
     arguments = [stream, str(place.base), str(place.to), place.segment]
     cursor_of(connection).execute(sql.query("spark_position_plan"), arguments)
 
@@ -355,7 +356,7 @@ def has_before(connection: psycopg.Connection[Any], queue_ids: Sequence[int], pl
 
 
 def begun_at(connection: psycopg.Connection[Any], stream: str) -> datetime | None:
-    """When the stream first published its position; None if nothing is known of it."""
+    """When the stream first published its position; None if it is unknown."""
     [[found]] = rows_of(connection, "spark_position_begin", stream)
     begun: datetime | None = found
     return begun

@@ -1,4 +1,4 @@
-"""The row of a message, as Spark and as Arrow see it."""
+"""The row of a message, in Spark and in Arrow."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ COLUMNS = {
 """The columns of a message and their types in SQL, in order."""
 
 ON_REQUEST = {"expires_at": "timestamp", "attempt": "int"}
-"""Columns that the option `columns` may name, and that are not in the row otherwise."""
+"""Columns that only the option `columns` adds to the row."""
 
 _HEADERS = {"string": "string", "map": "map<string,string>"}
 
@@ -48,7 +48,7 @@ _STRUCT = re.compile(r"\s*struct\s*<(.*)>\s*", re.IGNORECASE | re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class ColumnTypes:
-    """What the options say of columns that have several types."""
+    """Options for columns that can have several types."""
 
     payload: PayloadType = "string"
     headers: HeadersType = "string"
@@ -65,12 +65,12 @@ def ddl(
     types: ColumnTypes | None = None,
     data: str | None = None,
 ) -> str:
-    """The schema of a read. Spark parses it, and with it the payload's own schema, the type `data`."""
+    """The schema of a read. Spark parses it, including the payload's own schema, the type `data`."""
     types = types or ColumnTypes()
     names = [name for name in columns or COLUMNS if name != DATA or data is not None]
     if data is not None and DATA not in names:
         names.append(DATA)
-    # The remark is what an error of Spark's parser shows.
+    # The comment shows up in errors of Spark's parser.
     fields = [(n, types.of(n) if n != DATA else f"/* the option payloadSchema: */ {data}") for n in names]
     return ", ".join(f"`{name}` {kind}" for name, kind in fields)
 
@@ -99,8 +99,8 @@ def _struct_of_json(payload_schema: str) -> str:
 
 
 def checked_schema(schema: StructType, types: ColumnTypes, *, is_json: bool = True) -> pa.Schema:
-    """What the batches of a read must be, exactly. Raises InvalidOption for a schema that was given in place of the
-    source's own and does not fit it."""
+    """The exact schema of a read's batches. Raises InvalidOption if the user's schema replaces the source's own and
+    does not fit."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     _check_columns(schema, types)

@@ -1,6 +1,6 @@
 """Reading segments: their messages as Arrow batches.
 
-A task fetches its segments in chunks and yields a batch for each; it never holds more than a chunk.
+A task fetches its segments in chunks and yields a batch per chunk; it never holds more than one chunk.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     Connection = psycopg.Connection[Any]
 
 UNPACKED_BYTES_MAX = 256 * 1024**2
-"""Of what is unpacked at a time. A chunk is bounded as it is stored, and may become a thousand times as large."""
+"""Maximum size unpacked at a time. The stored size of a chunk is bounded, but may grow a thousandfold."""
 _ENCRYPTED_RATIO = 20
-"""How much larger an encrypted body is taken to be: it does not say."""
+"""Assumed growth of an encrypted body, whose unpacked size is unknown."""
 BATCH_BYTES_MAX = 32 * 1024**2
-"""A batch that is larger is handed to Spark in slices."""
+"""A larger batch is passed to Spark in slices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class ArrowReader:
     _names: dict[int, str] = field(default_factory=dict)
 
     def read(self, segments: Segments) -> Iterator[pa.RecordBatch]:
-        """The messages that are left of the segments, in the order of their segments."""
+        """The remaining messages of the segments, in order of segments."""
         encryption = Encryption.of(self.access.config())
         with self.access.connect() as connection:
             if self.witness is not None:
@@ -83,7 +83,7 @@ class ArrowReader:
         return found
 
     def _segment(self, row: tuple[Any, ...], encryption: Encryption) -> StoredSegment:
-        """A segment with all that was ever in it. Raises SealBroken if it must be encrypted and is not."""
+        """A segment with everything that was ever in it. Raises SealBroken if it must be encrypted and is not."""
         (
             segment_id,
             queue_id,
@@ -120,7 +120,9 @@ class ArrowReader:
         )
 
     def _find_names(self, connection: Connection, ids: Iterable[int]) -> None:
-        """Look up the names of partitions, and remember them. One whose messages are all gone may be gone, too."""
+        """Look up and cache the names of partitions. If all messages of a partition are gone, the partition may be gone
+        as well.
+        """
         missing = [id_ for id_ in ids if id_ not in self._names]
         if missing:
             self._names.update(_rows(connection, "partition_names", missing))
@@ -133,7 +135,7 @@ class ArrowReader:
             segment.partition_ids, segment.first_seqs, segment.counts, segment.ordinals = left
 
     def _look_for_losses(self, connection: Connection, planned: Segments, found: Sequence[StoredSegment]) -> None:
-        """Segments of which something is gone: was it removed before this stream had read it?"""
+        """For segments with missing messages: were those removed before this stream had read them?"""
         whole = {segment.id for segment in found if sum(segment.counts) == segment.message_count}
         suspects = [int(id_) for id_ in planned.ids if int(id_) not in whole]
         if not suspects:
@@ -148,7 +150,7 @@ class ArrowReader:
         batch = pa.RecordBatch.from_arrays([self._column(rows, name) for name in self.schema.names], schema=self.schema)
         if self.scope.trace_id is None:
             return batch
-        # The message that began it may have no trace id: what followed has its own id.
+        # The first message of a trace may have no trace id: the others have its message id.
         own = pc.coalesce(rows.column("trace_id"), rows.column("message_id"))
         return batch.filter(pc.equal(own, self.scope.trace_id))
 
@@ -163,13 +165,13 @@ class ArrowReader:
 
 
 def _spans(segments: Iterable[StoredSegment]) -> dict[int, tuple[int, int]]:
-    """By partition: the first and the last seq that the segments have of it."""
+    """By partition: the first and last seq of the segments."""
     spans: dict[int, tuple[int, int]] = {}
     for segment in segments:
         for partition_id, first_seq, count in zip(
             segment.partition_ids, segment.first_seqs, segment.counts, strict=True
         ):
-            # Segments come in the order of their ids, and a partition's seqs rise with them.
+            # Segments are in the order of their ids, with which a partition's seqs rise.
             spans[partition_id] = (
                 spans[partition_id][0] if partition_id in spans else first_seq,
                 first_seq + count - 1,
@@ -182,12 +184,12 @@ def _columns(spans: Mapping[int, tuple[int, int]]) -> tuple[list[int], list[int]
 
 
 def _rows(connection: Connection, query: str, *arguments: Any) -> list[Any]:
-    """In PostgreSQL's binary form, which takes less to read where there is much."""
+    """In PostgreSQL's binary form, which is faster to read in bulk."""
     return cursor_of(connection).execute(sql.query(query), arguments, binary=True).fetchall()
 
 
 def _keep(segment: StoredSegment, partition_ids: set[int]) -> None:
-    """Leave out the runs of other partitions."""
+    """Drop the runs of other partitions."""
     kept = [place for place, id_ in enumerate(segment.partition_ids) if id_ in partition_ids]
     for name in ("partition_ids", "first_seqs", "counts", "ordinals"):
         column = getattr(segment, name)
@@ -195,7 +197,7 @@ def _keep(segment: StoredSegment, partition_ids: set[int]) -> None:
 
 
 def _cut(segment: StoredSegment, bounds: Mapping[int, tuple[int, int]]) -> None:
-    """Keep of each run what is from a seq to before another."""
+    """Restrict each run to a range of seqs, whose end is exclusive."""
     runs = zip(segment.partition_ids, segment.first_seqs, segment.counts, segment.ordinals, strict=True)
     kept = []
     for partition_id, first_seq, count, ordinal in runs:
@@ -208,7 +210,7 @@ def _cut(segment: StoredSegment, bounds: Mapping[int, tuple[int, int]]) -> None:
 
 
 def _unpacked_within(segments: Sequence[StoredSegment], limit: int) -> Iterator[list[StoredSegment]]:
-    """The segments in parts that do not take more memory than this once they are unpacked; a larger one is alone."""
+    """The segments in parts that do not exceed this size once unpacked; a larger segment forms its own part."""
     part: list[StoredSegment] = []
     size = 0
     for segment in segments:

@@ -1,7 +1,7 @@
-"""Which segments lie between two positions, and which task reads which: what the driver plans.
+"""Plans a read on the driver: the segments between two positions, and the tasks that read them.
 
-It lists the segments with their sizes and deals them out in ranges. What reads them is not needed for that, and is not
-imported: Spark starts a process to plan.
+Lists the segments with their sizes and assigns them in ranges. The code that reads them is not imported here: Spark
+starts a process for planning alone.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
 Ints = np.ndarray[Any, np.dtype[Any]]
 
 CHUNK_BYTES_MAX = 4 * 1024**2
-"""Stored bytes that are fetched at a time; about four times as much when they are decompressed."""
+"""Stored bytes fetched at a time; about four times as many once decompressed."""
 CHUNK_MESSAGES_MAX = 50_000
-"""Larger chunks fall out of the processor's cache, smaller ones cost more round trips."""
+"""Larger chunks exceed the processor's cache; smaller ones cost more round trips."""
 CHUNK_SEGMENTS_MAX = 2_000
 
 TASK_MESSAGES_MIN = 5_000
-"""A task for fewer messages costs more than it gains; unless they are large."""
+"""A task for fewer messages costs more than it gains, unless they are large."""
 TASK_BYTES_MIN = 1024**2
 
 
 @dataclass(frozen=True, slots=True)
 class Segments:
-    """Segments in the order of their ids, with their messages, stored bytes and transactions, as columns."""
+    """Segments in order of their ids, with messages, stored bytes and transactions, as columns."""
 
     ids: Ints
     messages: Ints
@@ -54,7 +54,7 @@ class Segments:
         return Segments(self.ids[start:stop], self.messages[start:stop], self.sizes[start:stop], self.txids[start:stop])
 
     def between(self, start: SnapshotPlace, end: SnapshotPlace) -> Segments:
-        """Those that the one place does not have, and the other has."""
+        """The segments that `end` includes and `start` does not."""
         chosen = ~self._in(start) & self._in(end)
         return Segments(self.ids[chosen], self.messages[chosen], self.sizes[chosen], self.txids[chosen])
 
@@ -66,7 +66,7 @@ class Segments:
         return seen & ~np.isin(self.txids, snapshot.in_progress) if snapshot.in_progress else seen
 
     def within(self, *, messages: int | None, size: int | None) -> Segments:
-        """As many, from the first on, as the limits allow; and always one."""
+        """The first segments that fit within the limits; at least one."""
         stop = len(self)
         for limit, values in ((messages, self.messages), (size, self.sizes)):
             if limit is not None:
@@ -74,7 +74,7 @@ class Segments:
         return self.slice(0, max(stop, 1))
 
     def tasks(self, parallelism: int) -> list[Segments]:
-        """Ranges of about the same work, at most `parallelism`, and no more than are worth a task."""
+        """Ranges of about equal work: at most `parallelism`, and no more than are worth a task."""
         if not len(self):
             return []
         # A message costs about as much as a hundred bytes.
@@ -104,7 +104,7 @@ class Scope:
     partition_ids: tuple[int, ...] | None = None
     trace_id: str | None = None
     seqs: tuple[tuple[int, int, int], ...] = ()
-    """Partitions of which only a part is read: from a seq to before another."""
+    """Partitions that are read only in part: a range of seqs, whose end is exclusive."""
     from_at: datetime | None = None
     to_at: datetime | None = None
 
@@ -112,12 +112,12 @@ class Scope:
 def list_segments(
     connection: psycopg.Connection[Any], scope: Scope, base: Snapshot, to: Snapshot, *, after: int = 0
 ) -> Segments:
-    """The segments that lie between two snapshots, after an id."""
+    """The segments between two snapshots, after an id."""
     if base == to:
         return Segments.none()
     partition_ids = None if scope.partition_ids is None else list(scope.partition_ids)
     filters = (partition_ids, scope.from_at, scope.to_at, scope.trace_id)
-    # Without an id they are found by their transactions alone.
+    # Without an id they are found by their transactions only.
     arguments = [list(scope.queues), after or None, *between(base, to), *filters]
     cursor = cursor_of(connection).execute(sql.query("spark_segment_list"), arguments, binary=True)
     [[ids, messages, sizes, txids]] = cursor.fetchall()

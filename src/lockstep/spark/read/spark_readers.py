@@ -1,4 +1,4 @@
-"""The readers of snapshot mode as Spark sees them: thin shells around what plans and reads, which needs no Spark."""
+"""The readers of snapshot mode for Spark: thin wrappers around planning and reading, which do not need Spark."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class SnapshotPartition(InputPartition):
-    """A task, as Spark carries it."""
+    """A task in Spark's form."""
 
     def __init__(self, task: SnapshotTask | None) -> None:
         self.task = task
@@ -39,10 +39,10 @@ class SnapshotPartition(InputPartition):
 
 
 class _Reading:
-    """What batch and stream readers have in common: it runs on the executors."""
+    """What batch and stream readers share: it runs on the executors."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        # The schema that the registry has now, for all tasks.
+        # The registry's current schema, for all tasks.
         self._options = replace(options, payloads=options.payloads.resolved())
         self._schema = checked_schema(schema, options.types, is_json=options.payloads.format == "json")
 
@@ -51,7 +51,7 @@ class _Reading:
         task: SnapshotTask | None = partition.task
         if task is None:
             return
-        # The driver, which plans, imports this module, too.
+        # The driver, which plans, imports this module as well.
         from lockstep.spark.read.payloads import Payloads
         from lockstep.spark.read.segment_reader import ArrowReader
 
@@ -64,12 +64,12 @@ class _Reading:
 class BatchReader(_Reading, DataSourceReader):
     @told
     def partitions(self) -> Sequence[InputPartition]:
-        # Spark takes no partitions for one that nothing was said about.
+        # Spark treats an empty list of partitions as a single unspecified partition.
         return [SnapshotPartition(task) for task in plan_batch(self._options)] or [SnapshotPartition(None)]
 
 
 class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """All but `read` runs in one process of the driver, as long as the query does."""
+    """All methods except `read` run in one process of the driver, for as long as the query."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         super().__init__(options, schema)
@@ -77,7 +77,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
 
     @property
     def _stream(self) -> SnapshotStream:
-        # On first use: the readers that travel to the executors have none.
+        # Created on first use: the readers that travel to the executors have none.
         if self._made is None:
             self._made = SnapshotStream(self._options)
         return self._made
@@ -87,7 +87,9 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         return self._stream.initial().as_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """One of the limits: Spark knows no two at a time. It says that limits hold, and the options say which."""
+        """One of the limits, because Spark supports only one at a time. It merely tells Spark that limits apply; the
+        options define them.
+        """
         if self._options.messages_max is not None:
             return ReadMaxRows(self._options.messages_max)
         if self._options.bytes_max is not None:
@@ -100,7 +102,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         begin = Offset.of(start)
         end = self._stream.latest(begin, limited=not isinstance(limit, ReadAllAvailable))
-        # The very same, or else Spark runs an empty batch.
+        # The same object; otherwise Spark runs an empty batch.
         return start if end is begin else end.as_json()
 
     @told

@@ -1,4 +1,4 @@
-"""A stream in snapshot mode: what its next batch is, which tasks read it, and how far it is known to be.
+"""A stream in snapshot mode: its next batch, the tasks that read it, and its published position.
 
 The state of a stream is its checkpoint, which Spark keeps; an instance of this lives as long as the query runs, in a
 process of the driver. It needs no Spark.
@@ -30,9 +30,9 @@ from lockstep.spark.read.segments import Scope, Segments, list_segments
 _log = logging.getLogger(__name__)
 
 QUIET_SECONDS = 0.05
-"""Spark asks an idle stream every few milliseconds; the database is asked no more often than this."""
+"""Spark polls an idle stream every few milliseconds; the database is polled at most this often."""
 PUBLISH_SECONDS = 10.0
-"""How often an idle stream says that it is still there."""
+"""How often an idle stream reports that it is alive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,25 +84,25 @@ class SnapshotStream:
 
     @property
     def _sources(self) -> tuple[str, ...]:
-        """The queues as the options name them."""
+        """The queues according to the options."""
         return self._options.queues if self._options.pattern is None else (self._options.pattern,)
 
     def _begin_anew(self, connection: psycopg.Connection[Any]) -> None:
-        """A new connection may lead to a server that took over: what was listed on another is not used there."""
+        """A new connection may lead to a promoted server, so listings from the old one are discarded."""
         if self._options.stream_name is not None:
             claim(connection, self._options.stream_name, self._sources)
         self._listed = self._published = None
         self._is_target_old = self._target is not None
 
     def initial(self) -> Offset:
-        """Where a stream without a checkpoint begins."""
+        """Where a stream without a checkpoint starts."""
         return self._desk.together(self._initial)
 
     def _initial(self) -> Offset:
         queues, found = self._look()
         place = self._place(self._options.starting or EVERYTHING, queues, found)
         stream = uuid4().hex[:16]
-        # Before the first message is before it on every timeline.
+        # The start precedes the first message on every timeline.
         mark = None if place == EARLIEST else self._desk.ask(positions.mark, stream)
         return Offset(place, found.system, stream, queues, initial=True, mark=mark)
 
@@ -115,14 +115,14 @@ class SnapshotStream:
         return SnapshotPlace.at(found.snapshot) if first is None else SnapshotPlace(NOTHING, found.snapshot, first - 1)
 
     def stop_at_now(self) -> None:
-        """Read the messages that are there now, and none that come later."""
+        """Read the existing messages, and none that arrive later."""
         self._target = self._desk.together(self._look)[1].snapshot
         self._is_target_old = False
 
     def latest(self, start: Offset, *, limited: bool = True) -> Offset:
-        """The end of the next batch; the start itself if there is none. Without limits it is all that is there."""
+        """The end of the next batch; the start itself if there is none. Without limits, everything that exists."""
         if self._clock() < self._quiet_until:
-            # To answer from memory would be wrong: the caller wants to see what was pushed before it asked.
+            # Answering from memory would be wrong: the caller expects to see everything pushed before the call.
             self._pause(self._quiet_until - self._clock())
         return self._desk.together(lambda: self._latest_of(start, limited=limited))
 
@@ -147,18 +147,18 @@ class SnapshotStream:
             end = None
         if end is None:
             self._quiet_until = now + QUIET_SECONDS
-            # Spark always runs a first batch, be it empty: from then on there is a checkpoint, and it has begun.
+            # Spark always runs a first batch, even an empty one: from then on there is a checkpoint.
             return self._marked(start, begin, queues, begin) if start.initial else start
         self._last_batch_at = now
         return self._marked(start, end, queues, begin)
 
     def _marked(self, start: Offset, end: SnapshotPlace, queues: Mapping[str, int], begin: SnapshotPlace) -> Offset:
-        """The end of a batch; from here on the database can tell whether it has all that lies before it."""
+        """The end of a batch with a mark; from here on the database can tell whether it has everything before it."""
         return start.moved_to(end, queues, since=begin, mark=self._desk.ask(positions.mark, start.stream))
 
     def _begin(self, start: Offset, found: Look) -> SnapshotPlace:
-        """Where the next batch begins: where the last one ended; or, if the database has lost some of that and the
-        stream may go on all the same, where it was when it last said so. Raises CheckpointAhead."""
+        """Where the next batch starts: at the end of the last one; or, if the database has lost part of that and the
+        stream may continue anyway, at its last published position. Raises CheckpointAhead."""
         try:
             self._desk.ask(positions.check_known, start, found.snapshot)
         except CheckpointAhead as error:
@@ -178,7 +178,9 @@ class SnapshotStream:
     def _end(
         self, start: SnapshotPlace, scope: Scope, upto: Snapshot, *, limited: bool
     ) -> tuple[SnapshotPlace | None, int]:
-        """Where the next batch ends, and how many messages there are: what was begun is ended before more is begun."""
+        """Where the next batch ends, and how many messages there are: a started range is finished before a new one
+        starts.
+        """
         for base, to, after in ((start.base, start.to, start.segment), (start.to, upto, 0)):
             rest = self._list(scope, base, to, after=after).between(start, SnapshotPlace.at(to))
             if len(rest):
@@ -186,8 +188,8 @@ class SnapshotStream:
         return None, 0
 
     def _passed(self, start: SnapshotPlace, scope: Scope, upto: Snapshot, now: float) -> SnapshotPlace | None:
-        """Where an empty batch ends that passes messages of other partitions, or of other traces, so that they neither
-        count as lag nor are held. It comes from time to time, and before a run ends by itself."""
+        """Where an empty batch ends that skips messages of other partitions or traces, so that these neither count as
+        lag nor are held. It occurs from time to time, and before a run ends by itself."""
         if scope.partition_ids is None and scope.trace_id is None:
             return None
         if self._target is None and now - self._passed_at < PUBLISH_SECONDS:
@@ -205,7 +207,7 @@ class SnapshotStream:
         return messages < self._options.messages_min and not late
 
     def plan(self, start: Offset, end: Offset) -> list[SnapshotTask]:
-        """The tasks of a batch. The end says where it began, if that is not where the last one ended."""
+        """The tasks of a batch. The end contains its start, if that differs from the previous end."""
         return self._desk.together(lambda: self._plan(start, end))
 
     def _plan(self, start: Offset, end: Offset) -> list[SnapshotTask]:
@@ -213,14 +215,14 @@ class SnapshotStream:
         read = Offset(begin, end.system, end.stream, end.queues)
         queues, found = self._checked(read)
         if self._begin(end, found) != end.place:
-            return []  # nothing is known of the batch any more; what it had is in the next one, as far as it is there
+            return []  # the batch is no longer known; its remaining messages are in the next one
         if not start.initial:
             self._recognise(read)
         self._publish(read)
         if self._options.stream_name is not None:
-            # A sink on this database may say, in its own transaction, that this is read (option commitStream).
+            # A sink on this database may record in its own transaction that this is read (option commitStream).
             self._desk.ask(positions.note_plan, stream=end.stream, place=end.place)
-        # A queue that is there by now may have messages of this time, but the batch that ended there was without it.
+        # A queue created since then may have messages from this time, but the batch ended without it.
         scope = self._scope({name: id_ for name, id_ in queues.items() if name in end.queues})
         after = begin.segment if begin.to == end.place.to else 0
         segments = self._list(scope, begin.base, end.place.to, after=after).between(begin, end.place)
@@ -249,19 +251,21 @@ class SnapshotStream:
         return positions.find_read(self._desk, self._options)
 
     def _scope(self, queues: Mapping[str, int]) -> Scope:
-        # Each time anew: a partition may appear with its first message.
+        # Looked up each time: a partition may appear with its first message.
         return positions.scope_of(self._desk, queues, self._options)
 
     def _list(self, scope: Scope, base: Snapshot, to: Snapshot, *, after: int = 0) -> Segments:
-        """Segments between two snapshots; those of the last question are remembered, because a batch asks for them
-        twice, and a long backlog is cut into many batches."""
+        """Segments between two snapshots. The last answer is cached, because a batch asks twice, and a long backlog is
+        cut into many batches."""
         if self._listed is None or not self._listed.has(scope, base, to, after):
             found = self._desk.ask(list_segments, scope, base, to, after=after)
             self._listed = _Listed(scope, base, to, after, found)
         return self._listed.segments
 
     def _checked(self, start: Offset) -> tuple[dict[str, int], Look]:
-        """The queues of an offset and the database, if it is the offset's own. Raises CheckpointMismatch, DataLost."""
+        """The queues of an offset, and the database if the offset belongs to it. Raises CheckpointMismatch,
+        DataLost.
+        """
         queues, found = self._look()
         positions.check_system(start.system, found.system)
         self._check_added(start, {name: id_ for name, id_ in queues.items() if name not in start.queues})
@@ -273,14 +277,14 @@ class SnapshotStream:
         return queues, found
 
     def _check_gone(self, names: Sequence[str]) -> None:
-        """Of queues that the options name this is an error, whatever they say of losses."""
+        """For queues named by the options this is an error, whatever they say about losses."""
         for name in names:
             if name not in self._gone:
                 self._lose(f"queue {name!r} was deleted since the stream last read it")
                 self._gone.add(name)
 
     def _check_added(self, start: Offset, added: Mapping[str, int]) -> None:
-        """Raises CheckpointMismatch if queues that the stream did not read before have messages that it would pass."""
+        """Raises CheckpointMismatch if queues that the stream did not read before have messages that it would skip."""
         if not added:
             return
         has_before = self._desk.ask(positions.has_before, list(added.values()), start.place)
@@ -291,7 +295,7 @@ class SnapshotStream:
             )
 
     def _recognise(self, start: Offset) -> None:
-        """Find the position that the stream published when it last ran. Raises DataLost."""
+        """Find the position that the stream published in its last run. Raises DataLost."""
         if self._published is not None or not start.queues:
             return
         self._begun_at = self._desk.ask(positions.begun_at, start.stream)
@@ -322,10 +326,10 @@ class SnapshotStream:
         self._warned = lost
 
     def _publish(self, offset: Offset, *, committed: bool = False) -> None:
-        """Tell the database how far the stream is; it does so when that is news, and from time to time.
+        """Publish the position of the stream, when it has changed and from time to time.
 
-        A stream that has not planned a batch has no checkpoint, and holds nothing back. What the first call after a
-        start says was read is what the checkpoint begins with: nothing before it will be asked for.
+        A stream that has not planned a batch has no checkpoint and holds nothing back. The first position after a start
+        is that of the checkpoint: nothing before it will be requested.
         """
         now = self._clock()
         if offset.initial:
@@ -361,7 +365,7 @@ class _Listed:
 
 
 def _cut(rest: Segments, base: Snapshot, to: Snapshot, limits: ReadOptions | None) -> SnapshotPlace:
-    """Where a batch ends that takes of the rest as much as the limits allow."""
+    """Where a batch ends that takes as much of the rest as the limits allow."""
     if limits is None:
         return SnapshotPlace.at(to)
     taken = rest.within(messages=limits.messages_max, size=limits.bytes_max)

@@ -1,4 +1,4 @@
-"""Spark's type `variant`: JSON of any shape, in a binary form that Spark searches without parsing it again."""
+"""Spark's type `variant`: JSON of any shape, in a binary form that Spark searches without parsing."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ Finish = Callable[[Any], Any]
 
 
 def is_variant(kind: pa.DataType) -> bool:
-    # Spark's variant is a struct to Arrow, and is known by this alone.
+    # For Arrow, Spark's variant is a struct; only this metadata identifies it.
     return pa.types.is_struct(kind) and any(b"variant" in (field.metadata or {}) for field in kind)
 
 
 def variant_finish(kind: pa.DataType) -> Finish | None:
-    """What makes variants of the JSON texts that a decoder left where the type has variants; None if it has none."""
+    """A function that converts the JSON texts left by a decoder to variants; None if the type has none."""
     if is_variant(kind):
         return _variant
     if pa.types.is_struct(kind):

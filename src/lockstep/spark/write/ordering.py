@@ -1,8 +1,8 @@
-"""The order of the rows of a partition, by columns that say it (the option `orderBy`).
+"""Orders the rows of a partition by columns (the option `orderBy`).
 
-A task sorts the rows that it packs. What several tasks have of one partition is compared by the commit, which knows the
-keys of all rows; parts that are out of order are taken apart, sorted and packed anew. That costs the driver the memory
-that they need, so that a batch whose partitions lie in one task each is cheaper.
+A task sorts the rows that it packs. If several tasks have rows of one partition, the commit compares the keys of all
+rows; parts that are out of order are unpacked, sorted and repacked. That takes the driver's memory, so a batch with
+each partition in a single task is cheaper.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Keys = npt.NDArray[np.int64]
 
 
 def key_columns(batch: pa.RecordBatch, names: Sequence[str]) -> dict[str, pa.Array]:
-    """The columns by which rows are ordered, as numbers. Raises InvalidRequest."""
+    """The columns that order rows, as numbers. Raises InvalidRequest."""
     by_name = {name.lower(): batch.column(i) for i, name in enumerate(batch.schema.names)}
     return {f"{ORDER_KEY}{place}": _numbers(name, by_name[name.lower()]) for place, name in enumerate(names)}
 
@@ -42,13 +42,13 @@ def _numbers(name: str, array: pa.Array) -> pa.Array:
 
 @dataclass(frozen=True, slots=True)
 class KnownPart:
-    """What the commit knows of a part."""
+    """What the commit knows about a part."""
 
     attempt: UUID
     number: int
     queue: str
     partitions: Ints
-    """Of each row, which partition it is for."""
+    """The partition of each row."""
     keys: Keys
     stored_bytes: int
 
@@ -56,8 +56,8 @@ class KnownPart:
 def out_of_order(
     cursor: RawCursor[Any], staged: Sequence[Staged], *, width: int, bytes_max: int
 ) -> dict[str, list[KnownPart]]:
-    """By queue: the parts of those in which pushing one part after the other would break the order of a partition.
-    `width` is the number of columns that say the order. Raises TooLarge if they are too large to be sorted here."""
+    """By queue: the parts in which pushing one after the other would break the order of a partition. `width` is the
+    number of ordering columns. Raises TooLarge if they are too large to be sorted here."""
     by_queue = {
         queue: list(parts) for queue, parts in groupby(_parts(cursor, staged, width), key=lambda one: one.queue)
     }
@@ -98,5 +98,5 @@ def _is_in_order(parts: Sequence[KnownPart]) -> bool:
 
 
 def columns_of(keys: Keys) -> dict[str, pa.Array]:
-    """Keys that were stored, as columns of a table."""
+    """Stored keys as columns of a table."""
     return {f"{ORDER_KEY}{place}": pa.array(column) for place, column in enumerate(keys.T)}

@@ -1,4 +1,4 @@
-"""Parts on the stage: tasks put them there, and a commit repacks those that it cannot push as they are."""
+"""Parts on the stage: tasks put them there, and a commit repacks parts that cannot be pushed as they are."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ def _parts(staging: Staging, incoming: Incoming, batches: Iterable[pa.RecordBatc
 
 
 def _form(cursor: RawCursor[Any], queue: str) -> QueueForm:
-    """How the queue stores messages; as new ones do, if the commit will create it."""
+    """How the queue stores messages; the form of new queues if the commit will create it."""
     row = cursor.execute(sql.query("queue_form"), [queue]).fetchone()
     return QueueForm() if row is None else QueueForm(*row)
 
 
 def _seal(cursor: RawCursor[Any], part: StagedPart, encryption: Encryption) -> None:
-    """Encrypt a part of an encrypted queue for the segment that it is to become. A partition that the commit will make
-    has no id yet: then the commit does it again."""
+    """Encrypt a part of an encrypted queue for its future segment. A partition that the commit will create has no id
+    yet: then the commit encrypts the part again."""
     form = _form(cursor, part.queue)
     keys = encryption.keys_for(part.queue) if form.encryption else None
     if keys is None or part.body is None:
@@ -86,7 +86,7 @@ def _binding(place: SealedPlace, counts: Sequence[int]) -> bytes:
 
 
 def _binding_of(row: Sequence[Any]) -> bytes:
-    """What a part on the stage is encrypted for."""
+    """The binding of a part on the stage."""
     return b"" if row[20] is None else _binding(SealedPlace(*row[20:23]), row[6])
 
 
@@ -131,7 +131,7 @@ def _text_arguments(entries: PartEntries | None) -> tuple[str | None, str | None
 
 
 def _text_array(texts: Iterable[str]) -> str:
-    """An array as PostgreSQL spells it: psycopg looks at every element of a list, several times."""
+    """An array in PostgreSQL's text form: psycopg examines every element of a list several times."""
     escaped = "\x00".join(texts).replace("\\", "\\\\").replace('"', '\\"')
     return '{"' + escaped.replace("\x00", '","') + '"}'
 
@@ -139,7 +139,9 @@ def _text_array(texts: Iterable[str]) -> str:
 def put_in_order(
     cursor: RawCursor[Any], options: WriteOptions, staged: Sequence[Staged], config: Config, encryption: Encryption
 ) -> Sequence[Staged]:
-    """What is staged, so that pushing it keeps the order of every partition: parts that do not are packed anew."""
+    """What is staged, in a form that keeps the order of every partition when pushed: parts that would not are
+    repacked.
+    """
     width, bytes_max = len(options.order_by), config.spark_order_bytes_max
     wrong = out_of_order(cursor, staged, width=width, bytes_max=bytes_max)
     if not wrong:
@@ -177,7 +179,7 @@ def _without(one: Staged, gone: Sequence[KnownPart]) -> Staged:
 def pack_anew(
     cursor: RawCursor[Any], attempt: UUID, number: int, duplicates: Sequence[list[int] | None], encryption: Encryption
 ) -> int:
-    """Repack a part: in the current format of its queue, and without messages that are stored already. Returns how many
+    """Repack a part: in the current format of its queue, and without messages that are already stored. Returns how many
     of those there are."""
     [row] = rows_of(cursor.connection, "spark_stage_find", attempt, number)
     cursor.execute(sql.query("spark_stage_remove"), [[attempt], number])
@@ -201,7 +203,7 @@ def pack_anew(
 
 
 def _names(partitions: Sequence[str], counts: Sequence[int]) -> list[str]:
-    """Of each message of a part, the partition that it is for."""
+    """The partition of each message of a part."""
     return [name for name, count in zip(partitions, counts, strict=True) for _ in range(count)]
 
 

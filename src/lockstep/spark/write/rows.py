@@ -1,6 +1,7 @@
-"""What may be written: the rows of a DataFrame, checked column by column as Arrow arrays.
+"""Rows to write: the rows of a DataFrame, checked column by column as Arrow arrays.
 
-A single row is looked at only to say which one is wrong. Rows are named by their number within their task, from 1.
+Single rows are examined only to report the one that is wrong. Rows are identified by their number within their task,
+from 1.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Incoming:
 
     @classmethod
     def of(cls, options: WriteOptions, config: Config, *, task: int) -> Incoming:
-        """What the options of a write say."""
+        """Create it from the options of a write."""
         return cls(
             config,
             queue=options.queue,
@@ -64,7 +65,7 @@ class Incoming:
         )
 
     def take(self, batch: pa.RecordBatch) -> pa.Table:
-        """The columns that are written, checked and in one type each: text, or bytes for payload and headers."""
+        """The columns to write, checked and converted to one type each: text, or bytes for payload and headers."""
         given = {name.lower(): batch.column(i) for i, name in enumerate(batch.schema.names)}
         if self._encode is not None:
             self._encode_payloads(given, self._encode)
@@ -87,7 +88,7 @@ class Incoming:
         return pa.table(columns)
 
     def _encode_payloads(self, given: dict[str, pa.Array], encode: Encode) -> None:
-        """Structs become bytes, of an encoding that names their format."""
+        """Encode structs as bytes with an encoding that names their format."""
         encoded: list[bytes | None] = []
         for row, value in enumerate(given["payload"].to_pylist(maps_as_pydicts="strict")):
             try:
@@ -113,7 +114,7 @@ class Incoming:
         return text
 
     def _opaque(self, payloads: pa.Array, encodings: pa.Array) -> pa.Array:
-        """Payloads from texts, as a read gives them: those that have an encoding are base64."""
+        """Payloads from texts in the form of a read: those with an encoding are base64."""
         decoded = payloads.to_pylist()
         for row in pc.indices_nonzero(encodings.is_valid()).to_pylist():
             try:
@@ -156,7 +157,7 @@ class Incoming:
             row = pc.index(pc.greater(lengths, limit), True).as_py()
             found = lengths[row].as_py()
             raise TooLarge(f"column 'payload' has {found} bytes in {self._row(row)}; at most {limit} are allowed")
-        # What has an encoding is opaque; the rest is JSON.
+        # Payloads with an encoding are opaque; all others are JSON.
         values: Sequence[bytes] = payloads.to_pylist()
         if "encoding" in columns:
             json_rows = pc.indices_nonzero(columns["encoding"].is_null()).to_pylist()
@@ -204,7 +205,7 @@ class Incoming:
             raise InvalidRequest(f"column {name!r} is empty in {self._row(pc.index(lengths, 0).as_py())}")
 
     def _canonical(self, name: str, array: pa.Array) -> pa.Array:
-        """UUIDs in their canonical spelling."""
+        """UUIDs in canonical spelling."""
         texts = array.to_pylist()
         if all_canonical_uuids([text for text in texts if text is not None]):
             return array
@@ -264,14 +265,14 @@ def _wrong_headers(encoded: bytes) -> str | None:
         decoded = _decode_headers(encoded)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         return f"is no JSON object of strings ({error})"
-    # JSON can spell a NUL, and PostgreSQL's jsonb cannot hold one.
+    # JSON can contain a NUL, which PostgreSQL's jsonb cannot store.
     if any("\x00" in name + value for name, value in decoded.items()):
         return "contains a NUL character"
     return None
 
 
 def _content_ids(columns: dict[str, pa.Array]) -> pa.Array:
-    """Transaction ids: those that are given, and else one that is made of all that the row says."""
+    """Transaction ids: the given ones, otherwise ids derived from the whole content of the row."""
     count = len(columns["payload"])
     given = columns["transaction_id"].to_pylist() if "transaction_id" in columns else [None] * count
     said = [columns[name].to_pylist() for name in COLUMNS if name in columns and name != "transaction_id"]

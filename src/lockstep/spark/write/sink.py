@@ -1,7 +1,7 @@
-"""The sink as Spark sees it: writers of batches and of streams.
+"""The sink for Spark: writers of batches and of streams.
 
-`write` runs on the executors, once for each attempt at a task, and `commit` on the driver, for a stream in a process of
-its own: all that it knows of the tasks is in their messages.
+`write` runs on the executors, once for each attempt at a task, and `commit` on the driver, for a stream in a separate
+process: it knows only what is in the tasks' messages.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType) -> StreamWriter:
-    """The writer of `df.writeStream.format("lockstep")`. In output mode complete each batch writes all results, in one
-    transaction: of each key the last one counts."""
+    """The writer of `df.writeStream.format("lockstep")`. In output mode complete, each batch writes all results in one
+    transaction; for each key the last one counts."""
     parsed = _checked(options, schema)
     if parsed.batch_id is not None:
         raise InvalidOption("the option batchId is for batch writes; a stream numbers its batches itself")
@@ -71,15 +71,15 @@ def _checked(options: Mapping[str, str], schema: StructType) -> WriteOptions:
 
 @dataclass
 class StagedMessage(WriterCommitMessage):
-    """What a task passes to the commit."""
+    """What a task reports to the commit."""
 
     staged: writer.Staged
     once: tuple[str, int] | None = None
-    """The sink and its batch, where it is to be written once."""
+    """The sink and its batch, if it must be written only once."""
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Writes a DataFrame wholly or not at all; with a `sinkId`, once for each batch."""
+    """Writes a DataFrame completely or not at all; with a `sinkId`, once for each batch."""
 
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
@@ -129,7 +129,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     @told
     def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803
         staged, once = _gathered(_complete(messages))
-        if once is not None:  # else the batch has no tasks, and nothing to write
+        if once is not None:  # otherwise the batch has no tasks, and nothing to write
             _tell(writer.commit(self._options, staged, batch=(once[0], batchId)))
 
     def abort(self, messages: list[Any], batchId: int) -> None:  # noqa: ARG002, N803
@@ -137,7 +137,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 def _task() -> tuple[int, str | None, int | None]:
-    """Number of the task, and the query and batch that it is of, as far as Spark says."""
+    """The number of the task, and its query and batch, as far as Spark reports them."""
     context = TaskContext.get()
     if context is None:
         return 0, None, None
@@ -154,7 +154,7 @@ def _sink(sink_id: str | None, query_id: str | None) -> str:
 
 
 def _tell(done: writer.CommittedBatch) -> None:
-    """Rows that are left out are told of: nobody sees them otherwise."""
+    """Log rows that are left out, because nothing else shows them."""
     if done.duplicates:
         rows = done.messages + done.duplicates
         _log.warning("%d of %d rows were left out: their partitions have their transaction ids", done.duplicates, rows)
@@ -167,6 +167,6 @@ def _complete(messages: list[Any]) -> list[Any]:
 
 
 def _gathered(messages: Iterable[Any]) -> tuple[Sequence[writer.Staged], tuple[str, int] | None]:
-    """What the tasks say; one that failed says nothing."""
+    """The reports of the tasks; a failed task has none."""
     told = [message for message in messages if isinstance(message, StagedMessage)]
     return [message.staged for message in told], next((message.once for message in told), None)

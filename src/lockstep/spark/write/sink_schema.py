@@ -22,11 +22,11 @@ COLUMNS = {
 """The columns that are written, and the types that each may have."""
 
 GIVEN_ANEW = ("seq", "message_id", "created_at", "expires_at")
-"""Columns that a read gives and that every message gets anew: they are left out without a word."""
+"""Columns of a read that every message gets anew: they are dropped silently."""
 
 
 _ORDERED = ("tinyint", "smallint", "int", "bigint", "date", "timestamp", "timestamp_ntz")
-"""Types of columns by which rows can be brought into order."""
+"""Types of columns that can order rows."""
 
 
 def check_schema(
@@ -37,8 +37,8 @@ def check_schema(
     payload_format: str = "json",
     order_by: Sequence[str] = (),
 ) -> None:
-    """Whether rows with these columns, of names and types, can be written. `queue` is the one that they all go to,
-    `order_by` are the columns that say their order."""
+    """Check that rows with these columns, given by name and type, can be written. `queue` is the queue of all rows,
+    `order_by` the ordering columns."""
     names = {name.lower(): type_name for name, type_name in fields}
     if "payload" not in names:
         raise InvalidRequest(f"the sink needs a column 'payload'; the DataFrame has {', '.join(names) or 'none'}")
@@ -76,6 +76,6 @@ def _check_struct(type_name: str, payload_format: str) -> None:
 
 
 def _is_allowed(type_name: str, allowed: Sequence[str]) -> bool:
-    # A column without any value has no type of its own; varchar and char are strings.
+    # A column without any value has no type of its own; varchar and char count as strings.
     base = type_name.lower().partition("(")[0]
     return base == "void" or {"varchar": "string", "char": "string"}.get(base, type_name.lower()) in allowed

@@ -1,7 +1,7 @@
 """Rows on their way to the stage: gathered by queue, grouped by partition, and packed into parts.
 
-A part becomes one segment. It is laid out from the buffers of the Arrow arrays, column by column, so that a row costs
-nothing but its bytes. The rows of a partition keep the order in which they came, or have the one of their keys.
+A part becomes one segment. It is built from the buffers of the Arrow arrays, column by column, so that a row costs
+nothing beyond its bytes. The rows of a partition keep their order of arrival, or are ordered by their keys.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
 GATHERED_BYTES_MAX = 64 * 1024 * 1024
-"""Most bytes that a task holds for all queues together before it packs the largest."""
+"""Maximum size that a task holds for all queues together before it packs the largest."""
 
 ORDER_KEY = "order key "
-"""What the names of columns begin with by which rows are ordered."""
+"""Prefix of the columns that order rows."""
 
 _UUID_LENGTH = 36
 _TEXT_COLUMNS = ("kind", "reference", "encoding", "headers", "producer_sub")
@@ -43,14 +43,14 @@ class QueueForm:
     compression: str = "zstd"
     encryption: bool = False
     partitions: int = 0
-    """Of a balanced queue: how many numbered partitions it has."""
+    """For a balanced queue: the number of numbered partitions."""
     id: int = 0
     """0 while the queue does not exist."""
 
 
 @dataclass(slots=True)
 class PartEntries:
-    """Messages that have a value of some kind, by run and offset in it, as the procedure takes them."""
+    """Messages that have a value of some kind, by run and offset in it, in the form of the procedure's arguments."""
 
     values: list[str]
     runs: list[int]
@@ -59,7 +59,7 @@ class PartEntries:
 
 @dataclass(frozen=True, slots=True)
 class SealedPlace:
-    """What an encrypted part is bound to: the segment that it is to become."""
+    """The binding of an encrypted part: its future segment."""
 
     segment_uuid: UUID
     queue_id: int
@@ -76,28 +76,28 @@ class StagedPart:
     counts: list[int]
     body: bytes | None = None
     plain: dict[str, list[Any]] = field(default_factory=dict)
-    """By column, where the queue wants its messages readable in SQL."""
+    """By column, if the queue keeps its messages readable in SQL."""
     dedup_uuids: PartEntries | None = None
     dedup_texts: PartEntries | None = None
     traces: PartEntries | None = None
     place: SealedPlace | None = None
-    """Where it was encrypted for."""
+    """The place that it was encrypted for."""
     order_keys: bytes | None = None
-    """Row by row, the keys by which the rows are ordered."""
+    """The ordering keys, row by row."""
     repeats: int = 0
-    """Rows that were left out, because they repeat a transaction id."""
+    """Rows that were left out because they repeat a transaction id."""
 
     def __len__(self) -> int:
         return sum(self.counts)
 
 
 class Staging:
-    """Gathers the rows of a task until there are enough of a queue for a part."""
+    """Gathers the rows of a task until a queue has enough for a part."""
 
     def __init__(
         self, *, queue: str | None, bytes_max: int, form_of: Callable[[str], QueueForm], is_ordered: bool = False
     ) -> None:
-        """`is_ordered`: rows have keys. As many as may be held are gathered then, to be sorted together."""
+        """`is_ordered`: rows have keys. Then as many rows as allowed are gathered and sorted together."""
         self._queue = queue
         self._bytes_max = bytes_max
         self._gathered_bytes_max = GATHERED_BYTES_MAX if is_ordered else bytes_max
@@ -105,7 +105,7 @@ class Staging:
         self._gathered: dict[str, _Gathered] = {}
 
     def add(self, table: pa.Table) -> Iterator[StagedPart]:
-        """Take checked rows; gives the parts that they complete."""
+        """Take checked rows; yields the parts that they complete."""
         for queue, rows in self._by_queue(table):
             gathered = self._gathered.setdefault(queue, _Gathered())
             while rows.num_rows:
@@ -120,7 +120,7 @@ class Staging:
             yield from self._packed(max(self._gathered, key=lambda queue: self._gathered[queue].bytes))
 
     def finish(self) -> Iterator[StagedPart]:
-        """The parts of what is left."""
+        """The parts of the remaining rows."""
         for queue in list(self._gathered):
             yield from self._packed(queue)
 
@@ -147,7 +147,7 @@ class _Gathered:
     messages: int = 0
 
     def fitting(self, rows: pa.Table, bytes_max: int) -> int:
-        """How many of the rows, from the first, still fit; one that is too large alone fits alone."""
+        """How many of the first rows still fit; a single row that is too large fits alone."""
         room = min(SEGMENT_MESSAGES_MAX - self.messages, rows.num_rows)
         sizes = np.cumsum(pc.binary_length(rows.column("payload").slice(0, room)).to_numpy(), dtype=np.int64)
         fitting = int(np.searchsorted(sizes, bytes_max - self.bytes, side="right"))
@@ -160,7 +160,7 @@ class _Gathered:
 
 
 def packed(queue: str, table: pa.Table, *, form: QueueForm, bytes_max: int) -> Iterator[StagedPart]:
-    """The rows as a part; rows with keys are sorted first, and may be too many for one."""
+    """The rows as a part. Rows with keys are sorted first, and may be too many for one part."""
     if not _key_names(table):
         yield pack(queue, table, form=form)
         return
@@ -173,7 +173,7 @@ def packed(queue: str, table: pa.Table, *, form: QueueForm, bytes_max: int) -> I
 
 
 def pack(queue: str, table: pa.Table, *, form: QueueForm) -> StagedPart:
-    """The rows as a part, not encrypted yet: grouped by partition, without those that repeat a transaction id."""
+    """The rows as an unencrypted part: grouped by partition, without rows that repeat a transaction id."""
     partitions = _RowPartitions.of(table, form)
     count = table.num_rows
     if "transaction_id" in table.column_names:
@@ -217,7 +217,7 @@ def _part(queue: str, partitions: _RowPartitions, table: pa.Table, form: QueueFo
 
 @dataclass(frozen=True, slots=True)
 class _RowPartitions:
-    """Which partition each row is for."""
+    """The partition of each row."""
 
     names: list[str]
     indexes: Ints
@@ -231,14 +231,14 @@ class _RowPartitions:
         names = encoded.dictionary.to_pylist()
         indexes = encoded.indices.to_numpy().astype(np.int64)
         if form.partitions and DEFAULT_PARTITION in names:
-            # A balanced queue gives rows without a partition one of its own, which may be there by name, too.
+            # A balanced queue assigns a partition to rows without one; that partition may also occur by name.
             renamed = [default if name == DEFAULT_PARTITION else name for name in names]
             names = list(dict.fromkeys(renamed))
             indexes = np.array([names.index(name) for name in renamed], np.int64)[indexes]
         return cls(names, indexes)
 
     def ordered_by(self, table: pa.Table) -> Ints:
-        """The rows by partition, and within it by their keys; those that are equal as they came."""
+        """The rows by partition, and within it by their keys; the sort is stable."""
         keys = [table.column(name).to_numpy() for name in _key_names(table)]
         order: Ints = np.lexsort((*reversed(keys), self.indexes))
         return order
@@ -247,7 +247,7 @@ class _RowPartitions:
         return [int(count) for count in np.bincount(self.indexes, minlength=len(self.names))]
 
     def entries(self, array: pa.Array, chosen: npt.NDArray[np.bool_]) -> PartEntries | None:
-        """The chosen rows, which are grouped, with their values."""
+        """The selected, grouped rows with their values."""
         if not chosen.any():
             return None
         counts = np.bincount(self.indexes, minlength=len(self.names))
@@ -267,7 +267,7 @@ def _is_there(array: pa.Array) -> npt.NDArray[np.bool_]:
 
 
 def _without_repeats(indexes: Ints, ids: pa.ChunkedArray) -> Ints | None:
-    """The rows without those whose transaction id came before in their partition; None if there are none."""
+    """The rows without those whose transaction id occurred before in their partition; None if there are none."""
     seen: set[tuple[int, str]] = set()
     kept = []
     for row, (partition, one) in enumerate(zip(indexes.tolist(), ids.to_pylist(), strict=True)):
@@ -292,13 +292,13 @@ def _layout(arrays: dict[str, pa.Array], is_uuid: npt.NDArray[np.bool_] | None) 
 
 
 def _column(array: pa.Array) -> list[Buffer]:
-    """Lengths, -1 for no value, and all values, which lie in the array one after the other."""
+    """Lengths, -1 for no value, and all values, which are consecutive in the array."""
     array = array.cast(pa.binary())
     offsets = np.frombuffer(array.buffers()[1], np.int32)[array.offset : array.offset + len(array) + 1]
     lengths = np.diff(offsets).astype("<i4")
     if array.null_count:
         there = _is_there(array)
-        if lengths[~there].any():  # what is behind a null is no value
+        if lengths[~there].any():  # the bytes behind a null are not a value
             return _column(pa.array(array.to_pylist(), pa.binary()))
         lengths[~there] = -1
     values = array.buffers()[2]
@@ -306,7 +306,7 @@ def _column(array: pa.Array) -> list[Buffer]:
 
 
 def _uuid_column(texts: pa.Array, chosen: npt.NDArray[np.bool_]) -> list[Buffer]:
-    """UUIDs in canonical spelling as 16 bytes each; -1 where none is chosen."""
+    """UUIDs in canonical spelling as 16 bytes each; -1 for rows without one."""
     lengths = np.where(chosen, np.int32(16), np.int32(-1)).astype("<i4")
     nibbles = _nibbles(texts.filter(pa.array(chosen)))
     return [lengths.tobytes(), (nibbles[:, 0::2] << 4 | nibbles[:, 1::2]).tobytes()]
@@ -329,8 +329,8 @@ _NO_NIBBLE = 255
 
 
 def _characters(texts: pa.Array) -> Bytes:
-    """The characters of texts that have 36 each."""
-    texts = pa.concat_arrays([texts])  # so that it begins at the beginning of its buffers
+    """The characters of texts of 36 characters each."""
+    texts = pa.concat_arrays([texts])  # so that it starts at the beginning of its buffers
     values = texts.buffers()[2]
     start = int(np.frombuffer(texts.buffers()[1], np.int32)[texts.offset]) if len(texts) else 0
     size = len(texts) * _UUID_LENGTH
@@ -339,7 +339,7 @@ def _characters(texts: pa.Array) -> Bytes:
 
 
 def _nibbles(texts: pa.Array) -> Bytes:
-    """The hexadecimal digits of texts that have 36 characters each, as numbers; 255 for what is no digit."""
+    """The hexadecimal digits of texts of 36 characters each, as numbers; 255 for other characters."""
     digits: Bytes = _hex_digits()[_characters(texts)[:, _DIGITS]]
     return digits
 

@@ -71,7 +71,7 @@ class WriteOptions:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> WriteOptions:
-        """The options as Spark gives them; their names are in any case. Raises InvalidOption, which names it."""
+        """Parse Spark's options; their names are case-insensitive. Raises InvalidOption, which names the option."""
         given = Given(options, {*WRITE_OPTIONS, *_OF_SPARK})
         return cls(
             access=access(given.get),

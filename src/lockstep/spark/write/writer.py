@@ -1,8 +1,8 @@
-"""What a write says to the database: tasks stage parts, and one commit pushes those of the attempts that count.
+"""The database calls of a write: tasks stage parts, and one commit pushes those of the successful attempts.
 
 Nothing is visible before the commit, which is one transaction: the batch is recorded as done, everything is locked,
-numbered and pushed, and the stage is emptied. A batch that is recorded already writes nothing. Parts with
-duplicates, or for a queue that has become encrypted, are repacked on the way.
+numbered and pushed, and the stage is emptied. A batch that is already recorded writes nothing. Parts with duplicates,
+or for a queue that has become encrypted, are repacked on the way.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ _NOTIFY: Call[Any] = Call("notify", "select pg_notify('lockstep_push', '')", ())
 
 @dataclass(frozen=True, slots=True)
 class Also:
-    """What else a commit does in its transaction."""
+    """Further actions of a commit in its transaction."""
 
     before: Callable[[RawCursor[Any], Sequence[UUID], Sequence[UUID]], None]
-    """Before the push and its locks, given the attempts that it pushes and the leases that it acks."""
+    """Runs before the push and its locks, with the attempts to push and the leases to ack."""
     after: Callable[[RawCursor[Any], CommittedBatch], None]
-    """When it is known what was pushed."""
+    """Runs when the result of the push is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskAttempt:
-    """Which task of which batch a part is of."""
+    """The task and batch that a part belongs to."""
 
     sink: str
     batch_id: int
@@ -58,30 +58,30 @@ class TaskAttempt:
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """What one attempt at a task has staged; this is what the commit knows of it."""
+    """What one attempt at a task has staged; the commit knows only this."""
 
     place: TaskAttempt
     parts: int
     messages: int
     repeats: int = 0
-    """Rows that were left out, because they repeat a transaction id of their task."""
+    """Rows that were left out because they repeat a transaction id of their task."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommittedBatch:
-    """What a commit did."""
+    """The result of a commit."""
 
     messages: int
-    """Those that were pushed."""
+    """Number of messages pushed."""
     duplicates: int = 0
-    """Rows that were not, because their partition has their transaction id."""
+    """Rows that were not pushed, because their partition already has their transaction id."""
     new: bool = True
     """False: the batch had been committed before, and nothing was written."""
 
 
 def stage(options: WriteOptions, batches: Iterable[RecordBatch], *, sink: str, batch_id: int, task: int) -> Staged:
     """Write the rows of a task to the stage, each part as soon as it is full."""
-    # Tasks alone need Arrow: a commit, which is a process of its own for every batch, begins sooner without it.
+    # Only tasks need Arrow: a commit, which is a separate process for every batch, starts sooner without it.
     from lockstep.spark.write.parts import put
 
     return put(options, batches, TaskAttempt(sink, batch_id, task, uuid4()))
@@ -90,11 +90,12 @@ def stage(options: WriteOptions, batches: Iterable[RecordBatch], *, sink: str, b
 def commit(
     options: WriteOptions, staged: Sequence[Staged], *, batch: tuple[str, int] | None, also: Also | None = None
 ) -> CommittedBatch:
-    """Push what was staged, in one transaction. `batch` is the sink and its batch that is written once; None: as often
-    as it is committed. `also` is done in the same transaction.
+    """Push what was staged, in one transaction. `batch` names the sink and its batch, which is written only once; with
+    None it is written on every commit. `also` runs in the same transaction.
 
-    Raises what a push raises, Conflict if the stage is not complete or if nobody can say whether the batch was written,
-    and LeaseLost if messages that the batch has read in lease mode are no longer its own. Nothing is written then.
+    Raises the errors of a push, Conflict if the stage is incomplete or if it is unknown whether the batch was written,
+    and LeaseLost if messages that the batch has read in lease mode are no longer leased by it. Nothing is written in
+    these cases.
     """
     config = options.access.config()
     with options.access.connect() as connection:
@@ -152,7 +153,7 @@ def _is_new(cursor: RawCursor[Any], config: Config, batch: tuple[str, int], mess
 
 
 def _push(cursor: RawCursor[Any], attempts: Sequence[UUID], encryption: Encryption) -> int:
-    """Returns how many messages turned out to be duplicates."""
+    """Returns how many messages were duplicates."""
     found = 0
     while True:
         call = _PUSH(attempts=attempts, plain_allowed=encryption.plain_allowed, at=None)
@@ -173,8 +174,8 @@ def abort(options: WriteOptions, staged: Sequence[Staged]) -> None:
 
 
 def _tidy(connection: psycopg.Connection[Any], sink: str, batch_id: int, seconds_max: float) -> None:
-    """After a commit: remove what dead attempts have left, and notify the waiting pops. Neither is
-    a reason to say that the commit failed."""
+    """After a commit: remove leftovers of dead attempts, and notify the waiting pops. A failure of either is not a
+    failure of the commit."""
     cursor = cursor_of(connection)
     for call in (_NOTIFY, _SWEEP(sink=sink, batch_id=batch_id, seconds=seconds_max, at=None)):
         try:

@@ -1,4 +1,6 @@
-"""An archive as a Delta table, by delta-rs: it needs no jar. The log lies in `_delta_log`, beside the Parquet files."""
+"""An archive as a Delta table, through delta-rs, without a jar. The log is in `_delta_log`, beside the Parquet
+files.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,9 @@ from lockstep.spark.jobs.formats.settings import PARTITIONED_BY
 from lockstep.spark.jobs.manifest import NewFile
 
 _APP = "lockstep"
-"""Each commit says which one of ours it is, so that of two that begin with the same version one fails."""
+"""Each commit carries a unique id, so that one of two commits on the same version fails."""
 _NO_RETRIES = 0
-"""Publishing looks again before it tries again."""
+"""Publishing reloads the table before it retries."""
 
 
 class DeltaArchive:
@@ -42,7 +44,7 @@ class DeltaArchive:
 
 
 class DeltaVersion:
-    """One version of it."""
+    """One version of the table."""
 
     def __init__(self, table: DeltaTable) -> None:
         self._table = table
@@ -53,7 +55,7 @@ class DeltaVersion:
     @cached_property
     def _files(self) -> dict[str, dict[str, Any]]:
         rows: list[dict[str, Any]] = pa.table(self._table.get_add_actions(flatten=True)).to_pylist()
-        # The log has URIs, in which a percent sign of a folder's name is escaped once more.
+        # The log contains URIs, in which a percent sign of a folder's name is escaped once more.
         return {unquote(row["path"]): row for row in rows}
 
     def commit(self, added: Sequence[NewFile], removed: Sequence[str]) -> bool:
@@ -91,7 +93,7 @@ def _added(file: NewFile) -> AddAction:
     stats = {
         "numRecords": file.messages,
         "minValues": {"created_at": _milliseconds(file.first_at)},
-        # Times in the log have milliseconds, and a bound must hold.
+        # Times in the log have milliseconds, and a bound must not be too low.
         "maxValues": {"created_at": _milliseconds(file.last_at + timedelta(milliseconds=1))},
         "nullCount": {"created_at": 0},
     }

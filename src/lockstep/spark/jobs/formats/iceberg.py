@@ -1,7 +1,7 @@
-"""An archive as an Iceberg table, by pyiceberg: it needs no jar.
+"""An archive as an Iceberg table, through pyiceberg, without a jar.
 
-Its metadata lies in `_iceberg`, beside the Parquet files. Which metadata is current says a SQL catalog, in our own
-PostgreSQL unless another one is named.
+Its metadata is in `_iceberg`, beside the Parquet files. A SQL catalog says which metadata is current, in our own
+PostgreSQL unless another catalog is named.
 """
 
 from __future__ import annotations
@@ -37,27 +37,27 @@ from lockstep.spark.jobs.manifest import NewFile
 
 CATALOG = "lockstep"
 SCHEMA = "lockstep_iceberg"
-"""The schema in our own database that has the tables of the catalog."""
+"""The schema in our own database with the tables of the catalog."""
 _METADATA = "_iceberg"
-"""Spark leaves out folders that begin so when it reads Parquet files."""
+"""Spark ignores folders with this prefix when it reads Parquet files."""
 _METADATA_FILES = "20"
 _NO_RETRIES = {TableProperties.COMMIT_NUM_RETRIES: "0"}
-"""Publishing looks again before it tries again. For this process alone: others may retry."""
+"""Publishing reloads the table before it retries. Only for this process: others may retry."""
 
 
 def open_catalog(access: Access, uri: str | None) -> SqlCatalog:
-    """The catalog at an address of SQLAlchemy's, or the one in our own database."""
+    """The catalog at a SQLAlchemy address, or the one in our own database."""
     address = uri or own_catalog(access)
     with _explained():
         catalog = SqlCatalog(CATALOG, uri=address)
         catalog.engine.dispose()
-        # No connection stays open between two commits, nor after the last.
+        # No connection stays open between two commits, or after the last.
         catalog.engine = create_engine(address, poolclass=NullPool)
     return catalog
 
 
 def own_catalog(access: Access) -> str:
-    """The address of the catalog in the database that the access leads to. Its schema is created if it is not there."""
+    """The address of the catalog in the database of the access. Creates its schema if it is missing."""
     with access.connect() as connection:
         connection.execute(f"create schema if not exists {SCHEMA}")
     dsn = access.config().dsn
@@ -105,14 +105,14 @@ class IcebergArchive:
             TableProperties.MANIFEST_MERGE_ENABLED: "true",
         }
         try:
-            # In one commit, so that there is no table without its partitions.
+            # In one commit, so that there is never a table without its partitioning.
             with self._catalog.create_table_transaction(
                 self._name, self._schema, location=self._uri, properties=properties
             ) as creation:
                 with creation.update_spec() as spec:
                     for column in PARTITIONED_BY:
                         spec.add_identity(column)
-                # The files of the archive have names of columns, and no ids.
+                # The files of the archive have column names, but no column ids.
                 mapping = creation.table_metadata.schema().name_mapping.model_dump_json()
                 creation.set_properties({TableProperties.DEFAULT_NAME_MAPPING: mapping})
         except TableAlreadyExistsError as error:
@@ -121,7 +121,7 @@ class IcebergArchive:
 
 
 class IcebergVersion:
-    """One version of it."""
+    """One version of the table."""
 
     def __init__(self, table: Table, uri: str) -> None:
         self._table = table
@@ -155,7 +155,7 @@ class IcebergVersion:
                     snapshot.append_data_file(file)
 
     def _described(self, file: NewFile) -> DataFile:
-        """A file with the statistics by which readers skip it. Reads its footer."""
+        """A file with the statistics that let readers skip it. Reads its footer."""
         path = f"{self._uri}/{file.path}"
         metadata, schema = self._table.metadata, self._table.schema()
         with self._table.io.new_input(path).open() as opened:
@@ -186,14 +186,14 @@ def _explained() -> Iterator[None]:
     except CommitFailedException as error:
         raise Overtaken from error
     except SQLAlchemyError as error:
-        # Its text may repeat the address.
+        # Its text may contain the address.
         raise JobFailed(f"the Iceberg catalog cannot be used: {type(error).__name__}") from error
     except (OSError, ValueError) as error:
         raise JobFailed(f"the Iceberg table could not be written: {error}") from error
 
 
 def check_catalog(uri: str) -> str:
-    """Raises InvalidOption for an address that SQLAlchemy does not understand, or that has a password."""
+    """Raises InvalidOption for an address that SQLAlchemy does not understand, or that contains a password."""
     from sqlalchemy import make_url
     from sqlalchemy.exc import ArgumentError
 

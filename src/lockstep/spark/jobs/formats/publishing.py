@@ -1,7 +1,7 @@
-"""A table shows the files that the manifest names, and no others: publishing is the difference between the two.
+"""A table shows exactly the files that the manifest names: publishing applies the difference.
 
-So it may be repeated, and whatever died in between is made up for: a batch that is in the manifest and not in the table
-is added, and none is added twice. A library commits a table only as long as it is the one that was loaded.
+Publishing can be repeated, and repairs what a crash has left: a batch in the manifest that the table lacks is added,
+and none is added twice. A library commits only if the table is still the version that was loaded.
 """
 
 from __future__ import annotations
@@ -17,14 +17,16 @@ ATTEMPTS_MAX = 5
 
 
 class TableVersion(Protocol):
-    """A table as it was when it was loaded."""
+    """A table as loaded."""
 
     def held(self) -> Collection[str]:
-        """The files that it has, by their paths within the archive."""
+        """Its files, by their paths relative to the archive."""
         ...
 
     def commit(self, added: Sequence[NewFile], removed: Sequence[str]) -> bool:
-        """Make it another version with these files and without those. False: somebody else changed it meanwhile."""
+        """Commit a version with these files added and those removed. False: another writer changed the table in the
+        meantime.
+        """
         ...
 
 
@@ -32,12 +34,12 @@ class ArchiveTable(Protocol):
     """The table of one archive."""
 
     def load(self) -> TableVersion:
-        """Its current version; it is created if it is not there."""
+        """Load the current version; create the table if it does not exist."""
         ...
 
 
 class Publisher:
-    """Keeps the table of an archive, if it has one, as the manifest says."""
+    """Keeps the table of an archive, if it has one, in line with the manifest."""
 
     def __init__(self, manifest: Manifest, table: ArchiveTable | None) -> None:
         self._manifest = manifest
@@ -45,7 +47,9 @@ class Publisher:
         self._lock = threading.Lock()
 
     def check_unused(self) -> None:
-        """Raises Conflict if the table has files that the manifest does not know, which publishing would take out."""
+        """Raises Conflict if the table has files that the manifest does not know and publishing would therefore
+        remove.
+        """
         if self._table is None:
             return
         unknown = set(self._table.load().held()) - {file.path for file in self._manifest.table_files()}
@@ -56,17 +60,17 @@ class Publisher:
             )
 
     def publish(self) -> None:
-        """Raises Conflict if others change the table all the time."""
+        """Raises Conflict if other writers keep changing the table."""
         if self._table is None:
             return
-        # Queues are archived by threads of their own.
+        # Each queue is archived by a thread of its own.
         with self._lock:
             if not any(self._publish(self._table) for _ in range(ATTEMPTS_MAX)):
                 raise Conflict(f"the table at {self._manifest.archive} is changed by somebody else all the time")
 
     def _publish(self, table: ArchiveTable) -> bool:
-        # The table before the manifest. Who changes the manifest after we read it publishes later than we do; and if
-        # that is done already, our commit finds another version and fails.
+        # The table is loaded before the manifest. A writer that changes the manifest after we read it publishes later
+        # than we do; if it has already published, our commit finds another version and fails.
         version = table.load()
         wanted = {file.path: file for file in self._manifest.table_files()}
         held = set(version.held())

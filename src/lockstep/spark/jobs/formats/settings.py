@@ -1,4 +1,4 @@
-"""What every run of an archive keeps: its table format, the schema of its payloads, and where the table is found."""
+"""What every run of an archive keeps: its table format, the schema of its payloads, and the location of the table."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _TABLE_NAME = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)+")
 
 @dataclass(frozen=True, slots=True)
 class ArchiveSettings:
-    """What an archive is; None is what it was, or else the default."""
+    """The settings of an archive; None keeps the previous value, or the default."""
 
     format: Format | None = None
     payload_schema: str | None = None
     """The column `data`: DDL, or the JSON of Spark's schema."""
     table_name: str | None = None
-    """Of an Iceberg table, in its catalog."""
+    """Name of an Iceberg table in its catalog."""
     catalog: str | None = None
-    """Of an Iceberg table: an address of SQLAlchemy's. None is our own database."""
+    """Catalog of an Iceberg table: a SQLAlchemy address. None is our own database."""
 
     def check(self) -> None:
         """Raises InvalidOption, and SparkUnavailable if a package is missing."""
@@ -51,7 +51,9 @@ class ArchiveSettings:
 
 
 def settled(asked: ArchiveSettings, kept: ArchiveSettings | None, location: str) -> ArchiveSettings:
-    """What an archive is from now on. Raises Conflict: files alone may become a table, and a table stays what it is."""
+    """The settings from now on. Raises Conflict: plain files may become a table, but a table cannot change its
+    format.
+    """
     schema = None if asked.payload_schema is None else canonical_schema(asked.payload_schema)
     before = kept or ArchiveSettings()
     if before.format in (None, "parquet"):
@@ -86,7 +88,7 @@ def _named(settings: ArchiveSettings, location: str) -> ArchiveSettings:
 
 
 def canonical_schema(payload_schema: str) -> str:
-    """A schema of payloads as it is kept: as the JSON of Spark. Raises InvalidOption."""
+    """The canonical form of a payload schema: Spark's JSON. Raises InvalidOption."""
     from pyspark.errors import PySparkException
     from pyspark.sql.types import DataType
 
@@ -98,7 +100,7 @@ def canonical_schema(payload_schema: str) -> str:
 
 
 def open_table(settings: ArchiveSettings, location: str, columns: str, access: Access) -> ArchiveTable | None:
-    """The table of an archive; None where it is files alone. `columns` is the DDL of its files."""
+    """The table of an archive; None for plain files. `columns` is the DDL of its files."""
     if settings.format in (None, "parquet"):
         return None
     uri, schema = table_uri(location), _arrow_schema(columns, settings.payload_schema)
@@ -113,7 +115,7 @@ def open_table(settings: ArchiveSettings, location: str, columns: str, access: A
 
 
 def table_uri(location: str) -> str:
-    """A location of Hadoop's as the libraries have it."""
+    """A Hadoop location in the form that the libraries expect."""
     scheme, _, path = location.partition(":")
     if scheme == "file":
         return f"file:///{path.lstrip('/')}"
@@ -121,7 +123,7 @@ def table_uri(location: str) -> str:
 
 
 def _arrow_schema(columns: str, payload_schema: str | None) -> Any:
-    """The columns of a table: those by which it is partitioned first."""
+    """The columns of a table, with the partition columns first."""
     import pyarrow as pa
     from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import StructType
