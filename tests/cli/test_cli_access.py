@@ -118,7 +118,6 @@ def test_rules_of_roles_are_given_listed_and_taken(run: CommandLine, databases: 
     [
         ("grant", "push", "*", "to", "no_such_role"),
         ("grant", "fly", "*", "to", "lockstep_producer"),
-        ("grant", "browse", "*", "to", "lockstep_producer"),
         ("grant", "push", "a b", "to", "lockstep_producer"),
     ],
 )

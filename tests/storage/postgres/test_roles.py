@@ -75,8 +75,36 @@ CONSUMERS_CALL = set(
         "occupancy",
     ]
 )
-ADMINS_CALL = PRODUCERS_CALL | CONSUMERS_CALL | {"configure", "seek", "delete_queue", "delete_group", "stop_encryption"}
-SECRET_TABLES = {"api_key", "audit_entry"}
+READERS_CALL = set(
+    [
+        "may_read",
+        "as_text",
+        "message_id",
+        "read_stored",
+        "read_last_seq",
+        "read_next_seq",
+        "read_first_run",
+        "read_run_of",
+        "read_cursors",
+        "read_cursor",
+        "read_done_upto",
+        "read_behind",
+        "read_held",
+        "read_head_run",
+        "read_due_again",
+        "schema_state",
+    ]
+)
+READ_NOTHING = {"as_text", "message_id"}
+"""They work with what they are given, with the rights of their caller."""
+ADMINS_CALL = (
+    PRODUCERS_CALL
+    | CONSUMERS_CALL
+    | READERS_CALL
+    | {"configure", "seek", "delete_queue", "delete_group", "stop_encryption"}
+)
+VIEWS = {"messages", "queues", "partitions", "lag", "groups", "leases", "stuck_partitions", "dead_letters"}
+READS_VIEWS = {(view, "v", "SELECT") for view in VIEWS}
 _RELATIONS = """
 select c.relname, c.relkind::text, p as privilege from pg_class c
 cross join unnest(case when c.relkind = 'S' then array['USAGE', 'SELECT', 'UPDATE']
@@ -149,14 +177,10 @@ async def test_consumer_reaches_no_table_and_what_pops_call(catalog: asyncpg.Con
     assert not await catalog.fetchval("select has_schema_privilege('lockstep_consumer', 'lockstep', 'CREATE')")
 
 
-async def test_admin_changes_by_functions_only(catalog: asyncpg.Connection[Any]) -> None:
+async def test_admin_reaches_the_views_and_functions(catalog: asyncpg.Connection[Any]) -> None:
     relations, functions = await reached(catalog, "lockstep_admin")
-    assert {privilege for _, _, privilege in relations} == {"SELECT"}
-    assert {name for name, _, _ in relations} & SECRET_TABLES == set()
-    volatile = await catalog.fetch(
-        "select proname from pg_proc where pronamespace = 'lockstep'::regnamespace and (provolatile = 'v' or prosecdef)"
-    )
-    assert functions & {row[0] for row in volatile} == ADMINS_CALL
+    assert relations == READS_VIEWS
+    assert functions == ADMINS_CALL
     assert not await catalog.fetchval("select has_schema_privilege('lockstep_admin', 'lockstep', 'CREATE')")
 
 
@@ -165,12 +189,12 @@ async def test_server_cannot_give_rights(catalog: asyncpg.Connection[Any]) -> No
     assert {privilege for name, _, privilege in relations if name == "role_rule"} == {"SELECT"}
 
 
-async def test_reader_only_reads(catalog: asyncpg.Connection[Any]) -> None:
+async def test_reader_reaches_the_views_and_what_they_call(catalog: asyncpg.Connection[Any]) -> None:
     relations, functions = await reached(catalog, "lockstep_reader")
-    assert {privilege for _, _, privilege in relations} == {"SELECT"}
-    assert {name for name, _, _ in relations} & SECRET_TABLES == set()
+    assert relations == READS_VIEWS
+    assert functions == READERS_CALL
     volatile = await catalog.fetch(
-        "select proname from pg_proc where pronamespace = 'lockstep'::regnamespace and (provolatile = 'v' or prosecdef)"
+        "select proname from pg_proc where pronamespace = 'lockstep'::regnamespace and provolatile = 'v'"
     )
     assert functions & {row[0] for row in volatile} == set()
     assert not await catalog.fetchval("select has_schema_privilege('lockstep_reader', 'lockstep', 'CREATE')")
@@ -180,7 +204,7 @@ async def test_what_runs_with_the_owners_rights_has_a_fixed_search_path(catalog:
     rows = await catalog.fetch(
         "select proname, proconfig from pg_proc where pronamespace = 'lockstep'::regnamespace and prosecdef"
     )
-    assert {row["proname"] for row in rows} >= ADMINS_CALL
+    assert {row["proname"] for row in rows} >= ADMINS_CALL - READ_NOTHING
     for row in rows:
         assert "search_path=pg_catalog, pg_temp" in row["proconfig"], row["proname"]
 
@@ -277,12 +301,79 @@ async def test_reader_reads_the_views(dsn: str) -> None:
         names = connection.execute(
             "select c.relname from pg_class c where c.relnamespace = 'lockstep'::regnamespace and c.relkind = 'v'"
         ).fetchall()
-        assert len(names) >= 7
-        for (name,) in names:
-            connection.execute(f"select * from lockstep.{name}".encode())
-        for attack in ("select lockstep.push('q', 'p', '1')", "delete from lockstep.queue", "table lockstep.api_key"):
+        assert {name for (name,) in names} == VIEWS
+        for name in VIEWS - {"stuck_partitions", "dead_letters"}:
+            assert connection.execute(f"select * from lockstep.{name}".encode()).fetchall(), name
+        for attack in (
+            "select lockstep.push('q', 'p', '1')",
+            "delete from lockstep.queue",
+            "delete from lockstep.queues",
+            "table lockstep.api_key",
+            "table lockstep.segment",
+            "table lockstep.run",
+            "select * from lockstep.load_segments(array[1])",
+        ):
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
                 connection.execute(attack.encode())
+
+
+async def test_views_show_the_queues_that_a_rule_lets_browse(dsn: str, catalog: asyncpg.Connection[Any]) -> None:
+    """In each view, and in the functions behind them, whatever ids they are called with."""
+    store = PostgresStore(dsn)
+    for queue in ("orders.eu", "billing.eu"):
+        await configure(store, queue, retry_limit=0)
+        await push_n(store, queue, 3)
+        popped = await pop(store, queue, group="g")
+        await store.ack([Ack(lease_id=popped.lease_id, status="failed")])
+        await pop(store, queue, group="g")
+    await store.close()
+    role = f"looking_{uuid4().hex[:12]}"
+    await catalog.execute(f"create role {role}")
+    try:
+        await catalog.fetchval("select lockstep.grant_right('browse', 'orders.*', $1)", role)
+        everything = {
+            view: await catalog.fetch(f"select * from lockstep.{view} where queue = 'orders.eu'") for view in VIEWS
+        }
+        assert all(rows for view, rows in everything.items() if view != "stuck_partitions")
+        foreign = await catalog.fetchrow(
+            "select p.id as partition, q.id as queue, g::text as whole, c::text as place from lockstep.partition p "
+            "join lockstep.queue q on q.id = p.queue_id join lockstep.consumer_group g on g.queue_id = q.id "
+            "join lockstep.cursor c on c.partition_id = p.id and c.group_id = g.id where q.name = 'billing.eu'"
+        )
+        await catalog.execute(f"set session authorization {role}")
+        for view, rows in everything.items():
+            assert await catalog.fetch(f"select * from lockstep.{view}") == rows, view
+            with_trick = f"select * from lockstep.{view} v where pg_temp.tells(v.queue)"
+            await catalog.execute(
+                "create or replace function pg_temp.tells(name text) returns boolean cost 0.0000001 language plpgsql "
+                "as $$begin if name like 'billing%' then raise 'seen %', name; end if; return true; end$$"
+            )
+            assert await catalog.fetch(with_trick) == rows, view
+        for call in (
+            "read_stored($1)",
+            "read_last_seq($1)",
+            "read_next_seq($1, 0)",
+            "read_first_run($1)",
+            "read_run_of($1, 2)",
+            "read_cursors($2, $1)",
+            "read_cursor($3::text::lockstep.consumer_group, $1)",
+            "read_done_upto($4::text::lockstep.cursor)",
+            "read_behind($4::text::lockstep.cursor)",
+            "read_held($4::text::lockstep.cursor)",
+            "read_head_run($4::text::lockstep.cursor)",
+            "read_due_again($4::text::lockstep.cursor)",
+        ):
+            needed = "$1::bigint as a, $2::int as b, $3::text as c, $4::text as d"
+            statement = f"with given as (select {needed}) select r from given, lateral lockstep.{call} r"
+            found = await catalog.fetch(statement, *foreign.values())
+            assert [row[0] for row in found] in ([], [None]), (call, found)
+        assert await catalog.fetchval("select lockstep.may_read('billing.eu')") is False
+        await catalog.execute("reset session authorization")
+        await catalog.fetchval("select lockstep.revoke_right('browse', 'orders.*', $1)", role)
+        relations, functions = await reached(catalog, role)
+        assert (relations, functions) == (set(), set())
+    finally:
+        await catalog.execute(f"reset session authorization; drop owned by {role}; drop role {role}")
 
 
 async def test_role_that_could_use_everything_still_can(dsn: str, catalog: asyncpg.Connection[Any]) -> None:
@@ -299,5 +390,8 @@ async def test_role_that_could_use_everything_still_can(dsn: str, catalog: async
         await push_n(store, "q", 1)
         assert numbers(await pop(store, "q")) == [1]
         await store.close()
+        await catalog.execute(f"set role {role}")
+        assert len(await catalog.fetch("select * from lockstep.messages")) == 1
+        await catalog.execute("reset role")
     finally:
         await catalog.execute(f"drop owned by {role}; drop role {role}")

@@ -10,7 +10,6 @@ import asyncpg
 import msgspec
 
 from lockstep.core.rights import parse_rule
-from lockstep.errors import InvalidRequest
 from lockstep.storage.postgres import sql
 
 _GRANT: sql.Procedure[bool] = sql.procedure("grant_right")
@@ -19,8 +18,6 @@ _LIST = """
 select r.role, r.right_name, r.pattern, r.created_at, to_regrole(quote_ident(r.role)) is not null as exists
 from lockstep.role_rule r where $1::text is null or r.role = $1 order by r.role, r.pattern, r.right_name
 """
-GRANTED = ("push", "pop", "manage", "configure", "admin")
-"""Reading is by tables: lockstep_reader has it on all queues, and nobody on some."""
 
 
 class RoleRule(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,10 +34,7 @@ class RoleRule(msgspec.Struct, frozen=True, kw_only=True):
 def rights_of(rule: str) -> tuple[list[str], str]:
     """The rights that a rule names, and its pattern. Raises InvalidRequest."""
     _, pattern = parse_rule(rule)
-    named = rule.split()[0].split(",")
-    if unknown := [right for right in named if right not in GRANTED]:
-        raise InvalidRequest(f"a role cannot have the right {unknown[0]} by pattern; it can have {', '.join(GRANTED)}")
-    return named, pattern
+    return rule.split()[0].split(","), pattern
 
 
 async def grant(connection: asyncpg.Connection[Any], rights: Sequence[str], pattern: str, role: str) -> list[str]:

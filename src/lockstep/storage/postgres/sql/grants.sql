@@ -7,7 +7,6 @@ do $$
 declare
     _role text;
     _function regprocedure;
-    _table regclass;
 begin
     foreach _role in array array['lockstep_producer', 'lockstep_consumer', 'lockstep_reader', 'lockstep_admin', 'lockstep_server'] loop
         begin
@@ -35,29 +34,18 @@ begin
     for _function in
         select p.oid::regprocedure from pg_proc p
         where p.pronamespace = 'lockstep'::regnamespace and p.proname = any (lockstep.functions_for('admin'))
+          and p.provolatile <> 'i'  -- what reads nothing needs no rights, and is inlined without them
     loop
         execute format('alter function %s security definer', _function);
         execute format('alter function %s set search_path = pg_catalog, pg_temp', _function);
     end loop;
+    -- They read the tables once.
+    for _role in select r.rolname from pg_roles r where r.rolname in ('lockstep_reader', 'lockstep_admin') loop
+        execute format('revoke all on all tables in schema lockstep from %I', _role);
+        execute format('revoke all on all functions in schema lockstep from %I', _role);
+    end loop;
     for _role in select distinct r.role from lockstep.role_rule r loop
         perform lockstep.renew_role(_role);
-    end loop;
-    foreach _role in array array['lockstep_reader', 'lockstep_admin'] loop
-        continue when not exists (select 1 from pg_roles r where r.rolname = _role);
-        execute format('grant usage on schema lockstep to %I', _role);
-        execute format('grant select on all tables in schema lockstep to %I', _role);
-        for _table in
-            select c.oid::regclass from pg_class c
-            where c.relnamespace = 'lockstep'::regnamespace and c.relname in ('api_key', 'audit_entry')
-        loop
-            execute format('revoke all on %s from %I', _table, _role);
-        end loop;
-        for _function in
-            select p.oid::regprocedure from pg_proc p
-            where p.pronamespace = 'lockstep'::regnamespace and p.provolatile <> 'v' and not p.prosecdef
-        loop
-            execute format('grant execute on function %s to %I', _function, _role);
-        end loop;
     end loop;
     if exists (select 1 from pg_roles r where r.rolname = 'lockstep_server') then
         grant usage on schema lockstep to lockstep_server;

@@ -95,7 +95,7 @@ begin
         || array(select d.partition_id from lockstep.delivery d where d.lease_id = any (_lease_ids)));
 end $$;
 
--- The functions that a right covers.
+-- The functions that a right covers. The right `browse` covers the views as well (renew_role).
 create or replace function lockstep.functions_for(_right text) returns text[] language plpgsql stable as $$
 begin
     return case _right
@@ -108,10 +108,14 @@ begin
             'place_slice', 'pop', 'shared_pop', 'next', 'load_segments', 'ack_leases', 'ack_items', 'shared_complete', 'renew', 'hold_leases', 'due_in', 'due_in_labels', 'queues_by_priority',
             'lock_for_transaction', 'take_forwards', 'note_copies', 'schema_state',
             'resolve', 'mark_expiring', 'push_segments', 'push_run', 'push_runs', 'occupancy']
+        when 'browse' then array[
+            'may_read', 'as_text', 'message_id', 'read_stored', 'read_last_seq', 'read_next_seq', 'read_first_run', 'read_run_of',
+            'read_cursors', 'read_cursor', 'read_done_upto', 'read_behind', 'read_held', 'read_head_run', 'read_due_again', 'schema_state']
         when 'manage' then array['configure', 'seek', 'find_queue', 'find_partition', 'find_group', 'schema_state']
         when 'configure' then lockstep.functions_for('manage') || array['delete_queue', 'delete_group']
         when 'admin' then
-            lockstep.functions_for('push') || lockstep.functions_for('pop') || lockstep.functions_for('configure') || array['stop_encryption']
+            lockstep.functions_for('push') || lockstep.functions_for('pop') || lockstep.functions_for('browse')
+            || lockstep.functions_for('configure') || array['stop_encryption']
         else '{}'
     end;
 end $$;
@@ -147,11 +151,13 @@ begin
     return _had;
 end $$;
 
--- Lets a role execute the functions that its rules cover, and no other functions that rules can cover.
+-- Lets a role execute the functions that its rules cover, and no other functions that rules can cover. Lets it read the views if
+-- a rule covers them; otherwise not, unless it may read the tables.
 create or replace function lockstep.renew_role(_role text) returns void language plpgsql as $$
 declare
     _wanted text[];
     _function record;
+    _view regclass;
 begin
     if to_regrole(quote_ident(_role)) is null then
         return;
@@ -165,6 +171,15 @@ begin
         execute format(
             case when _function.wanted then 'grant execute on function %s to %I' else 'revoke execute on function %s from %I' end,
             _function.called, _role);
+    end loop;
+    for _view in
+        select c.oid::regclass from pg_class c where c.relnamespace = 'lockstep'::regnamespace and c.relkind = 'v'
+    loop
+        if 'may_read' = any (_wanted) then
+            execute format('grant select on %s to %I', _view, _role);
+        elsif not has_table_privilege(_role, 'lockstep.segment', 'select') then
+            execute format('revoke select on %s from %I', _view, _role);
+        end if;
     end loop;
     if _wanted <> '{}' then
         execute format('grant usage on schema lockstep to %I', _role);
