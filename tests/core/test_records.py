@@ -11,7 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lockstep.core.ids import message_id, segment_uuid7
-from lockstep.core.messages import COLUMN_NAMES, Batch, Columns, Occupancy, Placement, PushResult, Receipt, Run
+from lockstep.core.messages import (
+    COLUMN_NAMES,
+    Batch,
+    Columns,
+    Delivery,
+    Occupancy,
+    Placement,
+    PushResult,
+    Receipt,
+    Run,
+)
 from lockstep.core.records import ACK_ERROR_TEXTS, Popped
 from support.builders import payloads
 
@@ -79,7 +89,7 @@ def test_batch_of_payloads_and_columns_by_name() -> None:
 
 def run(first_seq: int = 5, *, ordinal: int = 10, partition_id: int = 7, **columns: Any) -> Run:
     given = Columns(payloads(3), **columns)
-    return Run("q", "p", partition_id, first_seq, SEGMENT, ordinal, NOW, given, attempt=2)
+    return Run("q", "p", partition_id, first_seq, SEGMENT, ordinal, NOW, given, Delivery(2))
 
 
 def test_run_makes_messages() -> None:

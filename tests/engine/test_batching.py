@@ -235,7 +235,7 @@ async def test_what_was_leased_for_somebody_who_went_is_released(store: Store) -
     assert await store.leases() == []
     again = await store.pop([PopRequest(queue=QUEUE)])
     assert again[0].payloads() == [b"1"]
-    assert again[0].runs[0].attempt == 1
+    assert again[0].runs[0].delivery.attempt == 1
 
 
 async def test_a_request_that_nobody_waits_for_is_not_sent(store: Store) -> None:

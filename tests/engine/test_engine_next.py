@@ -99,7 +99,7 @@ async def test_caller_that_went_has_completed_its_lease_and_leased_nothing(store
     await engine._batching.close()
     assert await store.leases() == []
     again = await pop(engine)
-    assert (again.payloads(), again.runs[0].attempt) == ([b"2"], 1)
+    assert (again.payloads(), again.runs[0].delivery.attempt) == ([b"2"], 1)
 
 
 async def test_request_that_waits_for_its_call_is_carried_out_without_its_caller(store: Store) -> None:

@@ -227,6 +227,18 @@ class Batch:
         return cls(queue, partition, Columns(list(payloads), **columns))
 
 
+class Delivery(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    """What is known about one delivery: the same for all messages of a run. A field that is added here is in the rows
+    of pops (`lockstep.popped` has a column of its name) and in their answers over HTTP; `Message` has it, too."""
+
+    attempt: int
+    """The number of this delivery, from 1; 0 if the message was read rather than popped."""
+
+
+DELIVERY_FIELDS = Delivery.__struct_fields__
+NOT_DELIVERED = Delivery(0)
+
+
 class Message(Described, frozen=True, kw_only=True):
     """One stored message."""
 
@@ -242,8 +254,8 @@ class Message(Described, frozen=True, kw_only=True):
     producer_sub: str | None = None
     expires_at: datetime | None = None
     """Set if the producer gave this message a time of its own."""
-    attempt: int = 0
-    """The number of this delivery, from 1; 0 if the message was read rather than popped."""
+    attempt: int = NOT_DELIVERED.attempt
+    """As in `Delivery`."""
 
     def json(self) -> Any:
         """The payload, decoded from JSON."""
@@ -266,7 +278,7 @@ class Run:
     ordinal: int
     created_at: datetime
     columns: Columns
-    attempt: int = 0
+    delivery: Delivery = NOT_DELIVERED
 
     def __len__(self) -> int:
         return len(self.columns.payloads)
@@ -295,7 +307,7 @@ class Run:
             headers=None if headers is None else _decode_headers(headers),
             producer_sub=_at(columns.producer_subs, offset),
             expires_at=_at(columns.expires_at, offset),
-            attempt=self.attempt,
+            attempt=self.delivery.attempt,
         )
 
     def messages(self) -> Iterator[Message]:

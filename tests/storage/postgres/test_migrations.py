@@ -83,6 +83,7 @@ RELEASED = {
     "0047_group_pause.sql": "0ae0174d635b81cbad79af6ed31c053e8e985c3ee253c9aefe36db2de75c1ccc",
     "0048_partition_limit.sql": "c5920661fe3dcd9ca315f6a8d48d6cf9d616677a1292ac606a3a22f25a0003bf",
     "0049_reader_rule.sql": "bc55bbd021faea23e2724a93bf8d227bfcbee9316b76a3e233cdf60cfea51c09",
+    "0050_continued.sql": "2a6adb4dd5ba0bab877579df7b8f90dfb5c562155cfcdc944da6b724a4e30eb8",
 }
 
 

@@ -165,7 +165,7 @@ def _count_popped(node: Node, popped: Popped) -> None:
         messages = len(run)
         counters.messages_popped += messages
         counters.popped.add(run.queue, messages)
-        if run.attempt > 1:
+        if run.delivery.attempt > 1:
             counters.messages_redelivered += messages
 
 

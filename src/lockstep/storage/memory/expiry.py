@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
 
-from lockstep.core.messages import Run
+from lockstep.core.messages import Delivery, Run
 from lockstep.core.policy import QueueOptions
 from lockstep.core.rules import Cursor, is_expired, overdue
 from lockstep.storage.memory.state import Group, Partition, State
@@ -41,7 +41,7 @@ def before_expired(run: Run, options: QueueOptions, now: datetime, *, expired: b
 
 
 def next_runs(
-    partition: Partition, cursor: Cursor, options: QueueOptions, messages_max: int, now: datetime, *, attempt: int
+    partition: Partition, cursor: Cursor, options: QueueOptions, messages_max: int, now: datetime, delivery: Delivery
 ) -> Iterator[Run]:
     """What comes next after a cursor, up to the first message that is delayed or expired."""
     for run in partition.log.read(cursor.acked, messages_max):
@@ -49,7 +49,7 @@ def next_runs(
             return
         alive = deliverable(run, options, now)
         if len(alive):
-            yield replace(alive, attempt=attempt)
+            yield replace(alive, delivery=delivery)
         if len(alive) < len(run):
             return
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -12,6 +11,7 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
+from lockstep.core.messages import Delivery
 from lockstep.core.records import Ack, AckOutcome, Continued, NextRequest, Popped
 from lockstep.errors import LockstepError
 from lockstep.storage.postgres import sql
@@ -21,23 +21,12 @@ from lockstep.storage.postgres.context import Context
 from lockstep.storage.postgres.failures import Dying
 from lockstep.storage.postgres.forwarding import Forwarding
 from lockstep.storage.postgres.lookups import Lookups
-from lockstep.storage.postgres.pop import Claim, PoppedRun, Pops, new_leases, pop_arguments
+from lockstep.storage.postgres.pop import Claim, PoppedRow, PoppedRun, Pops, new_leases, pop_arguments
 
 
-class NextRow(NamedTuple):
-    """What became of a partition of a lease, or a run that is leased now, or both."""
+class EndedPart(NamedTuple):
+    """What became of a partition of a lease."""
 
-    request: int
-    queue_id: int | None
-    partition_id: int | None
-    partition_name: str
-    attempt: int
-    first_seq: int | None
-    last_seq: int
-    segment_id: int
-    ordinal: int
-    expires_at: datetime | None
-    lease_id: UUID
     queue_name: str
     messages: int | None
     """How many the ended lease completed in this partition; None: it had none there."""
@@ -45,10 +34,22 @@ class NextRow(NamedTuple):
     more: bool
     """Whether it has something for whoever pops next, or will have it at a time."""
 
+
+class NextRow(NamedTuple):
+    """A row of lockstep.continued: what became of a partition of a lease, or a run that is leased now, or both."""
+
+    ended: EndedPart
+    run: PoppedRun
+    delivery: Delivery
+
+    @property
+    def has_run(self) -> bool:
+        return self.run.first_seq is not None
+
     @property
     def is_leased(self) -> bool:
         """Whether it has a run, or says that more is due."""
-        return self.first_seq is not None or self.messages is None
+        return self.has_run or self.ended.messages is None
 
 
 _NEXT = sql.procedure("next", NextRow)
@@ -131,9 +132,9 @@ class Continuing:
         """End what was leased in vain: by a lease of which a part was taken away while it was being continued, or where
         all that came next was removed meanwhile, so that nothing is left to be delivered."""
         acks = [
-            Ack(lease_id=str(row.lease_id), partition_id=row.partition_id)
+            Ack(lease_id=str(row.run.lease_id), partition_id=row.run.partition_id)
             for row in rows
-            if row.expires_at is not None and row.first_seq is None
+            if row.run.expires_at is not None and not row.has_run
         ]
         for answer, lease in zip(answers, leases, strict=True):
             if answer.popped.runs and not answer.acked.success:
@@ -149,7 +150,7 @@ class Continuing:
         names: dict[int, str],
         connection: asyncpg.Connection[Any] | None = None,
     ) -> list[Continued]:
-        leased = [PoppedRun(*row[: len(PoppedRun._fields)]) for row in rows if row.is_leased]  # type: ignore[arg-type]
+        leased = [PoppedRow(row.run, row.delivery) for row in rows if row.is_leased]
         popped = await self._pops.filled([request.pop for request in requests], leased, names, connection)
         return _answered(requests, rows, popped)
 
@@ -176,23 +177,23 @@ def _kept_claims(requests: Sequence[NextRequest], claims: Sequence[Claim]) -> li
 def _answered(requests: Sequence[NextRequest], rows: Sequence[NextRow], popped: Sequence[Popped]) -> list[Continued]:
     ended: list[dict[int | None, NextRow]] = [{} for _ in requests]
     for row in rows:
-        if row.messages is not None:
-            ended[row.request].setdefault(row.partition_id, row)
+        if row.ended.messages is not None:
+            ended[row.run.request].setdefault(row.run.partition_id, row)
     return [Continued(_outcome(i, list(ended[i].values()), one), one) for i, one in enumerate(popped)]
 
 
 def _outcome(index: int, ended: Sequence[NextRow], popped: Popped) -> AckOutcome:
-    lost = not ended or any([row.expired for row in ended])
+    lost = not ended or any([row.ended.expired for row in ended])
     leased = () if lost else popped.partition_ids
-    given_back = any([row.more and row.partition_id not in leased for row in ended])
+    given_back = any([row.ended.more and row.run.partition_id not in leased for row in ended])
     return AckOutcome(
         index=index,
         success=not lost,
         error="lease_lost" if lost else None,
         released=given_back,
-        messages=sum([row.messages or 0 for row in ended]),
-        queue=ended[0].queue_name if ended else None,
-        partition=ended[0].partition_name if ended else None,
+        messages=sum([row.ended.messages or 0 for row in ended]),
+        queue=ended[0].ended.queue_name if ended else None,
+        partition=ended[0].run.partition_name if ended else None,
     )
 
 

@@ -13,7 +13,7 @@ from uuid import UUID
 import asyncpg
 
 from lockstep.core.ids import shared_lease, uuid7
-from lockstep.core.messages import Run
+from lockstep.core.messages import Delivery, Run
 from lockstep.core.records import Ack, Popped, PopRequest
 from lockstep.errors import GroupModeMismatch, LockstepError
 from lockstep.storage.postgres import sql
@@ -36,7 +36,6 @@ class PoppedRun(NamedTuple):
     queue_id: int
     partition_id: int | None
     partition_name: str
-    attempt: int
     first_seq: int
     last_seq: int
     segment_id: int
@@ -45,8 +44,15 @@ class PoppedRun(NamedTuple):
     lease_id: UUID
 
 
-_POP = sql.procedure("pop", PoppedRun)
-_SHARED_POP = sql.procedure("shared_pop", PoppedRun, label="pop")
+class PoppedRow(NamedTuple):
+    """A row of lockstep.popped."""
+
+    run: PoppedRun
+    delivery: Delivery
+
+
+_POP = sql.procedure("pop", PoppedRow)
+_SHARED_POP = sql.procedure("shared_pop", PoppedRow, label="pop")
 _QUEUES_BY_PRIORITY: sql.Procedure[Any] = sql.procedure("queues_by_priority", label="queue_priority")
 _PASS_NONE = "set local lockstep.passes_left = '0'"
 
@@ -148,7 +154,7 @@ class Pops:
     async def _pop_on(
         self,
         requests: Sequence[PopRequest],
-        call: Call[PoppedRun],
+        call: Call[PoppedRow],
         names: dict[int, str],
         pass_none: bool,
         connection: asyncpg.Connection[Any],
@@ -226,20 +232,20 @@ class Pops:
     async def filled(
         self,
         requests: Sequence[PopRequest],
-        rows: list[PoppedRun],
+        rows: Sequence[PoppedRow],
         queues: dict[int, str],
         connection: asyncpg.Connection[Any] | None = None,
     ) -> list[Popped]:
         """The leased runs, with their messages if they were requested."""
         popped = [Popped(request.group) for request in requests]
-        segments = await self._reader.load([row.segment_id for row in rows], connection)
-        for row in rows:
+        segments = await self._reader.load([row.segment_id for row, _ in rows], connection)
+        for row, delivery in rows:
             segment = segments.get(row.segment_id)
             answer = popped[row.request]
             if segment is None:  # removed since: the lease on it runs out by itself
                 answer.unfinished = answer.unfinished or row.partition_id is None
                 continue
-            answer.runs.append(_run(queues[row.queue_id], row, segment))
+            answer.runs.append(_run(queues[row.queue_id], row, segment, delivery))
             if row.expires_at is not None:
                 answer.lease_id = str(row.lease_id)
                 answer.expires_at = min(answer.expires_at or row.expires_at, row.expires_at)
@@ -285,7 +291,7 @@ def _refuse_mode(names: QueueNames, request: PopRequest, queue: str) -> None:
 
 def _pop_call(
     claims: Sequence[Claim], requests: Sequence[PopRequest], leases: Sequence[UUID], at: datetime | None
-) -> Call[PoppedRun]:
+) -> Call[PoppedRow]:
     """The call; for ordered and shared groups together it is one statement, too."""
     first = claims[0].shared
     same = [claim for claim in claims if claim.shared is first]
@@ -321,7 +327,7 @@ def _argument(claim: Claim, request: PopRequest, lease_id: UUID) -> _Argument:
     )
 
 
-def _run(queue: str, row: PoppedRun, segment: Segment) -> Run:
+def _run(queue: str, row: PoppedRun, segment: Segment, delivery: Delivery) -> Run:
     assert row.partition_id is not None
     ordinal, count = row.ordinal, row.last_seq - row.first_seq + 1
     if segment.owners is not None:
@@ -336,5 +342,5 @@ def _run(queue: str, row: PoppedRun, segment: Segment) -> Run:
         ordinal,
         segment.created_at,
         columns,
-        row.attempt,
+        delivery,
     )

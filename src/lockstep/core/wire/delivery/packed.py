@@ -12,17 +12,19 @@ import struct
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from itertools import accumulate, pairwise
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 from uuid import UUID
 
 import msgspec
 from msgspec import Meta, Struct
+from msgspec.structs import astuple
 
 from lockstep.core.codec import LAYOUT_MAGIC, decode, decode_block, decompress, encode, header, layout_bytes, pack
 from lockstep.core.messages import (
     Appointment,
     Batch,
     Columns,
+    Delivery,
     NewSchedule,
     Occupancy,
     Placement,
@@ -89,6 +91,13 @@ class PackedReceipts(Struct, rename="camel", omit_defaults=True):
     """For queues with a max_size: the number of pending messages, and how many more fit."""
 
 
+if TYPE_CHECKING:
+    _PackedRun = tuple[Any, ...]
+else:
+    _PackedRun = tuple[(int, str, int, int, int, int, int, *get_type_hints(Delivery).values())]
+"""Queue, partition, partition id, first seq, number of messages, segment, position in it; then the delivery."""
+
+
 class _PopHead(Struct, rename="camel", omit_defaults=True):
     lease_id: str | None
     consumer_group: str
@@ -97,8 +106,7 @@ class _PopHead(Struct, rename="camel", omit_defaults=True):
     queues: list[str]
     segments: list[tuple[str, str]]
     """Id and creation time."""
-    runs: list[tuple[int, str, int, int, int, int, int, int]]
-    """Queue, partition, partition id, first seq, number of messages, segment, position in it, attempt."""
+    runs: list[_PackedRun]
 
 
 _push_head = msgspec.json.Decoder(_PushHead)
@@ -313,8 +321,8 @@ def write_popped(popped: Popped) -> bytes:
         if run.segment not in segments:
             segments[run.segment] = (len(segments), timestamp(run.created_at))
         segment, _ = segments[run.segment]
-        place = (run.partition_id, run.first_seq, len(run), segment, run.ordinal, run.attempt)
-        runs.append((queue, run.partition, *place))
+        place = (run.partition_id, run.first_seq, len(run), segment, run.ordinal)
+        runs.append((queue, run.partition, *place, *astuple(run.delivery)))
     head = _PopHead(
         lease_id=popped.lease_id,
         consumer_group=popped.group,
@@ -337,11 +345,11 @@ def read_popped(body: bytes) -> Popped:
     popped = Popped(head.consumer_group, lease_id=head.lease_id, mode=head.mode)
     popped.expires_at = None if head.expires_at is None else datetime.fromisoformat(head.expires_at)
     position = 0
-    for queue, partition, partition_id, first_seq, count, segment, ordinal, attempt in head.runs:
+    for queue, partition, partition_id, first_seq, count, segment, ordinal, *delivery in head.runs:
         uuid, created_at = segments[segment]
         part = columns.slice(position, position + count)
         place = (head.queues[queue], partition, partition_id, first_seq)
-        popped.runs.append(Run(*place, uuid, ordinal, created_at, part, attempt))
+        popped.runs.append(Run(*place, uuid, ordinal, created_at, part, Delivery(*delivery)))
         position += count
     return popped
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from base64 import b64decode
 from collections.abc import Sequence
 from datetime import datetime
+from itertools import count, repeat
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec.structs import asdict
 
 from lockstep.core.ids import message_ids
-from lockstep.core.messages import Columns, Message, Run
+from lockstep.core.messages import DELIVERY_FIELDS, Columns, Delivery, Message, Run
 from lockstep.core.names import QUEUE_MODE
 from lockstep.core.policy import GroupMode
 from lockstep.core.records import Popped
@@ -21,7 +23,7 @@ _headers = msgspec.json.Decoder(dict[str, str])
 _text = msgspec.json.Decoder(str)
 
 
-class PoppedMessage(Struct, rename="camel", gc=False, omit_defaults=True):
+class PoppedMessage(Delivery, frozen=True, rename="camel", gc=False, omit_defaults=True):
     id: str
     transaction_id: str
     trace_id: str | None
@@ -35,7 +37,6 @@ class PoppedMessage(Struct, rename="camel", gc=False, omit_defaults=True):
     consumer_group: str
     queue: str
     seq: int
-    attempt: int
     kind: str | UnsetType = UNSET
     reference: str | UnsetType = UNSET
     encoding: str | UnsetType = UNSET
@@ -103,19 +104,15 @@ def _messages(run: Run, lease_id: str, group: str) -> list[PoppedMessage]:
     ids = message_ids(run.segment, run.ordinal, len(columns.payloads))
     transaction_ids: Sequence[str | None] = columns.transaction_ids or ids
     created_at, partition_id, partition = timestamp(run.created_at), str(run.partition_id), run.partition
-    queue, attempt = run.queue, run.attempt
+    delivery = asdict(run.delivery)
     if all([column is None for column in columns.all()[2:]]):  # nothing but payloads and transaction ids
-        return [
-            PoppedMessage(
-                identity, transaction_id or identity, None, Raw(payload), None, created_at, partition_id, partition,
-                lease_id, group, queue, seq, attempt,
-            )
-            for seq, (identity, transaction_id, payload) in enumerate(
-                zip(ids, transaction_ids, columns.payloads, strict=True), run.first_seq
-            )
-        ]  # fmt: skip
+        named = [given or identity for identity, given in zip(ids, transaction_ids, strict=True)]
+        same = map(repeat, (None, created_at, partition_id, partition, lease_id, group, run.queue))
+        values = (ids, named, repeat(None), map(Raw, columns.payloads), *same, count(run.first_seq))
+        return [*map(PoppedMessage, *map(repeat, delivery.values()), *values)]
     return [
         PoppedMessage(
+            **delivery,
             id=identity,
             transaction_id=transaction_ids[offset] or identity,
             trace_id=value_at(columns.trace_ids, offset),
@@ -126,9 +123,8 @@ def _messages(run: Run, lease_id: str, group: str) -> list[PoppedMessage]:
             partition=partition,
             lease_id=lease_id,
             consumer_group=group,
-            queue=queue,
+            queue=run.queue,
             seq=run.first_seq + offset,
-            attempt=attempt,
             kind=_given(columns.kinds, offset),
             reference=_given(columns.references, offset),
             encoding=_given(columns.encodings, offset),
@@ -172,5 +168,5 @@ def message_of(item: PoppedMessage) -> Message:
         headers=None if item.headers is UNSET else _headers.decode(item.headers),
         producer_sub=item.producer_sub,
         expires_at=None if isinstance(item.expires_at, UnsetType) else datetime.fromisoformat(item.expires_at),
-        attempt=item.attempt,
+        **{name: getattr(item, name) for name in DELIVERY_FIELDS},
     )

@@ -75,9 +75,9 @@ def procedure(
 ) -> Procedure[R]:
     """A procedure of this name, as its header in `procedures/` declares it.
 
-    A call has a record of type `row` (a NamedTuple or a Struct) for each row; without one the rows of a procedure that
-    returns rows stay what the driver gives. `label` is the name in the statistics of queries. Arguments `as_text` are
-    given as PostgreSQL spells them.
+    A call has a record of type `row` (a NamedTuple or a Struct, or a NamedTuple of such records) for each row; without
+    one the rows of a procedure that returns rows stay what the driver gives. `label` is the name in the statistics of
+    queries. Arguments `as_text` are given as PostgreSQL spells them.
     """
     return Procedure(_headers()[name], row=row, label=label or name, as_text=as_text)
 

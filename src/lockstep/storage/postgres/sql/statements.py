@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from operator import itemgetter
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast, get_type_hints
 
 import msgspec
 
@@ -117,7 +117,24 @@ def _record(header: Header, row: type[R] | None) -> Callable[[Any], R] | None:
         struct = cast("Callable[..., R]", row)
         return lambda values: struct(**dict(zip(header.columns, values, strict=True)))
     fields = cast("Any", row)._fields
+    if fields and not set(fields) & set(header.columns):
+        return _record_of_parts(header, row)
     if fields != header.columns:
         raise TypeError(f"{row.__name__} has other fields than {header.name}: {', '.join(header.columns)}")
     # As _make, but in C: its check of the length has been done above.
     return cast("Callable[[Any], R]", partial(tuple.__new__, row))
+
+
+def _record_of_parts(header: Header, row: type[R]) -> Callable[[Any], R]:
+    """What makes a record of records: each part takes the columns that have the names of its fields."""
+    places = {name: place for place, name in enumerate(header.columns)}
+    parts: list[tuple[Callable[..., Any], list[int]]] = []
+    for part in get_type_hints(row).values():
+        fields = part.__struct_fields__ if issubclass(part, msgspec.Struct) else part._fields
+        if not set(fields) <= set(places):
+            raise TypeError(f"{part.__name__} has other fields than {header.name}: {', '.join(header.columns)}")
+        parts.append((part, [places.pop(name) for name in fields]))
+    if places:
+        raise TypeError(f"{row.__name__} lacks columns of {header.name}: {', '.join(places)}")
+    make = cast("Callable[..., R]", row)
+    return lambda values: make(*[part(*[values[place] for place in taken]) for part, taken in parts])

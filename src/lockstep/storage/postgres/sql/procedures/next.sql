@@ -16,11 +16,7 @@
 create or replace function lockstep.next(
     _held_ids uuid[], _kept_claims int[], _give_ways boolean[], _hold_ms bigint, _requests int[], _group_ids int[], _partition_ids bigint[],
     _partition_limits int[], _batches int[], _lease_ms bigint[], _lease_ids uuid[], _shared boolean[], _at timestamptz
-) returns table (
-    request int, queue_id int, partition_id bigint, partition_name text, attempt int, first_seq bigint, last_seq bigint, segment_id bigint,
-    ordinal int, expires_at timestamptz, lease_id uuid, queue_name text, messages bigint, expired boolean, more boolean
-) language plpgsql as $$
-#variable_conflict use_column
+) returns setof lockstep.continued language plpgsql as $$
 declare
     _now timestamptz := coalesce(_at, clock_timestamp());
     -- By request: how many messages it may still lease, and how many partitions of its lease have not ended; null if
@@ -137,14 +133,12 @@ begin
         _not_ended[_of[_ended[_i]]] := _not_ended[_of[_ended[_i]]] - 1;
     end loop;
     return query
-    select t.request - 1, p.queue_id, t.partition_id, p.name, 1,
-           case when r.segment_id is not null then greatest(r.first_seq, t.held_to + 1) end, least(r.last_seq, t.next_to), r.segment_id,
-           (r.ordinal + greatest(t.held_to + 1 - r.first_seq, 0))::int, case when t.acked is not null then t.until end,
-           _lease_ids[_kept_claims[t.request]], t.queue_name, coalesce(t.held_to - t.acked, 0), t.acked is null, t.more
+    select t.queue_name, coalesce(t.held_to - t.acked, 0), t.acked is null, t.more, r.*
     from unnest(_of, _partitions, _held_to, _next_to, _until, _queue_names, _acked, _more)
         with ordinality t (request, partition_id, held_to, next_to, until, queue_name, acked, more, o)
-    join lockstep.partition p on p.id = t.partition_id
-    left join lateral lockstep.runs_between(t.partition_id, t.held_to, t.next_to) r on t.acked is not null
+    cross join lateral lockstep.popped_place(
+        t.request - 1, t.partition_id, 1, t.held_to, case when t.acked is not null then t.next_to end,
+        case when t.acked is not null then t.until end, _lease_ids[_kept_claims[t.request]]) r
     order by t.o, r.first_seq;
     _from := array(select coalesce(a, h) from unnest(_acked, _held_to) with ordinality t (a, h, o) order by o);
     -- Leases that no cursor knows belong to shared groups, or to nobody.
@@ -153,8 +147,11 @@ begin
         for _held in select c.* from lockstep.shared_complete(_in_flight, _now, _groups, _partitions, _from, _held_to) c loop
             _i := array_position(_held_ids, _held.lease_id);
             _not_ended[_i] := coalesce(_not_ended[_i], 0) + _held.expired::int;
-            return query select _i - 1, null::int, _held.partition_id, _held.partition_name, null::int, null::bigint, null::bigint, null::bigint,
-                null::int, null::timestamptz, null::uuid, _held.queue_name, _held.messages, _held.expired, false;
+            _run := null;
+            _run.request := _i - 1;
+            _run.partition_id := _held.partition_id;
+            _run.partition_name := _held.partition_name;
+            return query select _held.queue_name, _held.messages, _held.expired, false, _run.*;
         end loop;
     elsif exists (  -- a later statement (depth.sql)
         select 1 from lockstep.consumer_group g join lockstep.queue q on q.id = g.queue_id where g.id = any (_groups) and q.max_size > 0
@@ -171,7 +168,7 @@ begin
                 _requests[_claim], _groups[_i], _partitions[_i], 1, (_messages_left[_of[_i]] + _kept_left - 1) / _kept_left, _lease_ms[_claim],
                 _lease_ids[_claim], false, _now) c
         loop
-            return query select _run.*, null::text, null::bigint, null::boolean, null::boolean;
+            return query select null::text, null::bigint, null::boolean, null::boolean, _run.*;
             continue when _run.partition_id is null;
             _messages_left[_of[_i]] := _messages_left[_of[_i]] - (_run.last_seq - _run.first_seq + 1)::int;
             _last := _run.partition_id;
@@ -182,7 +179,7 @@ begin
         where c.partition_id = _partitions[_i] and c.group_id = _groups[_i] and c.lease_id = _lease_ids[_claim];
     end loop;
     return query
-    select c.*, null::text, null::bigint, null::boolean, null::boolean
+    select null::text, null::bigint, null::boolean, null::boolean, c.*
     from lockstep.claim_others(
         _requests, _group_ids, _partition_ids, _partitions_left, _messages_left, _lease_ms, _lease_ids, _shared, _not_ended, _now, _at) c;
 end $$;

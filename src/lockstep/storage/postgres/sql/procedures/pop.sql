@@ -148,11 +148,8 @@ begin
         where c.partition_id = t.partition_id and c.group_id = t.group_id
         returning c.partition_id, c.acked, c.lease_to, c.attempts, c.due_at, c.lease_id, t.i, t.o
     )
-    select _requests[l.i], _queue_id, l.partition_id, p.name, l.attempts + 1, greatest(r.first_seq, l.acked + 1), least(r.last_seq, l.lease_to),
-           r.segment_id, (r.ordinal + greatest(l.acked + 1 - r.first_seq, 0))::int, l.due_at, l.lease_id
-    from leased l
-    join lockstep.partition p on p.id = l.partition_id
-    cross join lateral lockstep.runs_between(l.partition_id, l.acked, l.lease_to) r
+    select r.* from leased l
+    cross join lateral lockstep.popped_runs(_requests[l.i], l.partition_id, l.attempts + 1, l.acked, l.lease_to, l.due_at, l.lease_id) r
     order by l.o, r.first_seq;
 end $$;
 
@@ -180,7 +177,7 @@ begin
         exit when _next.upto is null;
         _cursor := _next.at;
         return query select * from lockstep.popped_runs(
-            _request, _queue.id, _cursor.partition_id, _cursor.attempts + 1, _cursor.acked, _next.upto, case when not _auto_ack then _until end, _lease_id);
+            _request, _cursor.partition_id, _cursor.attempts + 1, _cursor.acked, _next.upto, case when not _auto_ack then _until end, _lease_id);
         if _auto_ack then
             update lockstep.cursor c
             set acked = _next.upto, attempts = 0, consumed_at = _now, due_at = lockstep.due_or_drained(c.partition_id, _next.upto, _queue, _now, _now)
@@ -205,15 +202,25 @@ create or replace function lockstep.is_regular(_queue lockstep.queue) returns bo
     select _queue.delay_seconds + _queue.window_seconds + _queue.max_wait_seconds + _queue.expire_seconds + _queue.partitions = 0 and not _queue.expiring
 $$;
 
--- The runs of a partition with the messages in (_after, _upto], in the form of a pop's rows.
+-- The runs of a partition with the messages in (_after, _upto], as every pop returns them. The planner inlines it.
 create or replace function lockstep.popped_runs(
-    _request int, _queue_id int, _partition_id bigint, _attempt int, _after bigint, _upto bigint, _expires_at timestamptz, _lease_id uuid
+    _request int, _partition_id bigint, _attempt int, _after bigint, _upto bigint, _expires_at timestamptz, _lease_id uuid
 ) returns setof lockstep.popped language sql stable as $$
-    select _request, _queue_id, p.id, p.name, _attempt, greatest(r.first_seq, _after + 1), least(r.last_seq, _upto),
+    select p.* from lockstep.popped_place(_request, _partition_id, _attempt, _after, _upto, _expires_at, _lease_id) p
+    where p.segment_id is not null
+    order by p.first_seq
+$$;
+
+-- The same, with one row if there are no such messages: only the request, the partition and the lease are known then. This is
+-- the only place that fills the columns of lockstep.popped.
+create or replace function lockstep.popped_place(
+    _request int, _partition_id bigint, _attempt int, _after bigint, _upto bigint, _expires_at timestamptz, _lease_id uuid
+) returns setof lockstep.popped language sql stable as $$
+    select _request, p.queue_id, p.id, p.name, _attempt,
+           case when r.segment_id is not null then greatest(r.first_seq, _after + 1) end, least(r.last_seq, _upto),
            r.segment_id, (r.ordinal + greatest(_after + 1 - r.first_seq, 0))::int, _expires_at, _lease_id
-    from lockstep.partition p cross join lateral lockstep.runs_between(p.id, _after, _upto) r
+    from lockstep.partition p left join lateral lockstep.runs_between(p.id, _after, _upto) r on true
     where p.id = _partition_id
-    order by r.first_seq
 $$;
 
 -- The row without a partition which says that more is due, behind messages that this transaction may not skip.

@@ -82,15 +82,13 @@ create or replace function lockstep.shared_claim_joined(
     _group_id int, _requests int[], _batches int[], _lease_ms bigint[], _lease_ids uuid[], _now timestamptz
 ) returns setof lockstep.popped language plpgsql as $$
 declare
-    _queue_id int;
     _lease interval;
     _partition_id bigint;
-    _partition_name text;
     _acked bigint;
     _last bigint;
     _upto bigint;
 begin
-    select q.id, make_interval(secs => q.lease_seconds) into _queue_id, _lease
+    select make_interval(secs => q.lease_seconds) into _lease
     from lockstep.consumer_group g join lockstep.queue q on q.id = g.queue_id
     where g.id = _group_id and lockstep.is_regular(q)
       and not exists (select 1 from lockstep.delivery d where d.group_id = _group_id and d.due_at <= _now);
@@ -103,11 +101,9 @@ begin
     if not found then
         return;
     end if;
-    select p.name, l.last_seq into _partition_name, _last from lockstep.partition p
-    cross join lateral (
-        select r.last_seq from lockstep.run r where r.partition_id = p.id and r.segment_id is not null order by r.first_seq desc limit 1
-    ) l
-    where p.id = _partition_id and l.last_seq > _acked
+    select l.last_seq into _last
+    from (select r.last_seq from lockstep.run r where r.partition_id = _partition_id and r.segment_id is not null order by r.first_seq desc limit 1) l
+    where l.last_seq > _acked
       and not exists (select 1 from lockstep.run r where r.partition_id = _partition_id and r.segment_id is null and r.last_seq > _acked);
     if not found then
         return;
@@ -130,10 +126,8 @@ begin
         insert into lockstep.delivery (partition_id, group_id, from_seq, to_seq, lease_id, leased_at, due_at, attempts)
         select _partition_id, _group_id, s.from_seq, s.to_seq, s.lease_id, _now, s.until, 0 from share s
     )
-    select s.request, _queue_id, _partition_id, _partition_name, 1, greatest(r.first_seq, s.from_seq), least(r.last_seq, s.to_seq),
-           r.segment_id, (r.ordinal + greatest(s.from_seq - r.first_seq, 0))::int, s.until, s.lease_id
-    from share s
-    cross join lateral lockstep.runs_between(_partition_id, s.from_seq - 1, s.to_seq) r
+    select r.* from share s
+    cross join lateral lockstep.popped_runs(s.request, _partition_id, 1, s.from_seq - 1, s.to_seq, s.until, s.lease_id) r
     order by s.from_seq, r.first_seq;
     if _upto = _last then
         perform lockstep.shared_drain(_group_id, array[_partition_id], _now);
@@ -236,7 +230,7 @@ begin
         _n := lockstep.still_stored(_range.partition_id, _range.from_seq - 1, _range.to_seq);
         _upto := case when _n <= _batch then _range.to_seq else lockstep.reach(_range.partition_id, _range.from_seq - 1, _batch, 'infinity') end;
         return query select * from lockstep.popped_runs(
-            _request, _queue.id, _range.partition_id, _range.attempts + 1, _range.from_seq - 1, _upto, case when not _auto_ack then _until end, _lease_id);
+            _request, _range.partition_id, _range.attempts + 1, _range.from_seq - 1, _upto, case when not _auto_ack then _until end, _lease_id);
         if _auto_ack then
             delete from lockstep.delivery d
             where d.partition_id = _range.partition_id and d.group_id = _group_id and d.from_seq = _range.from_seq;
@@ -322,10 +316,9 @@ create or replace function lockstep.shared_claim_regular(
     _request int, _group_id int, _partitions int, _batch int, _lease_ms bigint, _lease_id uuid, _now timestamptz
 ) returns setof lockstep.popped language plpgsql as $$
 declare
-    _queue_id int;
     _until timestamptz;
 begin
-    select q.id, _now + coalesce(_lease_ms * interval '1 ms', make_interval(secs => q.lease_seconds)) into _queue_id, _until
+    select _now + coalesce(_lease_ms * interval '1 ms', make_interval(secs => q.lease_seconds)) into _until
     from lockstep.consumer_group g join lockstep.queue q on q.id = g.queue_id
     where g.id = _group_id and lockstep.is_regular(q)
       and not exists (select 1 from lockstep.delivery d where d.group_id = _group_id and d.due_at <= _now);
@@ -361,11 +354,8 @@ begin
         insert into lockstep.delivery (partition_id, group_id, from_seq, to_seq, lease_id, leased_at, due_at, attempts)
         select h.partition_id, _group_id, h.acked + 1, h.upto, _lease_id, _now, _until, 0 from handed_out h
     )
-    select _request, _queue_id, h.partition_id, p.name, 1, greatest(r.first_seq, h.acked + 1), least(r.last_seq, h.upto),
-           r.segment_id, (r.ordinal + greatest(h.acked + 1 - r.first_seq, 0))::int, _until, _lease_id
-    from handed_out h
-    join lockstep.partition p on p.id = h.partition_id
-    cross join lateral lockstep.runs_between(h.partition_id, h.acked, h.upto) r
+    select r.* from handed_out h
+    cross join lateral lockstep.popped_runs(_request, h.partition_id, 1, h.acked, h.upto, _until, _lease_id) r
     order by h.due_at, h.partition_id, r.first_seq;
     perform lockstep.shared_drain(_group_id, array(
         select d.partition_id from lockstep.delivery d
@@ -386,7 +376,7 @@ begin
         exit when _next.upto is null;
         _cursor := _next.at;
         return query select * from lockstep.popped_runs(
-            _request, _queue.id, _cursor.partition_id, 1, _cursor.acked, _next.upto, case when not _auto_ack then _until end, _lease_id);
+            _request, _cursor.partition_id, 1, _cursor.acked, _next.upto, case when not _auto_ack then _until end, _lease_id);
         update lockstep.cursor c
         set acked = _next.upto, attempts = 0, consumed_at = _now, due_at = lockstep.due_or_drained(c.partition_id, _next.upto, _queue, _now, _now)
         where c.partition_id = _cursor.partition_id and c.group_id = _group_id;
