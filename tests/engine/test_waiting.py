@@ -11,9 +11,10 @@ import psycopg
 import pytest
 
 from lockstep.config import load
+from lockstep.core.endings import AckStatus
 from lockstep.core.messages import Batch, NewMessage
 from lockstep.core.policy import GroupMode, QueueOptions
-from lockstep.core.records import Ack, AckStatus, Popped, PopRequest, Position, Renewal, Subscription
+from lockstep.core.records import Ack, Popped, PopRequest, Position, Renewal, Subscription
 from lockstep.core.schedules import ScheduleFilter
 from lockstep.engine.engine import Engine
 from lockstep.engine.push_within import notify_pushed, push_within

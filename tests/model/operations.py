@@ -18,12 +18,12 @@ import msgspec
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from lockstep.core.endings import AckStatus
 from lockstep.core.messages import Batch, Columns, Message, Receipt
 from lockstep.core.names import QUEUE_MODE
 from lockstep.core.policy import QueueOptions
 from lockstep.core.records import (
     Ack,
-    AckStatus,
     Continued,
     DeadLetterFilter,
     NextRequest,

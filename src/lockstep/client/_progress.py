@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from lockstep.client._received import Delivered
+from lockstep.core.endings import AckStatus
 from lockstep.core.messages import Message
-from lockstep.core.records import ACK_ERROR_TEXTS, Ack, AckOutcome, AckStatus
+from lockstep.core.records import ACK_ERROR_TEXTS, Ack, AckOutcome
 from lockstep.errors import Conflict, LeaseLost, LockstepError
 
 

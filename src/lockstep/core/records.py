@@ -9,15 +9,13 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from lockstep.core.endings import AckStatus
 from lockstep.core.messages import Batch, Message, PushResult, Run
 from lockstep.core.names import QUEUE_MODE
 from lockstep.core.policy import GroupMode, QueueOptions
 from lockstep.errors import InvalidRequest, TransactionRolledBack
 
 MessageStatus = Literal["pending", "processing", "completed", "dead_letter"]
-AckStatus = Literal["completed", "failed", "retry", "released", "dlq"]
-"""How a delivery ended. `retry` requests another delivery; `released` counts as no delivery. rules.py and shared.py
-define the effect of each on the attempts."""
 AckError = Literal["unresolvable", "committed", "lease_lost", "clamped"]
 SubscriptionMode = Literal["all", "new", "from"]
 ClearScope = Literal["all", "unleased", "scheduled"]

@@ -22,9 +22,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
+from lockstep.core.endings import ENDINGS, AckStatus
 from lockstep.core.messages import Message
 from lockstep.core.policy import QueueOptions, charged
-from lockstep.core.records import AckError, AckStatus, GroupProgress, MessageStatus, MessageView
+from lockstep.core.records import AckError, GroupProgress, MessageStatus, MessageView
 
 STOPPED = datetime.max.replace(tzinfo=UTC)
 """The due_at of a stopped cursor: never due, and never overwritten by a push. PostgreSQL stores infinity."""
@@ -259,10 +260,10 @@ def settle(cursor: Cursor, items: Iterable[AckItem], options: QueueOptions, now:
         if error is not None:
             result.outcomes.append(ItemOutcome(item.index, error))
         elif clamped:
-            passed = item.status in ("failed", "retry", "released")
+            passed = ENDINGS[item.status].redelivers
             result.outcomes.append(ItemOutcome(item.index, None if passed else "clamped"))
         elif item.seq is not None and item.seq <= result.cursor.acked:
-            done = item.status == "completed"
+            done = ENDINGS[item.status].completes
             result.outcomes.append(ItemOutcome(item.index, None if done else "committed", noop=done))
         else:
             clamped = _apply(result, item, options, now)
@@ -289,29 +290,30 @@ def _apply(result: Settlement, item: AckItem, options: QueueOptions, now: dateti
     """Apply an accepted item; returns whether it clamps."""
     assert item.seq is not None
     before = result.cursor.acked
-    if item.status == "completed":
+    ending = ENDINGS[item.status]
+    if ending.completes:
         result.cursor = move(result.cursor, item.seq, now)
         result.outcomes.append(ItemOutcome(item.index, messages=item.seq - before))
         return False
     result.released = True
-    if item.status in ("retry", "released"):
+    if ending.redelivers and not ending.charges_ordered:
         result.not_before = None if item.retry_at is None else max(now, item.retry_at)
         result.outcomes.append(ItemOutcome(item.index))
         return True
     attempts = charged(result.cursor.attempts)
-    exhausted = item.status == "dlq" or options.exhausted(attempts)
+    exhausted = ending.gives_up or options.exhausted(attempts)
     if not exhausted:
         result.cursor = replace(result.cursor, attempts=attempts)
-        delayed_to = now + options.retry_delay(attempts)
+        delayed_to = now + options.retry_delay(attempts) if ending.delays else now
         result.not_before = delayed_to if item.retry_at is None else max(now, item.retry_at)
         result.outcomes.append(ItemOutcome(item.index))
         return True
-    if item.status == "failed" and options.on_exhausted == "stop":
+    if ending.redelivers and options.on_exhausted == "stop":
         result.cursor = replace(result.cursor, attempts=attempts)
         result.stopped = True
         result.outcomes.append(ItemOutcome(item.index))
         return True
-    recorded = item.status == "dlq" or options.on_exhausted == "dead"
+    recorded = ending.gives_up or options.on_exhausted == "dead"
     result.deaths.append(Death(item.seq, attempts, item.error, recorded))
     result.cursor = move(result.cursor, item.seq, now)
     result.outcomes.append(ItemOutcome(item.index, dead=recorded))

@@ -27,6 +27,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import chain
 
+from lockstep.core.endings import ENDINGS
 from lockstep.core.policy import QueueOptions, charged
 from lockstep.core.records import AckError
 from lockstep.core.rules import LEASE_EXPIRED, RETRIED_TOO_OFTEN, STOPPED, AckItem, Cursor, Death, ItemOutcome
@@ -206,7 +207,7 @@ def _settle_message(
         result.deaths.append(Death(item.seq, fate.attempts, _reason(item), fate.recorded))
     if not fate.done:
         result.put_back.add(item.index)
-    messages = int(item.status == "completed")
+    messages = int(ENDINGS[item.status].completes)
     result.outcomes.append(ItemOutcome(item.index, dead=fate.recorded, messages=messages))
 
 
@@ -227,26 +228,28 @@ def _again(item: AckItem, ended: _Fate) -> ItemOutcome:
     """An ack of a message that has already ended, before or during this call."""
     if not ended.done:
         return ItemOutcome(item.index, "lease_lost")
-    done = item.status == "completed"
+    done = ENDINGS[item.status].completes
     return ItemOutcome(item.index, None if done else "committed", noop=done)
 
 
 def _fate(item: AckItem, attempts: int, options: QueueOptions, now: datetime) -> _Fate:
-    if item.status == "completed":
+    ending = ENDINGS[item.status]
+    if ending.completes:
         return _Fate()
-    if item.status == "released":
+    if ending.redelivers and not ending.charges_shared:
         return _Fate(now, attempts)
     attempts = charged(attempts)
-    if item.status != "dlq" and not options.exhausted(attempts):
-        delay = options.retry_delay(attempts) if item.status == "failed" else timedelta(0)
+    if ending.redelivers and not options.exhausted(attempts):
+        delay = options.retry_delay(attempts) if ending.delays else timedelta(0)
         return _Fate(now + delay if item.retry_at is None else max(now, item.retry_at), attempts)
-    if item.status != "dlq" and options.on_exhausted == "stop":
+    if ending.redelivers and options.on_exhausted == "stop":
         return _Fate(STOPPED, attempts)
-    return _Fate(None, attempts, died=True, recorded=item.status == "dlq" or options.on_exhausted == "dead")
+    return _Fate(None, attempts, died=True, recorded=ending.gives_up or options.on_exhausted == "dead")
 
 
 def _reason(item: AckItem) -> str | None:
-    return RETRIED_TOO_OFTEN if item.status == "retry" and item.error is None else item.error
+    again = ENDINGS[item.status].redelivers and not ENDINGS[item.status].delays
+    return RETRIED_TOO_OFTEN if again and item.error is None else item.error
 
 
 def _cut(ranges: Iterable[Range], fates: dict[int, _Fate]) -> list[Range]:
@@ -285,5 +288,5 @@ def _settle_lease(
             result.deaths += [Death(seq, fate.attempts, _reason(item), fate.recorded) for seq in stored(one)]
             dead = dead or fate.recorded
     result.ranges = sorted(kept, key=lambda one: one.first)
-    messages = sum(map(len, held)) if item.status == "completed" else 0
+    messages = sum(map(len, held)) if ENDINGS[item.status].completes else 0
     result.outcomes.append(ItemOutcome(item.index, noop=not held, dead=dead, messages=messages))

@@ -13,9 +13,10 @@ from typing import Any, Literal
 
 import msgspec
 
+from lockstep.core.endings import AckStatus
 from lockstep.core.messages import PushResult
 from lockstep.core.names import QUEUE_MODE
-from lockstep.core.records import Ack, AckOutcome, AckStatus
+from lockstep.core.records import Ack, AckOutcome
 from lockstep.errors import StreamConfigMismatch
 
 StateOpType = Literal["upsert", "delete"]

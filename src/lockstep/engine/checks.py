@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeVar, get_args
 import msgspec
 
 from lockstep.config import Config
+from lockstep.core.endings import ACK_STATUSES, TIMED_STATUSES, AckStatus
 from lockstep.core.ids import all_canonical_uuids, parse_uuid
 from lockstep.core.names import (
     NAME_LENGTH_MAX,
@@ -25,7 +26,6 @@ from lockstep.core.names import (
 from lockstep.core.policy import SECONDS_MAX, GroupMode, QueueOptions, check_option, check_options
 from lockstep.core.records import (
     Ack,
-    AckStatus,
     ClearScope,
     DeadLetterFilter,
     MessageFilter,
@@ -48,7 +48,7 @@ RETRY_YEAR_MAX = 9000
 """Long before the time that stands for never."""
 
 _Request = TypeVar("_Request")
-_STATUSES = frozenset(get_args(AckStatus))
+_STATUSES = frozenset(ACK_STATUSES)
 
 
 # --- Single values ----------------------------------------------------------------------------------------
@@ -292,8 +292,8 @@ def _check_statuses(statuses: list[AckStatus]) -> None:
 def _check_retries(acks: Sequence[Ack]) -> None:
     for ack in [ack for ack in acks if ack.retry_at is not None]:
         check_time(ack.retry_at, what="retry_at")
-        if ack.status not in ("failed", "retry"):
-            raise InvalidRequest(f"retry_at goes with the status failed or retry, not {ack.status}")
+        if ack.status not in TIMED_STATUSES:
+            raise InvalidRequest(f"retry_at goes with the status {' or '.join(TIMED_STATUSES)}, not {ack.status}")
         if ack.retry_at is not None and ack.retry_at.year >= RETRY_YEAR_MAX:
             raise InvalidRequest(f"retry_at must be before the year {RETRY_YEAR_MAX}: {ack.retry_at.isoformat()}")
 

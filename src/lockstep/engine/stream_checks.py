@@ -7,8 +7,9 @@ from typing import Any
 import msgspec
 
 from lockstep.config import Config
+from lockstep.core.endings import AckStatus
 from lockstep.core.names import NAME_LENGTH_MAX, check_label, check_name, check_names
-from lockstep.core.records import Ack, AckStatus
+from lockstep.core.records import Ack
 from lockstep.core.streams import NewStreamQuery, StateFilter, StateOp, StateOpType, StreamAck, StreamCycle
 from lockstep.core.traces import NewTraceEvent
 from lockstep.engine.checks import (

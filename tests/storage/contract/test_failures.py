@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from lockstep.core.endings import AckStatus
 from lockstep.core.policy import UNLIMITED, GroupMode
-from lockstep.core.records import Ack, AckOutcome, AckStatus, DeadLetterFilter, Popped, Position
+from lockstep.core.records import Ack, AckOutcome, DeadLetterFilter, Popped, Position
 from lockstep.core.rules import LEASE_EXPIRED
 from lockstep.storage.base import Store
 from support.builders import (

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from lockstep.core.endings import AckStatus
 from lockstep.core.maintenance import PruneKind
-from lockstep.core.records import Ack, AckStatus, DeadLetterFilter, Popped, Position
+from lockstep.core.records import Ack, DeadLetterFilter, Popped, Position
 from lockstep.errors import Conflict, QueueFull
 from lockstep.storage.base import Store
 from support.builders import ack, attempts_of, batch, configure, lag_of, listed, pop, pop_all, push_n, seqs

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from lockstep.core.endings import AckStatus
 from lockstep.core.policy import QueueOptions
-from lockstep.core.records import Ack, AckStatus, Popped, Position, Renewal, Subscription
+from lockstep.core.records import Ack, Popped, Position, Renewal, Subscription
 from support.builders import ack, finish_groups, lag_of, pop, push_n, seqs
 from support.clock import SetClock
 from support.sessions import Actor, Stage

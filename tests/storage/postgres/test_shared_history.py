@@ -16,8 +16,9 @@ from itertools import count
 
 import pytest
 
+from lockstep.core.endings import AckStatus
 from lockstep.core.policy import QueueOptions
-from lockstep.core.records import Ack, AckStatus, Popped, PopRequest, Subscription
+from lockstep.core.records import Ack, Popped, PopRequest, Subscription
 from lockstep.storage.base import Store
 from lockstep.storage.postgres.store import PostgresStore
 from support.builders import push_n

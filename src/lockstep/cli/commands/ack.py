@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import get_args
 
 import click
 
 from lockstep.cli.arguments import ahead
 from lockstep.cli.connection import Session, on_session
 from lockstep.cli.output import counted
-from lockstep.core.records import ACK_ERROR_TEXTS, Ack, AckStatus
+from lockstep.core.endings import ACK_STATUSES, TIMED_STATUSES, AckStatus
+from lockstep.core.records import ACK_ERROR_TEXTS, Ack
 from lockstep.errors import Conflict, LeaseLost
 
 
 @click.command()
 @click.argument("lease_id")
 @on_session()
-@click.option(
-    "--status", type=click.Choice(get_args(AckStatus)), default="completed", show_default=True, help="How it ended."
-)
+@click.option("--status", type=click.Choice(ACK_STATUSES), default="completed", show_default=True, help="How it ended.")
 @click.option("--error", help="Why it failed; kept with a dead letter.")
 @click.option("--seq", type=click.IntRange(min=1), help="Only this message; of an ordered group, all up to it.")
 @click.option("--partition-id", type=click.IntRange(min=1), help="The partition of --seq, if the lease has several.")
@@ -48,8 +46,8 @@ def ack(
     """
     if partition_id is not None and seq is None:
         raise click.UsageError("--partition-id goes with --seq.")
-    if retry_at is not None and status not in ("failed", "retry"):
-        raise click.UsageError("--retry-at goes with --status failed or retry.")
+    if retry_at is not None and status not in TIMED_STATUSES:
+        raise click.UsageError(f"--retry-at goes with --status {' or '.join(TIMED_STATUSES)}.")
     one = Ack(lease_id=lease_id, partition_id=partition_id, seq=seq, status=status, error=error, retry_at=retry_at)
     with session.client() as client:
         [outcome] = client.ack([one])

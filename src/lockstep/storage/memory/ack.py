@@ -8,6 +8,7 @@ from datetime import datetime
 from functools import partial
 
 from lockstep.core import shared
+from lockstep.core.endings import ENDINGS
 from lockstep.core.messages import Batch
 from lockstep.core.records import Ack, AckError, AckOutcome, TransactionResult, refuse_failed
 from lockstep.core.rules import AckItem, Cursor, ItemOutcome, Settlement, settle
@@ -156,7 +157,7 @@ def _seq(holder: _Place, one: Ack) -> int | None:
     cursor = group.cursors[partition.id]
     if one.seq is not None or group.mode == "shared":
         return one.seq
-    if one.status == "completed":
+    if ENDINGS[one.status].completes:
         return cursor.lease_to
     return partition.log.first_after(cursor.acked) or cursor.lease_to
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from msgspec import UNSET, Struct, UnsetType
+from typing import Annotated
+
+from msgspec import UNSET, Meta, Struct, UnsetType
 from msgspec.structs import replace
 
+from lockstep.core.endings import ACK_STATUSES, AckStatus
 from lockstep.core.ids import is_canonical_uuid
 from lockstep.core.names import QUEUE_MODE, TRANSACTION_ID_LENGTH_MAX, storable
-from lockstep.core.records import ACK_ERROR_TEXTS, Ack, AckOutcome, AckStatus, Renewed
+from lockstep.core.records import ACK_ERROR_TEXTS, Ack, AckOutcome, Renewed
 from lockstep.core.wire.numbers import is_number, number_of
 from lockstep.core.wire.times import Time, parse_time_or_none, timestamp_or_none
 from lockstep.errors import InvalidRequest
@@ -16,14 +19,10 @@ _NO_LEASE = "00000000-0000-0000-0000-000000000000"
 _NO_PARTITION = 2**63 - 1
 """The largest possible id, which is never assigned."""
 
-_STATUSES: dict[str, AckStatus] = {
-    "completed": "completed",
-    "success": "completed",
-    "failed": "failed",
-    "retry": "retry",
-    "released": "released",
-    "dlq": "dlq",
-}
+_STATUSES: dict[str, AckStatus] = {**{status: status for status in ACK_STATUSES}, "success": "completed"}
+
+
+_Status = Annotated[str, Meta(description=f"{', '.join(['completed or success', *ACK_STATUSES[1:]])}.")]
 
 
 class Acknowledgment(Struct, rename="camel", gc=False, forbid_unknown_fields=True):
@@ -31,8 +30,7 @@ class Acknowledgment(Struct, rename="camel", gc=False, forbid_unknown_fields=Tru
     """Required, unless `seq` is given."""
     partition_id: str | int | None = None
     """Required."""
-    status: str = "completed"
-    """completed or success, failed, retry, released, dlq."""
+    status: _Status = "completed"
     consumer_group: str | None = None
     lease_id: str | None = None
     error: str | None = None

@@ -253,7 +253,7 @@ begin
             _outcomes := _outcomes || (_item.item, 'lease_lost', false, false, 0)::lockstep.ack_outcome;
         elsif _clamped then
             _outcomes := _outcomes
-                || (_item.item, case when _item.status not in ('failed', 'retry', 'released') then 'clamped' end, false, false, 0)::lockstep.ack_outcome;
+                || (_item.item, case when not lockstep.redelivers(_item.status) then 'clamped' end, false, false, 0)::lockstep.ack_outcome;
         elsif _item.seq <= _acked then
             _outcomes := _outcomes || (_item.item, case when _item.status <> 'completed' then 'committed' end,
                 _item.status = 'completed', false, 0)::lockstep.ack_outcome;
@@ -261,7 +261,7 @@ begin
             _outcomes := _outcomes || (_item.item, null, false, false, _item.seq - _acked)::lockstep.ack_outcome;
             _acked := _item.seq;
             _attempts := 0;
-        elsif _item.status in ('retry', 'released') then
+        elsif lockstep.redelivers(_item.status) and not lockstep.charges(_item.status, false) then
             _outcomes := _outcomes || (_item.item, null, false, false, 0)::lockstep.ack_outcome;
             _released := true;
             _clamped := true;
@@ -269,19 +269,20 @@ begin
         else
             _released := true;
             _attempts := lockstep.charged(_attempts);
-            if _item.status = 'failed' and (not lockstep.exhausted(_attempts, _queue) or _queue.on_exhausted = 'stop') then
+            if lockstep.redelivers(_item.status) and (not lockstep.exhausted(_attempts, _queue) or _queue.on_exhausted = 'stop') then
                 _stopped := lockstep.exhausted(_attempts, _queue);
                 _not_before := case
-                    when _item.retry_at is null then _now + lockstep.retry_delay(_queue, _attempts) else greatest(_now, _item.retry_at) end;
+                    when _item.retry_at is null and lockstep.delays(_item.status) then _now + lockstep.retry_delay(_queue, _attempts)
+                    else greatest(_now, _item.retry_at) end;
                 _clamped := true;
                 _outcomes := _outcomes || (_item.item, null, false, false, 0)::lockstep.ack_outcome;
             else
-                if _item.status = 'dlq' or _queue.on_exhausted = 'dead' then
+                if not lockstep.redelivers(_item.status) or _queue.on_exhausted = 'dead' then
                     insert into lockstep.dead_letter (queue_id, partition_id, seq, group_name, attempts, error, failed_at)
                     values (_queue.id, _partition_id, _item.seq, _group_name, _attempts, _item.error, _now);
                 end if;
                 _outcomes := _outcomes
-                    || (_item.item, null, false, _item.status = 'dlq' or _queue.on_exhausted = 'dead', 0)::lockstep.ack_outcome;
+                    || (_item.item, null, false, not lockstep.redelivers(_item.status) or _queue.on_exhausted = 'dead', 0)::lockstep.ack_outcome;
                 _acked := _item.seq;
                 _attempts := 0;
             end if;
@@ -360,3 +361,19 @@ begin
     )
     select r.lease_id, count(*), min(r.due_at) from renewed r group by r.lease_id;
 end $$;
+
+-- What the statuses of an ack do (core/endings.py, where each is explained). 'completed' does what none of these say; one that
+-- neither completes nor redelivers gives the message up.
+create or replace function lockstep.redelivers(_status text) returns boolean language sql immutable parallel safe as $$
+    select _status in ('failed', 'retry', 'released')
+$$;
+
+-- Whether it uses up one of the attempts, in a shared group or in an ordered one.
+create or replace function lockstep.charges(_status text, _shared boolean) returns boolean language sql immutable parallel safe as $$
+    select _status in ('failed', 'dlq') or (_shared and _status = 'retry')
+$$;
+
+-- Whether the message is delivered again after the queue's retry delay, and not at once.
+create or replace function lockstep.delays(_status text) returns boolean language sql immutable parallel safe as $$
+    select _status = 'failed'
+$$;

@@ -213,22 +213,22 @@ create or replace function lockstep.shared_fate(
     out again_at timestamptz, out attempts int, out died boolean, out recorded boolean
 ) language sql stable as $$
     select t.again_at, t.attempts, t.again_at is null and _status <> 'completed',
-           t.again_at is null and (_status = 'dlq' or (_status <> 'completed' and _queue.on_exhausted = 'dead'))
+           t.again_at is null and _status <> 'completed' and (not lockstep.redelivers(_status) or _queue.on_exhausted = 'dead')
     from (
         select case
-                   when _status = 'released' then _now
-                   when _status not in ('failed', 'retry') then null
+                   when not lockstep.redelivers(_status) then null
+                   when not lockstep.charges(_status, true) then _now
                    when not lockstep.exhausted(lockstep.charged(_attempts), _queue) then
-                       case when _status = 'failed' and _retry_at is null then _now + lockstep.retry_delay(_queue, lockstep.charged(_attempts))
+                       case when lockstep.delays(_status) and _retry_at is null then _now + lockstep.retry_delay(_queue, lockstep.charged(_attempts))
                             else greatest(_now, _retry_at) end
                    when _queue.on_exhausted = 'stop' then 'infinity'::timestamptz end as again_at,
-               case when _status in ('failed', 'retry', 'dlq') then lockstep.charged(_attempts) else _attempts end as attempts
+               case when lockstep.charges(_status, true) then lockstep.charged(_attempts) else _attempts end as attempts
     ) t
 $$;
 
 -- The error of the dead letter that an ack makes (shared._reason).
 create or replace function lockstep.shared_reason(_item lockstep.ack_item) returns text language sql immutable as $$
-    select coalesce(_item.error, case when _item.status = 'retry' then 'retried too often' end)
+    select coalesce(_item.error, case when lockstep.redelivers(_item.status) and not lockstep.delays(_item.status) then 'retried too often' end)
 $$;
 
 -- The results of acks of single messages. Each message ends once, by the first valid ack.
