@@ -20,7 +20,7 @@ from lockstep.core.codec import block_of, encode, pack
 from lockstep.core.messages import (
     Batch,
     Columns,
-    Delivery,
+    DeliveryFields,
     NewSchedule,
     Occupancy,
     Placement,
@@ -129,9 +129,9 @@ def test_receipts_are_read_as_they_were_written() -> None:
 
 def test_popped_is_read_as_it_was_written() -> None:
     runs = [
-        Run("q", "a", 7, 5, UUID(UUID_TEXT), 3, AT, Columns([b"1", b"2"], kinds=["k", None]), Delivery(2)),
-        Run("other", "b", 8, 1, UUID(int=9), 0, AT, Columns(LARGE), Delivery(1)),
-        Run("q", "c", 9, 1, UUID(UUID_TEXT), 5, AT, Columns([b"\xff"], encodings=["raw"]), Delivery(1)),
+        Run("q", "a", 7, 5, UUID(UUID_TEXT), 3, AT, Columns([b"1", b"2"], kinds=["k", None]), DeliveryFields(2)),
+        Run("other", "b", 8, 1, UUID(int=9), 0, AT, Columns(LARGE), DeliveryFields(1)),
+        Run("q", "c", 9, 1, UUID(UUID_TEXT), 5, AT, Columns([b"\xff"], encodings=["raw"]), DeliveryFields(1)),
     ]
     popped = Popped("g", runs, UUID_TEXT, AT, "shared")
     found = wire.read_popped(wire.write_popped(popped))

@@ -15,7 +15,7 @@ from lockstep.core.messages import (
     COLUMN_NAMES,
     Batch,
     Columns,
-    Delivery,
+    DeliveryFields,
     Occupancy,
     Placement,
     PushResult,
@@ -89,7 +89,7 @@ def test_batch_of_payloads_and_columns_by_name() -> None:
 
 def run(first_seq: int = 5, *, ordinal: int = 10, partition_id: int = 7, **columns: Any) -> Run:
     given = Columns(payloads(3), **columns)
-    return Run("q", "p", partition_id, first_seq, SEGMENT, ordinal, NOW, given, Delivery(2))
+    return Run("q", "p", partition_id, first_seq, SEGMENT, ordinal, NOW, given, DeliveryFields(2))
 
 
 def test_run_makes_messages() -> None:

@@ -227,7 +227,7 @@ class Batch:
         return cls(queue, partition, Columns(list(payloads), **columns))
 
 
-class Delivery(msgspec.Struct, frozen=True, rename="camel", gc=False):
+class DeliveryFields(msgspec.Struct, frozen=True, rename="camel", gc=False):
     """What is known about one delivery: the same for all messages of a run. A field that is added here is in the rows
     of pops (`lockstep.popped` has a column of its name) and in their answers over HTTP; `Message` has it, too."""
 
@@ -235,8 +235,7 @@ class Delivery(msgspec.Struct, frozen=True, rename="camel", gc=False):
     """The number of this delivery, from 1; 0 if the message was read rather than popped."""
 
 
-DELIVERY_FIELDS = Delivery.__struct_fields__
-NOT_DELIVERED = Delivery(0)
+NOT_DELIVERED = DeliveryFields(0)
 
 
 class Message(Described, frozen=True, kw_only=True):
@@ -255,7 +254,7 @@ class Message(Described, frozen=True, kw_only=True):
     expires_at: datetime | None = None
     """Set if the producer gave this message a time of its own."""
     attempt: int = NOT_DELIVERED.attempt
-    """As in `Delivery`."""
+    """As in `DeliveryFields`."""
 
     def json(self) -> Any:
         """The payload, decoded from JSON."""
@@ -278,7 +277,7 @@ class Run:
     ordinal: int
     created_at: datetime
     columns: Columns
-    delivery: Delivery = NOT_DELIVERED
+    delivery: DeliveryFields = NOT_DELIVERED
 
     def __len__(self) -> int:
         return len(self.columns.payloads)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
 
-from lockstep.core.messages import Delivery, Run
+from lockstep.core.messages import DeliveryFields, Run
 from lockstep.core.policy import QueueOptions
 from lockstep.core.rules import Cursor, is_expired, overdue
 from lockstep.storage.memory.state import Group, Partition, State
@@ -41,7 +41,12 @@ def before_expired(run: Run, options: QueueOptions, now: datetime, *, expired: b
 
 
 def next_runs(
-    partition: Partition, cursor: Cursor, options: QueueOptions, messages_max: int, now: datetime, delivery: Delivery
+    partition: Partition,
+    cursor: Cursor,
+    options: QueueOptions,
+    messages_max: int,
+    now: datetime,
+    delivery: DeliveryFields,
 ) -> Iterator[Run]:
     """What comes next after a cursor, up to the first message that is delayed or expired."""
     for run in partition.log.read(cursor.acked, messages_max):

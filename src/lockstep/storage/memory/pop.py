@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from lockstep.core.ids import uuid7
-from lockstep.core.messages import Delivery
+from lockstep.core.messages import DeliveryFields
 from lockstep.core.records import Awaited, Popped, PopRequest, Renewal, Renewed
 from lockstep.core.rules import STOPPED, Cursor, due_after_release, expire, lease, move
 from lockstep.errors import GroupModeMismatch
@@ -112,7 +112,7 @@ class OrderedClaims:
         if not cursor.due(self._now):
             self._state.put(group, partition, cursor)
             return
-        delivery, options = Delivery(cursor.attempts + 1), group.queue.options
+        delivery, options = DeliveryFields(cursor.attempts + 1), group.queue.options
         most = self.messages_left if most is None else most
         runs = list(next_runs(partition, cursor, options, most, self._now, delivery))
         if self._request.auto_ack:

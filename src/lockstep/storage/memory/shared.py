@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from lockstep.core.ids import shared_lease
-from lockstep.core.messages import Delivery, Run
+from lockstep.core.messages import DeliveryFields, Run
 from lockstep.core.records import Popped, PopRequest
 from lockstep.core.rules import EXPIRED, STOPPED, Cursor, Death, is_expired
 from lockstep.core.shared import Range, expire, lease, without
@@ -63,7 +63,7 @@ class _SharedClaims:
     def _take(self, group: Group, partition: Partition, one: Range) -> list[Range]:
         """Deliver as much of a range as fits; returns the ranges in flight after that."""
         runs = [
-            replace(run, delivery=Delivery(one.attempts + 1))
+            replace(run, delivery=DeliveryFields(one.attempts + 1))
             for run in stored_runs(partition, one, self._messages_left)
         ]
         fits = partition.stored(one) <= self._messages_left
@@ -87,7 +87,9 @@ class _SharedClaims:
             if not cursor.due(self._now):
                 self._state.put(group, partition, cursor)
                 continue
-            runs = list(next_runs(partition, cursor, group.queue.options, self._messages_left, self._now, Delivery(1)))
+            runs = list(
+                next_runs(partition, cursor, group.queue.options, self._messages_left, self._now, DeliveryFields(1))
+            )
             self._hand_out(group, partition, cursor, runs)
             if self._messages_left <= 0:
                 break

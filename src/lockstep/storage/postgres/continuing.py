@@ -11,7 +11,7 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from lockstep.core.messages import Delivery
+from lockstep.core.messages import DeliveryFields
 from lockstep.core.records import Ack, AckOutcome, Continued, NextRequest, Popped
 from lockstep.errors import LockstepError
 from lockstep.storage.postgres import sql
@@ -40,7 +40,7 @@ class NextRow(NamedTuple):
 
     ended: EndedPart
     run: PoppedRun
-    delivery: Delivery
+    delivery: DeliveryFields
 
     @property
     def has_run(self) -> bool:

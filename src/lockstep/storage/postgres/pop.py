@@ -13,7 +13,7 @@ from uuid import UUID
 import asyncpg
 
 from lockstep.core.ids import shared_lease, uuid7
-from lockstep.core.messages import Delivery, Run
+from lockstep.core.messages import DeliveryFields, Run
 from lockstep.core.records import Ack, Popped, PopRequest
 from lockstep.errors import GroupModeMismatch, LockstepError
 from lockstep.storage.postgres import sql
@@ -48,7 +48,7 @@ class PoppedRow(NamedTuple):
     """A row of lockstep.popped."""
 
     run: PoppedRun
-    delivery: Delivery
+    delivery: DeliveryFields
 
 
 _POP = sql.procedure("pop", PoppedRow)
@@ -327,7 +327,7 @@ def _argument(claim: Claim, request: PopRequest, lease_id: UUID) -> _Argument:
     )
 
 
-def _run(queue: str, row: PoppedRun, segment: Segment, delivery: Delivery) -> Run:
+def _run(queue: str, row: PoppedRun, segment: Segment, delivery: DeliveryFields) -> Run:
     assert row.partition_id is not None
     ordinal, count = row.ordinal, row.last_seq - row.first_seq + 1
     if segment.owners is not None:

@@ -24,7 +24,7 @@ from lockstep.core.messages import (
     Appointment,
     Batch,
     Columns,
-    Delivery,
+    DeliveryFields,
     NewSchedule,
     Occupancy,
     Placement,
@@ -94,7 +94,7 @@ class PackedReceipts(Struct, rename="camel", omit_defaults=True):
 if TYPE_CHECKING:
     _PackedRun = tuple[Any, ...]
 else:
-    _PackedRun = tuple[(int, str, int, int, int, int, int, *get_type_hints(Delivery).values())]
+    _PackedRun = tuple[(int, str, int, int, int, int, int, *get_type_hints(DeliveryFields).values())]
 """Queue, partition, partition id, first seq, number of messages, segment, position in it; then the delivery."""
 
 
@@ -349,7 +349,7 @@ def read_popped(body: bytes) -> Popped:
         uuid, created_at = segments[segment]
         part = columns.slice(position, position + count)
         place = (head.queues[queue], partition, partition_id, first_seq)
-        popped.runs.append(Run(*place, uuid, ordinal, created_at, part, Delivery(*delivery)))
+        popped.runs.append(Run(*place, uuid, ordinal, created_at, part, DeliveryFields(*delivery)))
         position += count
     return popped
 

@@ -12,7 +12,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import asdict
 
 from lockstep.core.ids import message_ids
-from lockstep.core.messages import DELIVERY_FIELDS, Columns, Delivery, Message, Run
+from lockstep.core.messages import Columns, DeliveryFields, Message, Run
 from lockstep.core.names import QUEUE_MODE
 from lockstep.core.policy import GroupMode
 from lockstep.core.records import Popped
@@ -23,7 +23,7 @@ _headers = msgspec.json.Decoder(dict[str, str])
 _text = msgspec.json.Decoder(str)
 
 
-class PoppedMessage(Delivery, frozen=True, rename="camel", gc=False, omit_defaults=True):
+class PoppedMessage(DeliveryFields, frozen=True, rename="camel", gc=False, omit_defaults=True):
     id: str
     transaction_id: str
     trace_id: str | None
@@ -168,5 +168,5 @@ def message_of(item: PoppedMessage) -> Message:
         headers=None if item.headers is UNSET else _headers.decode(item.headers),
         producer_sub=item.producer_sub,
         expires_at=None if isinstance(item.expires_at, UnsetType) else datetime.fromisoformat(item.expires_at),
-        **{name: getattr(item, name) for name in DELIVERY_FIELDS},
+        **{name: getattr(item, name) for name in DeliveryFields.__struct_fields__},
     )
