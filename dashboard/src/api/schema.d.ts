@@ -1928,6 +1928,8 @@ export interface components {
         };
         /** PoppedMessage */
         PoppedMessage: {
+            /** @description The number of this delivery, from 1; 0 if the message was read rather than popped. */
+            attempt: number;
             id: string;
             transactionId: string;
             traceId: string | null;
@@ -1941,7 +1943,6 @@ export interface components {
             consumerGroup: string;
             queue: string;
             seq: number;
-            attempt: number;
             kind?: string;
             reference?: string;
             encoding?: string;
