@@ -107,6 +107,7 @@ class Queue:
     options: QueueOptions
     namespace: str
     task: str
+    created_at: datetime
     partitions: dict[str, Partition] = field(default_factory=dict)
     groups: set[str] = field(default_factory=set)
     subscriptions: dict[str, tuple[Subscription, datetime]] = field(default_factory=dict)
@@ -120,6 +121,8 @@ class Queue:
 
 Death = tuple[str, str, int, str, int, str | None]
 """Queue, partition, seq, group, attempts, error."""
+FirstPoll = tuple[str, str | None, str | None, str | None]
+"""Group, queue, namespace, task."""
 
 
 class Promises:
@@ -127,6 +130,9 @@ class Promises:
         self.now = START
         self.queues: dict[str, Queue] = {}
         self.dead: list[Death] = []
+        self.first_polls: dict[FirstPoll, datetime] = {}
+        """When groups that begin with new messages first polled for queues that did not exist. No example lasts as long
+        as they are remembered."""
 
     # --- Queues
 
@@ -247,8 +253,31 @@ class Promises:
 
     def asked(self, request: PopRequest) -> None:
         """A request makes its group, whatever it gets."""
+        if request.subscription.mode == "new" and request.group != QUEUE_MODE:
+            if request.queue not in self.queues:
+                place = (request.group, request.queue, request.namespace, request.task)
+                self.first_polls.setdefault(place, self.now)
+            for queue in self._queues_of(request):
+                self._begun(queue, request.group)
         for queue in self._queues_of(request):
             self.subscribed(queue.name, request.group, request.subscription)
+
+    def _begun(self, queue: Queue, group: str) -> None:
+        """A new group begins where it first polled, if that was before the queue was there."""
+        if group in queue.groups:
+            return
+        since = [
+            at for (who, *place), at in self.first_polls.items() if who == group and self._is_about(queue, place, at)
+        ]
+        self.first_polls.pop((group, queue.name, None, None), None)
+        if since:
+            queue.subscriptions.setdefault(group, (Subscription("new"), min(since)))
+
+    def _is_about(self, queue: Queue, place: Sequence[str | None], at: datetime) -> bool:
+        name, namespace, task = place
+        if name is not None:
+            return name == queue.name
+        return namespace in (None, queue.namespace) and task in (None, queue.task) and at <= queue.created_at
 
     def popped(
         self,
@@ -625,6 +654,10 @@ class Promises:
                 gone += part.cursors.pop(group, None) is not None
             if forget:
                 queue.subscriptions.pop(group, None)
+        if forget:
+            for place in list(self.first_polls):
+                if place[0] == group and (name is None or place[1] in (None, name)):
+                    del self.first_polls[place]
         promise(answer == gone, f"delete_group({group}, {name}) answered {answer}, not {gone}")
 
     def subscription_set(self, group: str, subscription: Subscription, name: str | None, answer: int) -> None:
@@ -715,7 +748,7 @@ class Promises:
     def _queue(self, name: str) -> Queue:
         if name not in self.queues:
             namespace, task = (*name.split("."), "")[:2]
-            self.queues[name] = Queue(name, QueueOptions(), namespace, task)
+            self.queues[name] = Queue(name, QueueOptions(), namespace, task, self.now)
         return self.queues[name]
 
     def _partition(self, queue: Queue, name: str) -> Partition:

@@ -50,7 +50,6 @@ BOUNDS = {
         phases=PHASES,
         print_blob=True,
         report_multiple_bugs=False,
-        derandomize=not SOAK,
     )
     for machine, count, soak in (("promises", 60, 5000), ("agreement", 25, 1500))
 }

@@ -11,12 +11,13 @@ from typing import Any
 from hypothesis import HealthCheck, settings
 
 SOAK = bool(os.environ.get("LOCKSTEP_SOAK"))
+TIMES = int(os.environ.get("LOCKSTEP_EXAMPLES_TIMES", "1"))
 
 
 def examples(count: int, *, soak: int, **others: Any) -> settings:
     """Settings for a test with `count` examples, or in `make soak` with `soak`."""
     return settings(
-        max_examples=soak if SOAK else count,
+        max_examples=soak if SOAK else count * TIMES,
         deadline=None,
         database=None,
         suppress_health_check=list(HealthCheck),

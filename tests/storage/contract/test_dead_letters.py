@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 
 from lockstep.core.messages import Message
-from lockstep.core.records import DeadLetter, DeadLetterFilter
+from lockstep.core.policy import GroupMode
+from lockstep.core.records import DeadLetter, DeadLetterFilter, Subscription
 from lockstep.errors import DeadLetterNotFound
 from lockstep.storage.base import Store
 from support.builders import (
     ack,
+    ack_of,
     attempts_of,
     batch,
     configure,
@@ -96,6 +98,18 @@ async def test_dead_letters_of_the_same_time_come_by_falling_id(store: Store) ->
     ids = [letter.id for letter in await letters(store)]
     assert ids == sorted(ids, reverse=True)
     assert len(set(ids)) == 5
+
+
+@pytest.mark.parametrize("mode", ["ordered", "shared"])
+async def test_dead_letters_of_one_call_have_the_order_of_its_acks(store: Store, mode: GroupMode) -> None:
+    """Also those of one message, whichever group was there first."""
+    await push_n(store, "q")
+    for group in ("a", "b", "c"):
+        await store.subscribe("q", group, Subscription(), mode=mode)
+    message = (await listed(store, "q"))[0].message
+    popped = [await pop(store, "q", group=group) for group in ("b", "c", "a")]
+    await store.ack([ack_of(message, "dlq", lease_id=one.lease_id, group=one.group) for one in popped])
+    assert [letter.group for letter in reversed(await letters(store))] == ["b", "c", "a"]
 
 
 async def test_dead_letters_have_limit_offset_and_total(store: Store, clock: SetClock) -> None:

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from lockstep.core.messages import Batch, NewSchedule
-from lockstep.core.records import DeadLetterFilter, PopRequest
+from lockstep.core.records import DeadLetterFilter, PopRequest, Subscription
 from lockstep.storage.base import Store
 from lockstep.storage.postgres.cache import SegmentCache
 from lockstep.storage.postgres.store import PostgresStore
@@ -52,6 +52,18 @@ async def test_a_message_expires_exactly_at_its_time(store: Store, clock: SetClo
     clock.advance(0.001)
     assert numbers(await pop(store, "q")) == []
     assert await dead(store) == [(1, "expired", 0)]
+
+
+async def test_groups_whose_message_expires_at_once_get_dead_letters_by_name(store: Store, clock: SetClock) -> None:
+    """However old the groups are."""
+    await configure(store, "q", expire_seconds=60, lease_seconds=10)
+    await push_n(store, "q")
+    for group in ("c", "a", "b"):
+        await store.subscribe("q", group, Subscription())
+    clock.advance(60)
+    assert await expire(store) == 3
+    page = await store.dead_letters(DeadLetterFilter(queue="q"))
+    assert [one.group for one in sorted(page.items, key=lambda one: one.id)] == ["a", "b", "c"]
 
 
 async def test_dropped_message_leaves_nothing(store: Store, clock: SetClock) -> None:

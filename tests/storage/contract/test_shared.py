@@ -157,6 +157,20 @@ async def test_what_waited_too_long_is_passed_in_flight_too(store: Store, clock:
     assert (await lag_of(store, "q", group=GROUP)).acked == 2
 
 
+@pytest.mark.parametrize("status", ["retry", None])
+async def test_what_did_not_wait_too_long_is_delivered_again(
+    store: Store, clock: SetClock, status: AckStatus | None
+) -> None:
+    """After a nack, and after a lease that ended."""
+    await configure(store, "q", max_wait_seconds=30, lease_seconds=10)
+    await push_n(store, "q", 2)
+    popped = await lease(store, 2)
+    if status is not None:
+        await ack(store, lease_id=popped.lease_id, status=status)
+    clock.advance(10)
+    assert seqs(await lease(store, 5)) == [1, 2]
+
+
 async def test_expired_messages_are_not_delivered_again(store: Store, clock: SetClock) -> None:
     await configure(store, "q", expire_seconds=30, lease_seconds=10)
     await push_n(store, "q", 2)

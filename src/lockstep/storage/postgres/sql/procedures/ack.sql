@@ -142,9 +142,15 @@ begin
     if _unplaced <> '{}' then
         perform lockstep.place(p.queue_id, null, array_agg(p.id)) from lockstep.partition p where p.id = any (_unplaced) group by p.queue_id;
     end if;
+    -- Within a partition, groups die in the order in which the acks name them; their cursors have an order of their own.
+    if exists (select 1 from unnest(_items) i where i.group_id <> _items[1].group_id) then
+        perform 1 from lockstep.cursor c
+        join (select distinct i.partition_id, i.group_id from unnest(_items) i) i on c.partition_id = i.partition_id and c.group_id = i.group_id
+        order by c.partition_id, c.group_id for no key update of c;
+    end if;
     for _of_cursor in
         select array_agg(i order by i.item) from unnest(_items) i where i.group_id is not null
-        group by i.partition_id, i.group_id order by i.partition_id, i.group_id
+        group by i.partition_id, i.group_id order by i.partition_id, min(i.item)
     loop
         for _row in select * from lockstep.settle_acks(_of_cursor, _now) loop
             return query select _row.item, _row.error, _row.noop, _row.released, _row.dead, _row.messages, _row.queue_name, _row.partition_name;

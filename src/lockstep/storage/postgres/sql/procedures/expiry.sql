@@ -250,11 +250,13 @@ begin
     _locked := lockstep.lock_to_prune(_ids || _targets);
     _ids := array(select i from unnest(_ids) i where i = any (_locked) and lockstep.dead_targets(array[i]) <@ _locked);
     perform lockstep.place(_one.id, null, _ids);
+    perform 1 from lockstep.cursor c where c.partition_id = any (_ids) order by c.partition_id, c.group_id for no key update;
+    -- In the order of the names, which is that of their dead letters.
     for _cursor in
         select c.* from lockstep.cursor c join lockstep.partition p on p.id = c.partition_id
         join lockstep.consumer_group g on g.id = c.group_id
         where c.partition_id = any (_ids) and p.queue_id = _one.id
-        order by c.partition_id, c.group_id for no key update of c
+        order by c.partition_id, g.name
     loop
         for _range in select r.* from lockstep.shared_expired(_cursor, _one, _now) r limit _ranges loop
             _passed := _passed + lockstep.shared_expire(_range, _one, _now);

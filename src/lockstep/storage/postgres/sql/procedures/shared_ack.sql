@@ -89,7 +89,7 @@ begin
     from unnest(_found) i where i.group_id is null;
     for _of_cursor in
         select array_agg(i order by i.item) from unnest(_found) i where i.group_id is not null
-        group by i.partition_id, i.group_id order by i.partition_id, i.group_id
+        group by i.partition_id, i.group_id order by i.partition_id, min(i.item)
     loop
         return query select s.* from lockstep.shared_settle(_of_cursor, _now) s;
     end loop;

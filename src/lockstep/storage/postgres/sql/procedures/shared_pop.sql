@@ -287,9 +287,9 @@ begin
         return false;
     end if;
     if _queue.max_wait_seconds > 0 then
-        _overdue := least(lockstep.waited_upto(_range.partition_id, _range.from_seq - 1, _now - make_interval(secs => _queue.max_wait_seconds)), _range.to_seq);
+        _overdue := lockstep.waited_upto(_range.partition_id, _range.from_seq - 1, _now - make_interval(secs => _queue.max_wait_seconds));
         if _overdue >= _range.from_seq then
-            perform lockstep.shared_end_seqs(_range, array(select generate_series(_range.from_seq, _overdue)));
+            perform lockstep.shared_end_seqs(_range, array(select generate_series(_range.from_seq, least(_overdue, _range.to_seq))));
             return false;
         end if;
     end if;
