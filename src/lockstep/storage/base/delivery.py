@@ -136,8 +136,9 @@ class Delivery(Protocol):
         After that it takes its turn behind what was due before; and if the request gives way, this call does not lease
         it again.
 
-        The outcome is `released` if a partition of the lease was not leased again and has more. The requests do not
-        acknowledge at once (`auto_ack`). It waits for locks as `ack` does.
+        The outcome is `released` if a partition of the lease was not leased again and has more; it may also be if what
+        came next there was passed. The requests do not acknowledge at once (`auto_ack`). It waits for locks as `ack`
+        does.
         """
 
     async def renew(self, renewals: Sequence[Renewal]) -> list[Renewed]:
