@@ -183,6 +183,20 @@ async def test_expired_messages_are_not_delivered_again(store: Store, clock: Set
     assert await dead(store) == [(1, 1, "expired"), (2, 1, "expired")]
 
 
+@pytest.mark.parametrize("partition", [None, "Default"])
+@pytest.mark.parametrize("partitions", [0, 1])
+@pytest.mark.parametrize("auto_ack", [False, True])
+async def test_pop_goes_on_behind_what_expired(
+    store: Store, clock: SetClock, partition: str | None, partitions: int, auto_ack: bool
+) -> None:
+    await configure(store, "q", partitions=partitions, lease_seconds=10)
+    soon = clock.now + timedelta(seconds=5)
+    await push_n(store, "q", 5, expires_at=[None, soon, None, soon, None])
+    clock.advance(5)
+    popped = await lease(store, 5, partition=partition, auto_ack=auto_ack)
+    assert seqs(popped) == [1, 3, 5]
+
+
 async def test_message_is_not_expired_while_it_is_leased(store: Store, clock: SetClock) -> None:
     await configure(store, "q", expire_seconds=30, lease_seconds=10)
     await push_n(store, "q", 1)

@@ -48,7 +48,7 @@ def pop_of(
             break
         for partition in _due(state, group, request.partition, now):
             claims.claim(group, partition)
-            if claims.full():
+            if claims.full() or request.partition is not None:
                 break
     return claims.popped
 
@@ -75,18 +75,22 @@ def _queues(state: State, request: PopRequest | Awaited) -> list[Queue]:
 
 def _due(state: State, group: Group, partition: str | None, now: datetime) -> Iterator[Partition]:
     """Due partitions, earliest first; those of a balanced queue fullest first."""
-    if partition is None and group.queue.options.partitions:
-        yield from _fullest_first(group, now)
-    elif partition is None:
+    if partition is None and not group.queue.options.partitions:
         for partition_id in group.agenda.take(now):
             yield state.partitions[partition_id]
-    elif group.cursors[group.queue.partition(partition).id].due(now):
-        yield group.queue.partition(partition)
+    else:
+        yield from _fullest_first(group, group.queue.chosen(partition), now)
 
 
-def _fullest_first(group: Group, now: datetime) -> list[Partition]:
-    due = [one for one in group.queue.partitions.values() if group.cursors[one.id].due(now)]
-    return sorted(due, key=lambda one: (-one.log.count_after(group.cursors[one.id].acked), one.id))
+def _fullest_first(group: Group, partitions: Iterable[Partition], now: datetime) -> Iterator[Partition]:
+    """Each as often as it is still due after something was done with it."""
+    left = {one.id: one for one in partitions}
+    while due := [one for one in left.values() if group.cursors[one.id].due(now)]:
+        chosen = min(due, key=lambda one: (-one.log.count_after(group.cursors[one.id].acked), one.id))
+        before = group.cursors[chosen.id]
+        yield chosen
+        if group.cursors[chosen.id] == before:
+            del left[chosen.id]
 
 
 class OrderedClaims:
