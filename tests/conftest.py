@@ -70,7 +70,7 @@ def empty_database_dsn(databases: Databases) -> Iterator[str]:
 def _memory(_request: pytest.FixtureRequest, clock: SetClock) -> Store:
     from lockstep.storage.memory import MemoryStore
 
-    return MemoryStore(clock=clock)
+    return MemoryStore(clock=clock, page_looked_into_max=SMALL_SLICES.page_looked_into_max)
 
 
 def _postgres(request: pytest.FixtureRequest, clock: SetClock) -> Store:

@@ -239,6 +239,14 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     page_items_max: Annotated[
         int, Meta(ge=1_000, le=1_000_000), _help("Maximum number of items on a page of any list.")
     ] = 1_000
+    page_looked_into_max: Annotated[
+        int,
+        Meta(ge=10, le=1_000_000),
+        _help(
+            "Maximum number of messages, or of bundles of operations, that a page of a list looks at for its filter. A "
+            "page that did not find enough among them is short, or empty, and has a cursor that continues."
+        ),
+    ] = 10_000
     analytics_rows_max: Annotated[
         int, Meta(ge=1_000, le=10_000_000), _help("Maximum number of samples, or removals, that one request may read.")
     ] = 100_000

@@ -152,6 +152,7 @@ def _store(address: str, config: Config, *, breaker: bool = False, on_query: Que
             first_polls=FirstPollLimits(config.first_polls_max, config.first_poll_seconds_max),
             queue_groups_max=config.queue_groups_max,
             queue_partitions_max=config.queue_partitions_max,
+            page_looked_into_max=config.page_looked_into_max,
         )
     return _postgres_store(address, config, breaker=breaker, on_query=on_query)
 

@@ -54,6 +54,15 @@ def test_newest_message_is_listed_first(lockstep: CommandLine, queue: str) -> No
     assert payloads(lockstep, queue, "--newest-first") == [3, 2, 1]
 
 
+def test_search_for_a_rare_status_goes_on_and_says_how_far(lockstep: CommandLine, queue: str) -> None:
+    stored = 10_500
+    lockstep("push", queue, "-", stdin="1\n" * stored)
+    lockstep("pop", queue, "--ack", "--group", "g")
+    found = lockstep("messages", queue, "--status", "dead_letter", "-o", "ndjson")
+    assert (found.stdout, found.stderr) == ("", f"looked at {stored} messages\n")
+    assert lockstep("messages", queue, "--limit", "1").stderr == ""
+
+
 def test_tables_are_for_people(lockstep: CommandLine, queue: str) -> None:
     lockstep("push", queue, '"one\\u001b[31m"')
     head, row = lockstep("messages", queue).stdout.splitlines()

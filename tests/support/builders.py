@@ -26,7 +26,12 @@ from lockstep.core.records import (
 from lockstep.storage.base import Store
 
 SMALL_SLICES = Config(
-    slice_messages_max=3, slice_partitions_max=2, expire_messages_max=3, expire_seconds_max=60, slices_seconds_max=60
+    slice_messages_max=3,
+    slice_partitions_max=2,
+    expire_messages_max=3,
+    expire_seconds_max=60,
+    slices_seconds_max=60,
+    page_looked_into_max=50,
 )
 """So that what a store does in slices takes several of them in every test."""
 

@@ -11,7 +11,8 @@ from typing import Any
 from hypothesis import HealthCheck, settings
 
 SOAK = bool(os.environ.get("LOCKSTEP_SOAK"))
-TIMES = int(os.environ.get("LOCKSTEP_EXAMPLES_TIMES", "1"))
+TIMES = int(os.environ.get("HYPOTHESIS_TIMES", "1"))
+"""So many times as many examples, to look for what is rare."""
 
 
 def examples(count: int, *, soak: int, **others: Any) -> settings:

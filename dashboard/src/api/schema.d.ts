@@ -5819,7 +5819,7 @@ export interface operations {
                 limit?: number;
                 /** @description The messages before it are read, too; paging by `cursor` avoids that. */
                 offset?: number;
-                /** @description What the list before gave. */
+                /** @description What the list before gave. A list that looks for rare messages may be short, or empty, and still give one. */
                 cursor?: string;
                 /** @description Only the message with this id, whenever it was stored. With a queue and a partition, also a transaction id. */
                 id?: string;

@@ -449,10 +449,17 @@ class MessageView(msgspec.Struct, frozen=True, kw_only=True):
     groups: list[GroupProgress]
 
 
+LOOKED_INTO_MAX = 10_000
+"""How many messages a page of a list looks at, by default."""
+
+
 class MessagePage(msgspec.Struct, frozen=True, kw_only=True):
     items: list[MessageView]
     next_cursor: str | None
     """Pass it to get the next page; None at the end. A page may be short, even empty, and still have a next page."""
+    looked_into: int = 0
+    """How many messages were looked at for the page. Runs that were not created within the period, and partitions
+    without messages, count as one each."""
 
 
 _NEWEST_FIRST = "n"

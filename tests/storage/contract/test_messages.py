@@ -18,6 +18,7 @@ from lockstep.core.records import (
 from lockstep.errors import InvalidRequest, MessageNotFound, PartitionNotFound, QueueNotFound
 from lockstep.storage.base import Store
 from support.builders import (
+    SMALL_SLICES,
     ack,
     ack_of,
     batch,
@@ -89,6 +90,80 @@ async def test_listed_message_is_the_popped_one(store: Store) -> None:
         assert getattr(view.message, name) == getattr(popped, name)
     for name in ("transaction_id", "trace_id", "kind", "reference", "encoding", "headers", "producer_sub"):
         assert getattr(view.message, name) == getattr(popped, name)
+
+
+# --- How far a page looks
+
+
+LOOKED_INTO_MAX = SMALL_SLICES.page_looked_into_max
+
+
+async def walk(
+    store: Store, where: MessageFilter, *, newest_first: bool = False, limit: int = 100
+) -> tuple[list[tuple[str, int]], list[int]]:
+    """What all pages of a list have, and how many messages each of them looked at."""
+    found: list[MessageView] = []
+    looked: list[int] = []
+    cursor: str | None = None
+    while True:
+        page = await store.messages(where, newest_first=newest_first, cursor=cursor, limit=limit)
+        found += page.items
+        looked.append(page.looked_into)
+        cursor = page.next_cursor
+        if cursor is None:
+            return places(found), looked
+
+
+@pytest.mark.parametrize("newest_first", [False, True])
+@pytest.mark.parametrize("partition", [None, "p"])
+@pytest.mark.parametrize("size", [1, 30, 130])
+async def test_page_looks_at_so_many_messages_and_no_more(
+    store: Store, newest_first: bool, partition: str | None, size: int
+) -> None:
+    """However they were pushed; what is found is what there is."""
+    for start in range(0, 130, size):
+        await push_n(store, "q", min(size, 130 - start), partition="p", start=start + 1)
+    where = MessageFilter(queue="q", partition=partition, status="completed")
+    found, looked = await walk(store, where, newest_first=newest_first)
+    assert (found, max(looked)) == ([], LOOKED_INTO_MAX)
+    assert 130 <= sum(looked) <= 130 + len(looked)  # a page may begin at the end of a push
+    await ack(store, lease_id=(await pop(store, "q", batch=71)).lease_id)
+    for limit in (1, 7, 100):
+        found, looked = await walk(store, where, newest_first=newest_first, limit=limit)
+        seqs = [seq for _, seq in found]
+        assert sorted(seqs, reverse=newest_first) == seqs
+        assert sorted(seqs) == list(range(1, 72))
+        assert max(looked) <= LOOKED_INTO_MAX
+
+
+@pytest.mark.parametrize("newest_first", [False, True])
+async def test_page_looks_at_no_more_when_nothing_is_of_the_period(
+    store: Store, clock: SetClock, newest_first: bool
+) -> None:
+    for number in range(2 * LOOKED_INTO_MAX):
+        await push_n(store, "q", start=number + 1)
+    clock.advance(60)
+    late = MessageFilter(queue="q", from_at=clock.now)
+    if not newest_first:
+        page = await store.messages(late)
+        assert (page.items, page.looked_into) == ([], LOOKED_INTO_MAX)
+        assert page.next_cursor is not None
+    await push_n(store, "q")
+    found, _ = await walk(store, late, newest_first=newest_first)
+    assert found == [("Default", 2 * LOOKED_INTO_MAX + 1)]
+
+
+@pytest.mark.parametrize("queue", ["q", None])
+async def test_page_looks_at_no_more_partitions_without_messages(store: Store, queue: str | None) -> None:
+    names = [f"p{number}" for number in range(2 * LOOKED_INTO_MAX)]
+    await store.push([batch("q", partition=name) for name in names])
+    await store.clear("q")
+    await push_n(store, "q", partition="last")
+    page = await store.messages(MessageFilter(queue=queue))
+    assert (page.items, page.looked_into) == ([], LOOKED_INTO_MAX)
+    found, looked = await walk(store, MessageFilter(queue=queue))
+    assert found == [("last", 1)]
+    assert len(looked) <= 4
 
 
 # --- Newest first

@@ -724,7 +724,7 @@ def test_segments_are_loaded_by_their_ids(sized: dict[int, str]) -> None:
 
 def test_page_of_runs_is_read_through_indexes(sized: dict[int, str]) -> None:
     """Of a queue with 100,000 partitions, from the middle: as many runs as asked for, and no more."""
-    plan = explained(sized[LARGE], "message_runs", 1, None, LARGE // 2, 0, None, None, 20)
+    plan = explained(sized[LARGE], "message_runs", 1, None, LARGE // 2, 0, None, None, 20, 10_000)
     assert not [node for node in nodes(plan) if node["Node Type"] == "Seq Scan"]
     assert plan["Actual Rows"] == 20
     assert blocks(plan) <= 200

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from itertools import islice
 from typing import Any, get_args
@@ -11,7 +11,7 @@ import click
 
 from lockstep.cli.arguments import PAGE, limit_option, time
 from lockstep.cli.connection import Session, on_session
-from lockstep.cli.output import Column, payload_text
+from lockstep.cli.output import Column, ProgressBar, counted, note, payload_text
 from lockstep.client import Client
 from lockstep.core.records import MessageStatus, MessageView
 
@@ -39,17 +39,41 @@ def messages(session: Session, queue: str, limit: int, **where: str | datetime |
     """List the stored messages of QUEUE.
 
     They come by partition and seq, or with --newest-first the last stored first. Nothing is leased. A table cuts long
-    payloads; -o json and -o ndjson show all of each message.
+    payloads; -o json and -o ndjson show all of each message. With a filter the command looks on until it has found as
+    many as asked for or has seen them all, and says how many it looked at; Ctrl-C ends it.
     """
     with session.client() as client:
-        session.output.rows(islice(_views(client, queue, min(limit, PAGE), where), limit), _COLUMNS)
+        search = _Search(client, queue, where)
+        if session.output.format == "ndjson":
+            session.output.rows(islice(search.views(min(limit, PAGE)), limit), _COLUMNS)
+        else:
+            with ProgressBar("looking") as search.shown:
+                found = list(islice(search.views(min(limit, PAGE)), limit))
+            session.output.rows(found, _COLUMNS)
+    if search.pages > 1 and any(where[name] is not None for name in ("status", "from_at", "to_at")):
+        note(f"looked at {counted(search.looked_into, 'message')}")
 
 
-def _views(client: Client, queue: str, size: int, where: Any) -> Iterator[MessageView]:
-    cursor: str | None = None
-    while True:
-        page = client.messages(queue, cursor=cursor, limit=size, **where)
-        yield from page.items
-        cursor = page.next_cursor
-        if cursor is None:
-            return
+class _Search:
+    """A walk over the pages of a list, and how far it has come."""
+
+    def __init__(self, client: Client, queue: str, where: Mapping[str, Any]) -> None:
+        self.shown: ProgressBar | None = None
+        self.pages = 0
+        self.looked_into = 0
+        self._client = client
+        self._queue = queue
+        self._where = where
+
+    def views(self, size: int) -> Iterator[MessageView]:
+        cursor: str | None = None
+        while True:
+            page = self._client.messages(self._queue, cursor=cursor, limit=size, **self._where)
+            self.pages += 1
+            self.looked_into += page.looked_into
+            if self.shown is not None:
+                self.shown.advance(page.looked_into)
+            yield from page.items
+            cursor = page.next_cursor
+            if cursor is None:
+                return

@@ -20,9 +20,11 @@ class Messages(Protocol):
         self, where: MessageFilter, *, newest_first: bool = False, cursor: str | None = None, limit: int = 100
     ) -> MessagePage:
         """A page of stored messages: by partition id and seq; with `newest_first`, the message stored last comes first,
-        and in each partition seqs fall. Without a queue it goes over the partitions of all queues. Raises
-        QueueNotFound, PartitionNotFound, InvalidRequest for a cursor that is not valid, or belongs to the other
-        order."""
+        and in each partition seqs fall. Without a queue it goes over the partitions of all queues.
+
+        A page looks at no more than `page_looked_into_max` messages (setting), whatever is stored: a list with a filter
+        may have pages that are short, or empty, and go on. Raises QueueNotFound, PartitionNotFound, InvalidRequest for
+        a cursor that is not valid, or belongs to the other order."""
 
     async def message(self, identity: str, *, partition_id: int | None = None) -> MessageView:
         """One message by its id; or, with a partition id, by its transaction id or its id. Raises MessageNotFound."""

@@ -112,6 +112,10 @@ class Log:
                 limit -= stop - start
             index += 1
 
+    def backwards(self) -> Iterator[Run]:
+        """Copies of the runs, the last one first."""
+        return (_cut(run, 0, len(run)) for run in reversed(self.runs))
+
     def remove_all_but(self, kept: Iterable[tuple[int, int]]) -> list[Run]:
         """Remove every message outside the given ranges of seqs (first, last); returns the removed messages."""
         ranges = _merged(kept)

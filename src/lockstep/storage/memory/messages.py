@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
-from itertools import islice
+from heapq import merge
 from uuid import UUID
 
 from lockstep.core import refusals
-from lockstep.core.messages import Message, Receipt, redriven
+from lockstep.core.ids import message_id
+from lockstep.core.messages import Message, Receipt, Run, redriven
 from lockstep.core.names import QUEUE_MODE
 from lockstep.core.records import (
     MessageFilter,
@@ -33,25 +34,32 @@ _PageCursor = tuple[int, int]
 class MemoryMessages:
     """Stored messages in the hands of an operator."""
 
-    def __init__(self, state: State, dead_queues: DeadQueues) -> None:
+    def __init__(self, state: State, dead_queues: DeadQueues, looked_into_max: int) -> None:
         self._state = state
         self._dead_queues = dead_queues
+        self._looked_into_max = looked_into_max
 
     async def messages(
         self, where: MessageFilter, *, newest_first: bool = False, cursor: str | None = None, limit: int = 100
     ) -> MessagePage:
         state, now = self._state, self._state.now()
-        if newest_first:
-            return _newest(state, where, cursor=cursor, limit=limit, now=now)
-        after = parse_page_cursor(cursor)
         queues = [queue for queue in state.chosen(where.queue) if _has_labels(queue, where)]
-        partitions = sorted((one for queue in queues for one in queue.chosen(where.partition)), key=lambda one: one.id)
-        views = (view for one in partitions for view in _views(state, one, where, after, now))
-        found = list(islice(views, limit + 1))
-        if len(found) <= limit:
-            return MessagePage(items=found, next_cursor=None)
-        last = found[limit - 1].message
-        return MessagePage(items=found[:limit], next_cursor=page_cursor(last.partition_id, last.seq))
+        partitions = [one for queue in queues for one in queue.chosen(where.partition)]
+        named: Callable[[int, int], str] = newest_cursor if newest_first else page_cursor
+        if newest_first:
+            places = _newest_places(partitions, where, cursor)
+        else:
+            places = _places(partitions, where, parse_page_cursor(cursor))
+        items: list[MessageView] = []
+        looked, last = 0, (0, 0)
+        for place, partition, message in places:
+            if looked == self._looked_into_max or len(items) == limit:
+                return MessagePage(items=items, next_cursor=named(*last), looked_into=looked)
+            looked, last = looked + 1, place
+            view = None if message is None else _view(state, partition, message, now)
+            if view is not None and where.status in (None, view.status):
+                items.append(view)
+        return MessagePage(items=items, next_cursor=None, looked_into=looked)
 
     async def message(self, identity: str, *, partition_id: int | None = None) -> MessageView:
         state, now = self._state, self._state.now()
@@ -125,45 +133,62 @@ class MemoryMessages:
             return dead_letter_id
 
 
-def _newest(state: State, where: MessageFilter, *, cursor: str | None, limit: int, now: datetime) -> MessagePage:
+_Place = tuple[_PageCursor, Partition, Message | None]
+"""What a list looks at: where it is, and the message; None: one that is not of the period, or none."""
+
+
+def _places(partitions: Iterable[Partition], where: MessageFilter, after: _PageCursor) -> Iterator[_Place]:
+    """By partition and seq. What is not of the period is one place for each run."""
+    for partition in sorted(partitions, key=lambda one: one.id):
+        if partition.id < after[0]:
+            continue
+        if not partition.log.runs:
+            yield (partition.id, partition.log.last_seq), partition, None
+        first = after[1] if partition.id == after[0] else 0
+        for run in partition.log.read(first, len(partition.log)):
+            if _is_of_period(run, where):
+                for message in run.messages():
+                    yield (partition.id, message.seq), partition, message
+            else:
+                yield (partition.id, run.last_seq), partition, None
+
+
+def _newest_places(partitions: Iterable[Partition], where: MessageFilter, cursor: str | None) -> Iterator[_Place]:
     """The last stored first: ids rise from one segment to the next, and within it."""
     before = _ID_MAX if cursor is None else parse_newest_cursor(cursor)
-    queues = [queue for queue in state.chosen(where.queue) if _has_labels(queue, where)]
-    partitions = [one for queue in queues for one in queue.chosen(where.partition)]
-    views = [view for one in partitions for view in _views(state, one, where, (0, 0), now)]
-    found = sorted((view for view in views if _halves(view) < before), key=_halves, reverse=True)
-    last = _halves(found[limit - 1]) if len(found) > limit else None
-    return MessagePage(items=found[:limit], next_cursor=None if last is None else newest_cursor(*last))
+    return merge(*(_backwards(one, where, before) for one in partitions), key=lambda place: place[0], reverse=True)
+
+
+def _backwards(partition: Partition, where: MessageFilter, before: tuple[int, int]) -> Iterator[_Place]:
+    for run in partition.log.backwards():
+        if _halves(message_id(run.segment, run.ordinal)) >= before:
+            continue
+        if not _is_of_period(run, where):
+            yield _halves(message_id(run.segment, run.ordinal)), partition, None
+            continue
+        for offset in reversed(range(len(run))):
+            place = _halves(message_id(run.segment, run.ordinal + offset))
+            if place < before:
+                yield place, partition, run.message(offset)
+
+
+def _is_of_period(run: Run, where: MessageFilter) -> bool:
+    return (where.from_at is None or run.created_at >= where.from_at) and (
+        where.to_at is None or run.created_at < where.to_at
+    )
 
 
 _ID_MAX = (2**64, 0)
 
 
-def _halves(view: MessageView) -> tuple[int, int]:
-    """The id of the message as two numbers that a cursor can hold."""
-    number = UUID(view.message.id).int
+def _halves(identity: str) -> tuple[int, int]:
+    """The id of a message as two numbers that a cursor can hold."""
+    number = UUID(identity).int
     return number >> 64, number & (2**62 - 1)
 
 
 def _has_labels(queue: Queue, where: MessageFilter) -> bool:
     return where.namespace in (None, queue.namespace) and where.task in (None, queue.task)
-
-
-def _views(
-    state: State, partition: Partition, where: MessageFilter, after: _PageCursor, now: datetime
-) -> Iterator[MessageView]:
-    if partition.id < after[0]:
-        return
-    first = after[1] if partition.id == after[0] else 0
-    for run in partition.log.read(first, len(partition.log)):
-        if where.from_at is not None and run.created_at < where.from_at:
-            continue
-        if where.to_at is not None and run.created_at >= where.to_at:
-            continue
-        for message in run.messages():
-            view = _view(state, partition, message, now)
-            if where.status in (None, view.status):
-                yield view
 
 
 def _view(state: State, partition: Partition, message: Message, now: datetime) -> MessageView:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 
 from lockstep.core.names import GROUPS_MAX
-from lockstep.core.records import Arrival, FirstPollLimits
+from lockstep.core.records import LOOKED_INTO_MAX, Arrival, FirstPollLimits
 from lockstep.core.schedules import Timing
 from lockstep.storage.composition import ComposedStore, Rooms
 from lockstep.storage.memory.access import MemoryAccess
@@ -45,6 +45,7 @@ class MemoryStore(ComposedStore):
         first_polls: FirstPollLimits | None = None,
         queue_groups_max: int = GROUPS_MAX,
         queue_partitions_max: int | None = None,
+        page_looked_into_max: int = LOOKED_INTO_MAX,
     ) -> None:
         state = State(clock, timing)
         state.queue_groups_max = queue_groups_max
@@ -58,7 +59,7 @@ class MemoryStore(ComposedStore):
                 delivery=MemoryDelivery(state, dead_queues, polls),
                 queues=MemoryQueues(state),
                 groups=MemoryGroups(state, polls),
-                messages=MemoryMessages(state, dead_queues),
+                messages=MemoryMessages(state, dead_queues, page_looked_into_max),
                 dead_letters=MemoryDeadLetters(state, dead_queues),
                 schedules=MemorySchedules(state),
                 operations=MemoryOperations(state, dead_queues, bundles),

@@ -37,6 +37,7 @@ class StoreLimits:
     """Lists count up to this many partitions and cursors themselves."""
     samples_partitions_max: int
     queue_groups_max: int
+    page_looked_into_max: int
     call_lock_seconds: float
     lock_timeout_seconds: float
 
@@ -50,6 +51,7 @@ class StoreLimits:
             figures_units_max=config.figures_exact_max,
             samples_partitions_max=config.samples_partitions_max,
             queue_groups_max=config.queue_groups_max,
+            page_looked_into_max=config.page_looked_into_max,
             call_lock_seconds=config.call_lock_seconds,
             lock_timeout_seconds=config.lock_timeout_seconds,
         )

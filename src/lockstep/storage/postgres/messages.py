@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from datetime import datetime
 from functools import partial
-from itertools import islice
 from typing import Any, NoReturn
 
 import asyncpg
@@ -15,8 +14,15 @@ from lockstep.core import refusals
 from lockstep.core.ids import is_canonical_uuid, split_message_id
 from lockstep.core.messages import Message, Receipt, Run, redriven
 from lockstep.core.names import QUEUE_MODE
-from lockstep.core.records import MessageFilter, MessagePage, MessageView, page_cursor, parse_page_cursor
-from lockstep.core.rules import STOPPED, Cursor, message_view
+from lockstep.core.records import (
+    MessageFilter,
+    MessagePage,
+    MessageStatus,
+    MessageView,
+    page_cursor,
+    parse_page_cursor,
+)
+from lockstep.core.rules import STOPPED, Cursor, message_status, message_view
 from lockstep.core.shared import Range, seen_at
 from lockstep.storage.postgres import newest, sql
 from lockstep.storage.postgres.calls import due_at_of
@@ -35,10 +41,10 @@ _LABELLED = (
     "select 1 from lockstep.queue "
     "where id = $1 and ($2::text is null or namespace = $2) and ($3::text is null or task = $3)"
 )
-_SCAN_ROUNDS_MAX = 20
-"""How many pages of runs are read in search of messages of one status before a short page is answered."""
-_SCAN_MESSAGES_MAX = 20_000
-"""How many messages are read in search of those of one status before a short page is returned."""
+_SCAN_MESSAGES = 1_000
+"""How many messages are read at a time in search of those of one status."""
+_PAST = 2**62 - 1
+"""A seq that no partition reaches."""
 _REMOVE: sql.Procedure[str] = sql.procedure("remove_message")
 _RETRY: sql.Procedure[Any] = sql.procedure("retry_message")
 _BURY: sql.Procedure[Any] = sql.procedure("bury_message")
@@ -71,32 +77,31 @@ class PostgresMessages:
     ) -> MessagePage:
         if newest_first:
             return await self._newest(where, cursor, limit)
-        partition_after, seq_after = parse_page_cursor(cursor)
+        place = parse_page_cursor(cursor)
         query, scope = await self._scope(where)
-        items: list[MessageView] = []
-        seen = 0
-        for _ in range(_SCAN_ROUNDS_MAX):
-            if seen >= _SCAN_MESSAGES_MAX:
-                break
-            rows = await self._context.query(
-                query, *scope, partition_after, seq_after, where.from_at, where.to_at, limit
-            )
+        most, items, looked = self._context.limits.page_looked_into_max, list[MessageView](), 0
+        while looked < most:
+            wanted = _wanted(where, limit - len(items), most - looked)
+            walk = max(most - looked, 2)  # the first may be a partition without messages that is known already
+            rows = await self._context.query(query, *scope, *place, where.from_at, where.to_at, wanted, walk)
             if not rows:
-                return MessagePage(items=items, next_cursor=None)
-            rows = _enough(rows, limit - len(items), partition_after, seq_after)
-            runs = await self._runs_after(where.queue, rows, partition_after, seq_after)
-            if where.status is None:
-                runs = _first(runs, limit - len(items))
-            for view in await self._views(runs):
-                seen += 1
-                if where.status is None or view.status == where.status:
-                    items.append(view)
-                    if len(items) == limit:
-                        return MessagePage(
-                            items=items, next_cursor=page_cursor(view.message.partition_id, view.message.seq)
-                        )
-            partition_after, seq_after = rows[-1]["id"], rows[-1]["last_seq"]
-        return MessagePage(items=items, next_cursor=page_cursor(partition_after, seq_after))
+                return MessagePage(items=items, next_cursor=None, looked_into=looked)
+            chosen = _enough(rows, wanted, *place)
+            is_last = len(chosen) == len(rows) < wanted and rows[-1]["looked"] < walk
+            runs = _first(await self._runs_after(where.queue, chosen, *place), wanted)
+            stored = sum(map(len, runs))
+            passed = chosen[-1]["looked"] - sum(row["segment_id"] is not None for row in chosen)
+            for number, view in await self._views(runs, where.status):
+                items.append(view)
+                if len(items) == limit:
+                    at = page_cursor(view.message.partition_id, view.message.seq)
+                    return MessagePage(items=items, next_cursor=at, looked_into=looked + passed + number)
+            looked += passed + stored
+            is_cut = stored == wanted
+            if is_last and not is_cut:
+                return MessagePage(items=items, next_cursor=None, looked_into=looked)
+            place = (runs[-1].partition_id, runs[-1].last_seq) if is_cut else _behind(chosen[-1])
+        return MessagePage(items=items, next_cursor=page_cursor(*place), looked_into=looked)
 
     async def _newest(self, where: MessageFilter, cursor: str | None, limit: int) -> MessagePage:
         queue_id = None if where.queue is None else await self._lookups.queue_id(where.queue)
@@ -107,32 +112,48 @@ class PostgresMessages:
         query = "message_newest_of" if of_partition else "message_newest"
         scope = (queue_id, partition_id, where.namespace, where.task)
         place = newest.PageStart.of(cursor, partition_id)
-        items: list[MessageView] = []
-        for _ in range(_SCAN_ROUNDS_MAX):
-            missing = limit - len(items)
-            period = (where.from_at, where.to_at)
-            rows = await self._context.query(query, *scope, place.major, place.minor, *period, missing)
+        most, items, looked = self._context.limits.page_looked_into_max, list[MessageView](), 0
+        while looked < most:
+            wanted = _wanted(where, limit - len(items), most - looked)
+            bounds = (where.from_at, where.to_at, wanted, min(most - looked, _SCAN_MESSAGES))
+            rows = await self._context.query(query, *scope, place.major, place.minor, *bounds)
             if not rows:
-                return MessagePage(items=items, next_cursor=None)
-            spans = list(newest.spans_before(rows, place, missing, of_partition=of_partition))
-            views = await self._views_of(spans)
-            items += [view for view in views if where.status in (None, view.status)]
-            place = newest.place_after(rows, spans, missing, of_partition=of_partition)
-            if len(items) == limit:
-                break
-        return MessagePage(items=items, next_cursor=place.cursor())
+                return MessagePage(items=items, next_cursor=None, looked_into=looked)
+            spans = list(newest.spans_before(rows, place, wanted, of_partition=of_partition))
+            passed = sum(row["id"] is None for row in rows)
+            for number, at, view in await self._views_of(spans, where.status, of_partition=of_partition):
+                items.append(view)
+                if len(items) == limit:
+                    return MessagePage(items=items, next_cursor=at.cursor(), looked_into=looked + passed + number)
+            looked += max(passed + sum(map(len, spans)), 1)
+            place = newest.place_after(rows, spans, wanted, of_partition=of_partition)
+        return MessagePage(items=items, next_cursor=place.cursor(), looked_into=looked)
 
-    async def _views_of(self, spans: Sequence[newest.RunSlice]) -> list[MessageView]:
-        """The messages of the spans, newest first."""
+    async def _views_of(
+        self, spans: Sequence[newest.RunSlice], status: MessageStatus | None, *, of_partition: bool
+    ) -> list[tuple[int, newest.PageStart, MessageView]]:
+        """The messages of the spans that have a status, newest first: the number of each among all, and its place."""
         segments = await self._reader.load(span.segment_id for span in spans)
-        runs = []
+        runs, there = [], []
         for span in spans:
             if span.segment_id in segments:
                 segment, (id_, name, *_, created_at, queue) = segments[span.segment_id], span.row
                 columns = segment.columns.slice(span.ordinal, span.ordinal + len(span))
                 runs.append(Run(queue, name, id_, span.first_seq, segment.uuid, span.ordinal, created_at, columns))
-        views = iter(await self._views(runs))
-        return [view for run in runs for view in reversed(list(islice(views, len(run))))]
+                there.append(span)
+        found: list[tuple[int, newest.PageStart, MessageView]] = []
+        views = deque(await self._views(runs, status))
+        before = 0
+        for span in there:
+            of_span = []
+            while views and views[0][0] <= before + len(span):
+                number, view = views.popleft()
+                # Numbers count from the first seq of a run, and the last one is listed first.
+                own = before + len(span) - (number - before) + 1
+                of_span.append((own, span.place_of(view.message.seq, of_partition=of_partition), view))
+            found += reversed(of_span)
+            before += len(span)
+        return found
 
     async def _scope(self, where: MessageFilter) -> tuple[str, Sequence[Any]]:
         """The query that finds the runs of a filter, and its first arguments."""
@@ -150,10 +171,11 @@ class PostgresMessages:
         return "message_runs", (queue_id, partition_id)
 
     async def _runs_after(self, queue: str | None, rows: Sequence[Any], partition_id: int, seq: int) -> list[Run]:
-        """The runs of `message_runs`, without the messages up to the place."""
+        """The runs of `message_runs` that are wanted, without the messages up to the place."""
+        rows = [row for row in rows if row["segment_id"] is not None]
         segments = await self._reader.load(row["segment_id"] for row in rows)
         runs = []
-        for id_, name, first_seq, last_seq, segment_id, ordinal, created_at, *over in rows:
+        for id_, name, first_seq, last_seq, segment_id, ordinal, created_at, _, *over in rows:
             skip = max(seq + 1 - first_seq, 0) if id_ == partition_id else 0
             if segment_id in segments:
                 columns = segments[segment_id].columns.slice(ordinal + skip, ordinal + last_seq - first_seq + 1)
@@ -162,31 +184,34 @@ class PostgresMessages:
                 runs.append(Run(of, name, id_, first_seq + skip, uuid, ordinal + skip, created_at, columns))
         return runs
 
-    async def _views(self, runs: Sequence[Run]) -> list[MessageView]:
-        """The messages with their status."""
+    async def _views(self, runs: Sequence[Run], status: MessageStatus | None = None) -> list[tuple[int, MessageView]]:
+        """The messages that have a status, or all; with the number of each among those of the runs."""
         if not runs:
             return []
-        ids = list({run.partition_id for run in runs})
-        seqs = (min(run.first_seq for run in runs), max(run.last_seq for run in runs))
-        cursors = await self._cursors(ids, *seqs)
-        dead = set(map(tuple, await self._context.query("message_dead", ids, *seqs)))
+        spans = _spans(runs)
+        cursors = await self._cursors(*spans)
+        dead = set(map(tuple, await self._context.query("message_dead", *spans)))
         now = self._context.now() or (await self._context.database.fetch("now", _NOW))[0][0]
-        return [
-            _view(
-                message,
-                cursors.get(message.partition_id, []),
-                (message.partition_id, message.seq) in dead,
-                now,
-            )
-            for run in runs
-            for message in run.messages()
-        ]
+        found, before = [], 0
+        for run in runs:
+            places = cursors.get(run.partition_id, [])
+            for offset, seq in enumerate(range(run.first_seq, run.last_seq + 1)):
+                seen = [
+                    (name, cursor if ranges is None else seen_at(cursor, ranges, seq))
+                    for name, cursor, ranges in places
+                ]
+                is_dead = (run.partition_id, seq) in dead
+                if status is None or status == message_status(seq, (one for _, one in seen), dead=is_dead, now=now):
+                    view = message_view(run.message(offset), seen, dead=is_dead, now=now)
+                    found.append((before + offset + 1, view))
+            before += len(run)
+        return found
 
-    async def _cursors(self, partition_ids: list[int], first_seq: int, last_seq: int) -> _Cursors:
-        """The cursors of partitions; those of shared groups with what they have in flight between two seqs."""
+    async def _cursors(self, partition_ids: list[int], first_seqs: list[int], last_seqs: list[int]) -> _Cursors:
+        """The cursors of partitions; those of shared groups with what they have in flight between two seqs of each."""
         in_flight: dict[tuple[int, str], list[Range]] = {}
         for partition_id, group, *found in await self._context.query(
-            "message_deliveries", partition_ids, first_seq, last_seq
+            "message_deliveries", partition_ids, first_seqs, last_seqs
         ):
             first, last, due_at, lease_id = found
             one = Range(first, last, due_at_of(due_at) or STOPPED, lease_id)
@@ -211,7 +236,8 @@ class PostgresMessages:
         runs = await self._reader.load_single(rows)
         if not runs:
             raise refusals.no_message(identity, partition_id)
-        return (await self._views(runs))[0]
+        [(_, view)] = await self._views(runs[:1])
+        return view
 
     async def trace(self, trace_id: str, *, limit: int = 1000) -> list[Message]:
         runs = await self._reader.load_single(await self._context.query("message_trace", trace_id, limit))
@@ -284,18 +310,31 @@ def _first(runs: Iterable[Run], messages: int) -> list[Run]:
 def _enough(rows: list[Any], messages: int, partition_id: int, seq: int) -> list[Any]:
     """The first runs of `message_runs` that have `messages` messages after the place: each may cost a segment to
     decode."""
-    for number, (id_, _, first_seq, last_seq, *_) in enumerate(rows, start=1):
-        messages -= last_seq - (max(first_seq, seq + 1) if id_ == partition_id else first_seq) + 1
+    for number, (id_, _, first_seq, last_seq, segment_id, *_) in enumerate(rows, start=1):
+        if segment_id is not None:
+            messages -= last_seq - (max(first_seq, seq + 1) if id_ == partition_id else first_seq) + 1
         if messages <= 0:
             return rows[:number]
     return rows
 
 
-def _view(message: Message, places: Iterable[_PlaceOfGroup], dead: bool, now: datetime) -> MessageView:
-    cursors = [
-        (name, cursor if ranges is None else seen_at(cursor, ranges, message.seq)) for name, cursor, ranges in places
-    ]
-    return message_view(message, cursors, dead=dead, now=now)
+def _wanted(where: MessageFilter, missing: int, left: int) -> int:
+    """How many messages to read next: those of one status may be rare."""
+    return min(left, missing if where.status is None else max(missing, _SCAN_MESSAGES))
+
+
+def _behind(row: Any) -> tuple[int, int]:
+    """The place after a row of `message_runs`; one without a run stands for its partition."""
+    return (row["id"], _PAST if row["last_seq"] is None else row["last_seq"])
+
+
+def _spans(runs: Iterable[Run]) -> tuple[list[int], list[int], list[int]]:
+    """Partitions, and the first and the last seq of each."""
+    spans: dict[int, tuple[int, int]] = {}
+    for run in runs:
+        first_seq, last_seq = spans.get(run.partition_id, (run.first_seq, run.last_seq))
+        spans[run.partition_id] = (min(first_seq, run.first_seq), max(last_seq, run.last_seq))
+    return list(spans), [first_seq for first_seq, _ in spans.values()], [last_seq for _, last_seq in spans.values()]
 
 
 def _refuse(status: Any, partition_id: int, transaction_id: str) -> NoReturn:

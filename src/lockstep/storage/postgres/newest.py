@@ -56,6 +56,12 @@ class RunSlice:
     def segment_id(self) -> int:
         return int(self.row["segment_id"])
 
+    def place_of(self, seq: int, *, of_partition: bool) -> PageStart:
+        """Where a list continues after one of the messages."""
+        if of_partition:
+            return PageStart(self.row["id"], seq)
+        return PageStart(self.segment_id, self.ordinal + seq - self.first_seq)
+
 
 def spans_before(rows: Sequence[Any], place: PageStart, limit: int, *, of_partition: bool) -> Iterator[RunSlice]:
     """The messages in the rows of a query before the place, newest first, up to `limit`."""
@@ -78,8 +84,7 @@ def spans_before(rows: Sequence[Any], place: PageStart, limit: int, *, of_partit
 def place_after(rows: Sequence[Any], spans: Sequence[RunSlice], limit: int, *, of_partition: bool) -> PageStart:
     """Where a list continues after the spans of these rows."""
     if sum(map(len, spans)) >= limit:
-        last = spans[-1]
-        return PageStart(last.row["id"], last.first_seq) if of_partition else PageStart(last.segment_id, last.ordinal)
+        return spans[-1].place_of(spans[-1].first_seq, of_partition=of_partition)
     if of_partition:
         return PageStart(0, rows[-1]["first_seq"])
     return PageStart(rows[-1]["segment_id"] - 1, SEGMENT_MESSAGES_MAX)

@@ -339,7 +339,7 @@ class PostgresOperations:
     ) -> tuple[list[int], int | None]:
         """The bundles from one on that have together about this many operations, or a few less, and the start of the
         next page, if there is one. Their contents are not read, because they may be large."""
-        looked_into = operations if queue is None else LOOKED_INTO_MAX
+        looked_into = operations if queue is None else self._context.limits.page_looked_into_max
         # Acks do not name their queue.
         kinds: list[OperationKind] = list(KINDS) if queue is None else ["push"]
         asked = [kinds, [PRIORITIES[kind] for kind in kinds]] if status == "pending" else []
@@ -356,7 +356,7 @@ class PostgresOperations:
 
     async def operation(self, operation_id: str) -> OperationInfo:
         uuid, ordinal = split_operation_id(operation_id)
-        rows = await self._context.query("operation_find", uuid, LOOKED_INTO_MAX)
+        rows = await self._context.query("operation_find", uuid, self._context.limits.page_looked_into_max)
         if not rows or ordinal >= rows[0]["request_count"]:
             raise refusals.no_operation(operation_id)
         return _infos(rows[0], before=rows[0]["before"])[ordinal]

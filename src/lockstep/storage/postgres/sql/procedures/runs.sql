@@ -13,17 +13,15 @@ returns setof lockstep.run language sql stable as $$
     ) r
 $$;
 
--- The first runs of stored messages of a partition after a seq, oldest first; optionally only of segments created
--- within a period.
+-- The first runs of a partition after a seq, oldest first, with when their messages were created; what was removed has no segment.
 -- Indexes: run_pkey, segment_pkey.
-create or replace function lockstep.runs_after(_partition_id bigint, _after bigint, _from timestamptz, _to timestamptz, _most bigint)
+create or replace function lockstep.runs_after(_partition_id bigint, _after bigint, _most bigint)
 returns table (first_seq bigint, last_seq bigint, segment_id bigint, ordinal int, created_at timestamptz) language sql stable as $$
     select r.first_seq, r.last_seq, r.segment_id, r.ordinal, s.created_at
-    from lockstep.run r join lockstep.segment s on s.id = r.segment_id
+    from lockstep.run r left join lockstep.segment s on s.id = r.segment_id
     where r.partition_id = _partition_id and r.last_seq > _after
       and r.first_seq >= case when _after = 0 then 0 else coalesce((
           select f.first_seq from lockstep.run f where f.partition_id = _partition_id and f.first_seq <= _after + 1
           order by f.first_seq desc limit 1), 0) end
-      and (_from is null or s.created_at >= _from) and (_to is null or s.created_at < _to)
     order by r.first_seq limit _most
 $$;

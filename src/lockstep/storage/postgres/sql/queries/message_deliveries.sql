@@ -1,5 +1,8 @@
--- What shared groups have in flight in partitions between two seqs.
+-- What shared groups have in flight of partitions ($1), each between two seqs ($2, $3).
 select d.partition_id, g.name as "group", d.from_seq, d.to_seq, d.due_at, d.lease_id::text as lease_id
-from lockstep.delivery d
+from unnest($1::bigint[], $2::bigint[], $3::bigint[]) t (id, first_seq, last_seq)
+cross join lateral (
+    select d.* from lockstep.delivery d
+    where d.partition_id = t.id and d.from_seq <= t.last_seq and d.to_seq >= t.first_seq offset 0
+) d
 cross join lateral (select g.name from lockstep.consumer_group g where g.id = d.group_id limit 1) g
-where d.partition_id = any ($1::bigint[]) and d.from_seq <= $3 and d.to_seq >= $2

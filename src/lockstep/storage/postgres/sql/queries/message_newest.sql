@@ -1,6 +1,6 @@
 -- Runs of stored messages before a place (segment id $5, ordinal $6), the last stored first: of one queue, or of all
 -- queues of a namespace and/or task. It walks segments backwards along segment_queue or segment_pkey, until they hold
--- $9 messages within the period, and of a filtered list at most 1,000. A segment without a matching run gives one row
+-- $9 messages within the period, and of a filtered list at most $10. A segment without a matching run gives one row
 -- whose partition is null, so that the caller knows how far this looked. Of a wide segment it reads as many runs as are
 -- needed, from its end.
 select r.id, r.name, r.first_seq, r.last_seq, s.id as segment_id, r.ordinal, s.created_at, s.queue
@@ -12,10 +12,10 @@ from (
                     then s.message_count else 0 end as wanted
         from (
             (select s.* from lockstep.segment s where $1::int is not null and s.queue_id = $1 and s.id <= $5::bigint
-            order by s.id desc limit case when coalesce($3::text, $4::text) is null and coalesce($7::timestamptz, $8::timestamptz) is null then $9::bigint else 1000 end)
+            order by s.id desc limit case when coalesce($3::text, $4::text) is null and coalesce($7::timestamptz, $8::timestamptz) is null then $9::bigint else $10::bigint end)
             union all
             (select s.* from lockstep.segment s where $1::int is null and s.id <= $5
-            order by s.id desc limit case when coalesce($3::text, $4::text) is null and coalesce($7::timestamptz, $8::timestamptz) is null then $9 else 1000 end)
+            order by s.id desc limit case when coalesce($3::text, $4::text) is null and coalesce($7::timestamptz, $8::timestamptz) is null then $9 else $10 end)
         ) s
         left join lockstep.queue q on q.id = s.queue_id
             and ($3::text is null or q.namespace = $3) and ($4::text is null or q.task = $4)

@@ -1,5 +1,5 @@
 -- The same as message_newest for one partition ($2), by its runs, before a seq ($6): until they hold $9 messages within
--- the period, and of a filtered list at most 1,000. A run that does not match gives a row whose partition is null.
+-- the period, and of a filtered list at most $10. A run that does not match gives a row whose partition is null.
 select case when r.wanted > 0 then p.id end as id, p.name, r.first_seq, r.last_seq, r.segment_id, r.ordinal, r.created_at, q.name as queue
 from lockstep.partition p
 join lockstep.queue q on q.id = p.queue_id
@@ -12,7 +12,7 @@ cross join lateral (
         from (
             select r.* from lockstep.run r
             where r.partition_id = p.id and r.first_seq < $6::bigint and r.segment_id is not null order by r.first_seq desc
-            limit case when coalesce($7::timestamptz, $8::timestamptz) is null then $9::bigint else 1000 end
+            limit case when coalesce($7::timestamptz, $8::timestamptz) is null then $9::bigint else $10::bigint end
         ) r
         join lockstep.segment s on s.id = r.segment_id
     ) t
