@@ -80,7 +80,7 @@ __all__ = [
     "queue_options",
 ]
 
-# On first use: Spark starts many short-lived processes, which import this package for its parts.
+# On first use: Spark starts many short-lived processes that import only parts of this package.
 _HOMES = {
     "lockstep.client": (
         "AsyncClient",

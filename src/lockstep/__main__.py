@@ -4,7 +4,7 @@ import sys
 
 
 def main() -> None:
-    """Loading the command line takes a moment, in which Ctrl-C ends it as quietly as later."""
+    """Loading the command line takes a moment; Ctrl-C must end it quietly then, too."""
     try:
         from lockstep.cli.main import main as run
     except KeyboardInterrupt:

@@ -1,4 +1,6 @@
-"""Clients by address: what `connect` and `connect_async` stand on, a server over HTTP or an engine in this process."""
+"""Clients by address: the basis of `connect` and `connect_async`. A client uses a server over HTTP, or an engine in
+this process.
+"""
 
 from __future__ import annotations
 
@@ -143,7 +145,7 @@ def _understood(
     on_query: QueryHook | None,
 ) -> tuple[Config, list[str], AbstractAsyncContextManager[Engine] | None]:
     """The settings in force, the base URLs of servers, and an engine to open if the address is not that of a server."""
-    # An argument that was not given does not hide the setting of the same name.
+    # An argument that was not given does not override the setting of the same name.
     named = {name: value for name, value in zip(_SHORT, given, strict=True) if value is not None}
     settings = {**overrides, **named}
     config = load(settings, file=config_file)
@@ -155,7 +157,9 @@ def _understood(
 
 
 def _check_use(bases: list[str] | None, settings: Mapping[str, object], on_query: QueryHook | None) -> None:
-    """Refuse what would have no effect: on a server the engine's settings, and without one what only a server needs."""
+    """Refuse settings without effect: the engine's settings with a server, and those of clients of a server without
+    one.
+    """
     if bases is None:
         for name in _OF_SERVERS:
             if settings.get(name) is not None:
@@ -207,7 +211,7 @@ def _one(url: Address) -> str | None:
     try:
         check_address(urls[0])
     except InvalidRequest:
-        # Without the address itself, which may hold a password.
+        # Without the address itself, which may contain a password.
         raise InvalidRequest("an address begins with http://, https://, postgresql:// or memory://") from None
     return urls[0]
 
@@ -217,7 +221,7 @@ def _is_http(url: str) -> bool:
 
 
 def _base(url: str) -> str:
-    """A base URL without its last slash. The errors do not repeat it, because it may hold a password."""
+    """A base URL without its trailing slash. The errors do not repeat it, because it may contain a password."""
     parts = _parts(url)
     if not _is_http(url) or parts is None:
         raise InvalidRequest("the address of a server is http://host:port or https://host:port")
@@ -229,7 +233,7 @@ def _base(url: str) -> str:
 
 
 def _parts(url: str) -> SplitResult | None:
-    """None if the URL has no valid host, or a port that is none."""
+    """None if the URL has no valid host or port."""
     try:
         parts = urlsplit(url)
         named = bool(parts.hostname) and not any(char.isspace() for char in parts.netloc) and parts.port != 0

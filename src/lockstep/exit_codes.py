@@ -1,4 +1,4 @@
-"""The exit codes of programs, and which error means which. Nothing else decides about them."""
+"""The exit codes of programs, and the errors that lead to them. No other module defines exit codes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ EXIT_CODES: dict[int, str] = {
     PIPE_CLOSED: "The reader of the output closed it.",
 }
 
-# The first that fits.
+# The first match counts.
 _CODE_OF_ERROR: tuple[tuple[tuple[type[LockstepError], ...], int], ...] = (
     ((InvalidRequest,), USAGE),
     ((NotFound,), NOT_FOUND),

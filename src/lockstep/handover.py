@@ -1,8 +1,8 @@
 """Answers whose callers may be gone: either the caller takes the answer, or it is released.
 
-Popped messages are leased. If the caller goes away before it receives them, nobody would process them until the
-lease ends. The engine hands over leases this way, and so does the client that pops over HTTP. ARCHITECTURE.md shows who
-notices that a caller is gone, and what is released then.
+Popped messages are leased. If the caller goes away before it receives them, nobody would process them until the lease
+ends. The engine hands over leases this way, and so does a client that pops over HTTP. ARCHITECTURE.md shows who notices
+that a caller is gone, and what is released then.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 _CLOSE_SECONDS = 1.0
 _LATE_SECONDS = 0.2
-"""How long to wait for an answer whose caller is gone: an answer that is on its way must not get lost."""
+"""How long to wait for the answer to a caller that is gone: an answer in transit must not get lost."""
 
 
 class Handover(Generic[T]):
@@ -29,7 +29,7 @@ class Handover(Generic[T]):
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def take(self, answer: asyncio.Future[T]) -> T:
-        """The answer, for its caller. If the caller is cancelled, nothing is left behind."""
+        """The answer, for its caller. If the caller is cancelled, the answer is given back."""
         try:
             return await answer
         except asyncio.CancelledError:
@@ -39,8 +39,7 @@ class Handover(Generic[T]):
             raise
 
     async def take_begun(self, answer: asyncio.Future[T]) -> T:
-        """As `take`, but the request of a caller that is cancelled is carried out all the same, and then its
-        result is given back."""
+        """Like `take`, but the request of a cancelled caller is completed, and then its result is given back."""
         try:
             return await asyncio.shield(answer)
         except asyncio.CancelledError:
@@ -59,7 +58,7 @@ class Handover(Generic[T]):
             answer.set_result(result)
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of a request that is under way, and cannot be called back once it is sent."""
+        """The result of a request in progress, which cannot be recalled once it is sent."""
         working = self._begin(work)
         try:
             return await asyncio.shield(working)

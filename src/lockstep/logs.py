@@ -1,7 +1,7 @@
 """Log lines for people: what an event means, with its fields.
 
-A record's message is the fixed name of an event, and the fields are attributes of the record: what machines want. A
-program that sets up no logging would print the bare name, so Lockstep has a handler of last resort of its own.
+A record's message is the fixed name of an event, and the fields are attributes of the record, for machines. A program
+that sets up no logging would print only the name, so Lockstep has its own handler of last resort.
 """
 
 from __future__ import annotations
@@ -120,22 +120,22 @@ EVENTS = {
     "embedded_record_failed": LogEvent("warning", "The record of the embedded PostgreSQL could not be written."),
     "embedded_restart": LogEvent("warning", "The embedded PostgreSQL is started again."),
 }
-"""Everything that Lockstep logs, and at which levels."""
+"""All events that Lockstep logs, with their levels."""
 
 REQUEST_ID: ContextVar[str | None] = ContextVar("lockstep_request_id", default=None)
-"""The id of the request that is being answered: every line that is logged meanwhile has it."""
+"""The id of the current request: every line that is logged for it contains the id."""
 
 _OWN_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "action", "taskName"}
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, Any]:
-    """The fields that came with an event."""
+    """The fields of an event."""
     return {name: value for name, value in vars(record).items() if name not in _OWN_FIELDS}
 
 
 def on_one_line(value: object) -> str:
-    """A text that can neither begin a line of its own nor steer a terminal, whoever sent it."""
+    """A text that cannot start a new line or control a terminal, whoever sent it."""
     return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), str(value))
 
 
@@ -162,7 +162,7 @@ class _LastResort(logging.Handler):
             self.handleError(record)
 
     def _has_others(self, logger: logging.Logger | None) -> bool:
-        """Whether any handler but this one gets the records of a logger."""
+        """Whether any other handler receives the records of a logger."""
         while logger is not None:
             if any(handler is not self for handler in logger.handlers):
                 return True
@@ -171,7 +171,7 @@ class _LastResort(logging.Handler):
 
 
 def install_last_resort() -> None:
-    """Once for a process, when Lockstep is imported."""
+    """Called once per process, when Lockstep is imported."""
     ours = logging.getLogger("lockstep")
     if not any(isinstance(handler, _LastResort) for handler in ours.handlers):
         handler = _LastResort(logging.WARNING)

@@ -1,4 +1,4 @@
-"""The composition root: which store an address means, and what has to run for it."""
+"""The composition root: the store that an address means, and everything that it needs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def open_engine(
     on_query: QueryHook | None = None,
     **overrides: object,
 ) -> AbstractAsyncContextManager[Engine]:
-    """An engine on the store that `url` names, open for as long as the context lasts.
+    """An engine on the store that `url` names, open within the context.
 
     `memory://` is a store in this process, `postgresql://…` a PostgreSQL server. None is the setting `dsn`,
     and without one an embedded PostgreSQL on the setting `data_dir`, started and stopped with the context.
@@ -50,7 +50,7 @@ def open_engine(
 
 
 class _Opening:
-    """Opens an engine each time it is entered: a store that was unavailable may be back the next time."""
+    """Opens an engine each time it is entered: an unavailable store may have recovered by then."""
 
     def __init__(self, config: Config, on_query: QueryHook | None) -> None:
         self._config = config
@@ -72,7 +72,7 @@ class _Opening:
 
 
 class RunningDatabase(NamedTuple):
-    """Where a store is, and the embedded PostgreSQL that was started for it."""
+    """The location of a store, and the embedded PostgreSQL that was started for it."""
 
     address: str
     embedded: EmbeddedPostgres | None = None
@@ -80,7 +80,7 @@ class RunningDatabase(NamedTuple):
 
 @asynccontextmanager
 async def running_database(config: Config) -> AsyncIterator[RunningDatabase]:
-    """The store that the settings mean. An embedded PostgreSQL runs as long as the context lasts."""
+    """The store that the settings name. An embedded PostgreSQL runs within the context."""
     if config.dsn is not None:
         yield RunningDatabase(config.dsn)
         return
@@ -94,7 +94,7 @@ async def running_database(config: Config) -> AsyncIterator[RunningDatabase]:
 
 
 def with_key(config: Config, address: str) -> Config:
-    """The settings with the key of the embedded database at an address. Raises InvalidOption if that is not one."""
+    """The settings with the key of the embedded database at an address. Raises InvalidOption if the key is invalid."""
     if check_address(address) == "memory":
         return config
     from lockstep.storage.postgres.key_files import with_stored_key
@@ -109,7 +109,7 @@ def engine_on(address: str, config: Config, *, on_query: QueryHook | None = None
 
 def serving_engine_on(address: str, config: Config) -> Engine:
     """The same for a server, which keeps running while its store is unavailable: calls fail at once, and pushes are
-    buffered once the engine has a spool."""
+    buffered if the engine has a spool."""
     kind = Engine
     if config.tracing:
         from lockstep.engine.tracing import TracedEngine
@@ -119,7 +119,9 @@ def serving_engine_on(address: str, config: Config) -> Engine:
 
 
 def spool_directory(config: Config) -> Path | None:
-    """Where a server buffers pushes, in a directory for each store; None for a store that is gone with its process."""
+    """The directory in which a server buffers pushes, one for each store; None for a store that ends with its
+    process.
+    """
     if config.spool_dir is not None:
         return Path(config.spool_dir).expanduser().resolve()
     if config.dsn is None:
@@ -135,13 +137,13 @@ def spool_directory(config: Config) -> Path | None:
 
 
 def check_address(address: str) -> str:
-    """The kind of store that an address means. Raises InvalidRequest if the address is not valid."""
+    """The kind of store at an address. Raises InvalidRequest for an invalid address."""
     scheme, separator, _ = address.partition("://")
     if separator and scheme == "memory":
         return "memory"
     if separator and scheme in ("postgresql", "postgres"):
         return "postgresql"
-    # Without the address itself, which may hold a password.
+    # Without the address itself, which may contain a password.
     raise InvalidRequest("the address of a store begins with memory:// or postgresql://")
 
 

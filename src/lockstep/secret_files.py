@@ -1,5 +1,5 @@
-"""Secrets in files of their own, as systemd, Docker and Kubernetes hand them over: no process list and no dump of an
-environment shows them."""
+"""Secrets in separate files, as systemd, Docker and Kubernetes provide them: no process list or environment dump shows
+them."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import os
 from lockstep.errors import InvalidOption
 
 FILE_SUFFIX = "_file"
-"""What the name of a setting ends with that names the file of another."""
+"""Suffix of settings that name the file with the value of another setting."""
 
 _BYTES_MAX = 64 * 1024
 
 
 def read_secret(path: object, source: str) -> str:
-    """The text of a file without surrounding white space. The errors name the file and never its contents."""
+    """The text of a file without surrounding white space. The errors name the file but never its contents."""
     if not isinstance(path, str | os.PathLike):
         raise InvalidOption(f"{source} is not valid: it must be the path of a file")
     shown = os.fspath(path)

@@ -1,7 +1,7 @@
-"""OpenTelemetry: spans of what is pushed, popped and worked on, and W3C trace context in the headers of messages.
+"""OpenTelemetry: spans for pushes, pops and processing, and W3C trace context in the headers of messages.
 
-Nothing imports this module unless the setting `tracing` is on. Whoever composes a client, a server or a step then puts
-traced parts in the place of plain ones, so that tracing costs nothing where it is off
+This module is imported only if the setting `tracing` is on. Clients, servers and steps are then composed of traced
+parts instead of plain ones, so that tracing costs nothing when it is off
 (docs/decisions/0066-tracing-by-composition.md).
 """
 
@@ -33,7 +33,7 @@ except ImportError as error:
 Messages = Sequence[NewMessage] | Sequence[Batch]
 
 LINKS_MAX = 128
-"""Most links of a span: of a batch, as many messages are linked."""
+"""Maximum number of links of a span: this many messages of a batch are linked."""
 
 _PARENT = "traceparent"
 _propagator = TraceContextTextMapPropagator()
@@ -50,19 +50,19 @@ _decode_headers = msgspec.json.Decoder(dict[str, str]).decode
 
 
 def own_context() -> dict[str, str]:
-    """The current span as headers; empty where there is none."""
+    """The current span as headers; empty without one."""
     carrier: dict[str, str] = {}
     _propagator.inject(carrier)
     return carrier
 
 
 def context_of(headers: Mapping[str, str] | None) -> contexts.Context:
-    """What headers carry, and nothing of the current context."""
+    """The context in the headers, and nothing of the current context."""
     return _propagator.extract(headers or {}, context=contexts.Context())
 
 
 def links_to(headers: Iterable[Mapping[str, str] | None]) -> list[Link]:
-    """Links to the spans that the headers of messages name: of the first ones, each once."""
+    """Links to the spans in the headers of the first messages, without repetitions."""
     found: dict[tuple[int, int], Link] = {}
     for one in headers:
         if one and _PARENT in one:
@@ -75,13 +75,13 @@ def links_to(headers: Iterable[Mapping[str, str] | None]) -> list[Link]:
 
 
 def trace_id_of(headers: Mapping[str, str]) -> str | None:
-    """The trace that headers name, as the id of a trace of ours."""
+    """The trace in the headers, in the form of our trace ids."""
     spot = trace.get_current_span(context_of(headers)).get_span_context()
     return str(UUID(int=spot.trace_id)) if spot.is_valid else None
 
 
 def carrying(messages: Messages) -> Messages:
-    """The messages with the current span in their headers, and with its trace, where they have none of their own."""
+    """The messages with the current span in their headers, and with its trace if they have no trace id."""
     own = own_context()
     if not own:
         return messages
@@ -114,7 +114,7 @@ def _merged(encoded: bytes, own: Mapping[str, str]) -> bytes:
     try:
         headers = _decode_headers(encoded)
     except msgspec.DecodeError:
-        return encoded  # it is refused where headers are checked
+        return encoded  # the check of the headers will refuse it
     return encoded if _PARENT in headers else msgspec.json.encode({**headers, **own})
 
 
@@ -122,7 +122,7 @@ def _merged(encoded: bytes, own: Mapping[str, str]) -> bytes:
 
 
 def _attributes(operation: str, kind: str, queues: Iterable[str | None], **more: Any) -> dict[str, Any]:
-    """By the conventions for messaging. A span of several queues names none."""
+    """Attributes according to the messaging conventions. A span over several queues names none."""
     named = set(queues)
     queue = named.pop() if len(named) == 1 else None
     given = {
@@ -171,7 +171,7 @@ def _count(messages: Messages) -> int:
 
 @contextmanager
 def sending(operation: str, messages: Messages) -> Iterator[Messages]:
-    """A span around a push; inside, the messages as they are to be pushed."""
+    """A span around a push; yields the messages to push."""
     given: Sequence[NewMessage | Batch] = messages
     attributes = _attributes(
         operation, "send", [one.queue for one in given], **{"messaging.batch.message_count": _count(messages)}
@@ -184,14 +184,14 @@ def sending(operation: str, messages: Messages) -> Iterator[Messages]:
 
 @contextmanager
 def creating(queue: str) -> Iterator[Mapping[str, str]]:
-    """A span for a message that is pushed later, in the background; inside, the headers that name it."""
+    """A span for a message that is pushed later, in the background; yields the headers that name it."""
     attributes = _attributes("create", "create", [queue])
     with _tracer.start_as_current_span(_name(attributes), kind=SpanKind.PRODUCER, attributes=attributes):
         yield own_context()
 
 
 def received(messages: Sequence[Message], group: str, begun_ns: int, *, name: str = "pop") -> None:
-    """A pop that found something, or a lease that was continued: a span, with links to where its messages come from."""
+    """A span for a pop that found messages, or for a continued lease, with links to the origin of its messages."""
     attributes = _attributes(
         name,
         "receive",
@@ -216,9 +216,9 @@ def settling(count: int) -> Iterator[None]:
 
 
 class Processing:
-    """A span of the work on messages that were popped together: the current one until it ends.
+    """A span for processing messages that were popped together; it is the current span until it ends.
 
-    The work on a single message is a child of the span that pushed it. What somebody was in the midst of is linked.
+    Processing a single message is a child of the span that pushed it. A span that was active before is linked.
     """
 
     def __init__(self, messages: Sequence[Message], group: str) -> None:
@@ -252,7 +252,7 @@ class Processing:
         self._token = contexts.attach(trace.set_span_in_context(self._span))
 
     def end(self, error: BaseException | None = None) -> None:
-        if trace.get_current_span() is self._span:  # not where an iterator is closed by somebody else
+        if trace.get_current_span() is self._span:  # not if another context closes the iterator
             contexts.detach(self._token)
         if error is not None:
             self._span.record_exception(error)
@@ -264,7 +264,7 @@ class Processing:
 
 @contextmanager
 def processing(messages: Sequence[Message], group: str) -> Iterator[None]:
-    """A span around the work on messages."""
+    """A span around the processing of messages."""
     work = Processing(messages, group)
     try:
         yield
@@ -276,7 +276,7 @@ def processing(messages: Sequence[Message], group: str) -> Iterator[None]:
 
 @contextmanager
 def step_batch(name: str, batch_id: int, headers: Iterable[Mapping[str, str] | None]) -> Iterator[None]:
-    """A span around a batch of a step, with links to where its messages come from."""
+    """A span around a batch of a step, with links to the origin of its messages."""
     attributes = _attributes("process", "process", (), **{"lockstep.step": name, "lockstep.batch": batch_id})
     links = links_to(headers)
     with _tracer.start_as_current_span(f"process {name}", kind=SpanKind.CONSUMER, attributes=attributes, links=links):
@@ -285,7 +285,7 @@ def step_batch(name: str, batch_id: int, headers: Iterable[Mapping[str, str] | N
 
 @contextmanager
 def answering(method: str, route: str, headers: Mapping[bytes, bytes], request_id: str) -> Iterator[Span]:
-    """A span around a request that a server answers, below the span of its client."""
+    """A span around a request that a server answers, as a child of the client's span."""
     named = {name: value.decode("latin-1") for name, value in _sent_context(headers).items()}
     attributes = {"http.request.method": method, "http.route": route, "lockstep.request_id": request_id}
     with _tracer.start_as_current_span(
@@ -309,8 +309,8 @@ def answered(span: Span, status: int) -> None:
 
 @contextmanager
 def exporting(service: str) -> Iterator[None]:
-    """Send spans to where the variables of OpenTelemetry say (OTEL_EXPORTER_OTLP_ENDPOINT), unless the program has
-    seen to that itself."""
+    """Export spans as the OpenTelemetry variables say (OTEL_EXPORTER_OTLP_ENDPOINT), unless the program has configured
+    an exporter itself."""
     if not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
         yield
         return
@@ -330,7 +330,7 @@ def exporting(service: str) -> Iterator[None]:
 
 
 def name_span(record: logging.LogRecord) -> bool:
-    """A filter of logging: name the current span in every line."""
+    """A logging filter that adds the current span to every line."""
     spot = trace.get_current_span().get_span_context()
     if spot.is_valid:
         record.trace_id = f"{spot.trace_id:032x}"

@@ -1,5 +1,5 @@
-"""Arguments of several commands: times, places, headers, limits; and the prompt before actions that cannot be
-undone."""
+"""Arguments that several commands share: times, places, headers, limits; and the confirmation of irreversible
+actions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lockstep.errors import LockstepError
 T = TypeVar("T")
 
 PAGE = 1000
-"""How many items a listing asks for at a time; every server allows at least this many."""
+"""Number of items that a listing requests at a time; every server allows at least this many."""
 
 _AGO = re.compile(r"([0-9]{1,9})([smhd])")
 _PLACES = {"start": Position("start"), "end": Position("end"), "current": Position("current")}
@@ -28,7 +28,7 @@ _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 def time(value: str) -> datetime:
-    """An instant: ISO 8601, in local time where it names no zone; or how long ago, as `90s`, `15m`, `2h`, `7d`."""
+    """An instant: ISO 8601, in local time unless it names a zone; or a time ago, such as `90s`, `15m`, `2h`, `7d`."""
     try:
         ago = _AGO.fullmatch(value)
         if ago:
@@ -40,7 +40,7 @@ def time(value: str) -> datetime:
 
 
 def later(value: str) -> NewSchedule:
-    """When to deliver something: ISO 8601, in local time unless it names a zone; or a duration from now, such as `90s`,
+    """When to deliver something: ISO 8601, in local time unless it names a zone; or a time from now, such as `90s`,
     `15m`, `2h`, `7d`."""
     try:
         wait = _AGO.fullmatch(value)
@@ -53,7 +53,7 @@ def later(value: str) -> NewSchedule:
 
 
 def ahead(value: str) -> datetime:
-    """An instant that is to come, as `later` reads it."""
+    """A future instant, in the syntax of `later`."""
     when = later(value)
     if when.deliver_at is not None:
         return when.deliver_at
@@ -64,7 +64,7 @@ def ahead(value: str) -> datetime:
 
 
 def place(value: str) -> Position:
-    """Where a seek goes: `start`, `end`, `current`, `seq:N` or a time."""
+    """The target of a seek: `start`, `end`, `current`, `seq:N` or a time."""
     if value in _PLACES:
         return _PLACES[value]
     if value.startswith("seq:"):
@@ -76,7 +76,7 @@ def place(value: str) -> Position:
 
 
 def begin(value: str) -> str | datetime:
-    """Where a group begins that a queue sees for the first time: `all`, `new` or a time."""
+    """Where a group starts on a queue that it reads for the first time: `all`, `new` or a time."""
     return value if value in ("all", "new") else time(value)
 
 
@@ -89,7 +89,7 @@ def header(value: str) -> tuple[str, str]:
 
 
 class Seconds(click.FloatRange):
-    """A number of seconds within limits. A range of click's takes `nan`, which is within any."""
+    """A number of seconds within limits. click's ranges accept `nan` for any limits."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         seconds: float = super().convert(value, param, ctx)
@@ -101,7 +101,7 @@ class Seconds(click.FloatRange):
 limit_option = click.option(
     "--limit",
     type=click.IntRange(min=1),
-    # Whoever asks for more than Python can count to wants all of them.
+    # A number beyond Python's maximum size means all of them.
     callback=lambda _ctx, _param, value: min(value, sys.maxsize),
     default=100,
     show_default=True,
@@ -112,12 +112,14 @@ yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 
 
 def seconds_old(at: datetime | None) -> float | None:
-    """How long ago a time was; None for no time."""
+    """How long ago a time was; None without a time."""
     return None if at is None else round(max((datetime.now(UTC) - at).total_seconds(), 0.0), 3)
 
 
 def figure(name: str, value: Callable[[Any], object] | None = None, *, known_by: str | None = None) -> Column:
-    """A column for a figure, with `?` where it is not known yet. It may be another value, known where `known_by` is."""
+    """A column for a figure, with `?` if it is unknown. The attribute `known_by`, if given, says whether it is
+    known.
+    """
 
     def shown(record: Any) -> object:
         if getattr(record, known_by or name) is None:
@@ -128,7 +130,7 @@ def figure(name: str, value: Callable[[Any], object] | None = None, *, known_by:
 
 
 def at_terminal() -> bool:
-    """Whether a user may type at standard input. A program that was started without one has None there."""
+    """Whether a user can type at standard input, which is None in a program started without one."""
     return sys.stdin is not None and sys.stdin.isatty()
 
 
@@ -143,7 +145,7 @@ def confirm(question: str, *, yes: bool) -> None:
 
 
 def paged(fetch: Callable[[T | None, int], Sequence[T]], limit: int) -> Iterator[T]:
-    """Up to `limit` records, page by page; `fetch` is given the last record that was seen and the size of a page."""
+    """Up to `limit` records, page by page; `fetch` gets the last record so far and the size of a page."""
     last: T | None = None
     while limit > 0:
         size = min(limit, PAGE)

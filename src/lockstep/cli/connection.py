@@ -1,4 +1,4 @@
-"""What a command works on: a server by its URL, or directly the store of a DSN or of a data directory."""
+"""The target of a command: a server by its URL, or a store directly by its DSN or data directory."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass
 class Session:
-    """The values of the options that all commands share, wherever they stand on the command line."""
+    """The values of the shared options, wherever they are on the command line."""
 
     url: str | None = None
     dsn: str | None = None
@@ -48,7 +48,7 @@ class Session:
 
     @contextmanager
     def client(self, *, begins: bool = False, **settings: Any) -> Iterator[Client]:
-        """A client on what the options name. Settings by name; `begins` as for `database_in`."""
+        """A client for the target in the options. Settings by name; `begins` as for `database_in`."""
         if self._kept is not None:
             yield self._kept
             return
@@ -59,7 +59,7 @@ class Session:
 
     @contextmanager
     def staying_connected(self) -> Iterator[None]:
-        """Let all that is done meanwhile share one client."""
+        """All calls within the context share one client."""
         with self.client() as client:
             self._kept = client
             try:
@@ -68,7 +68,9 @@ class Session:
                 self._kept = None
 
     def patient_client(self) -> AbstractContextManager[Client]:
-        """For work that takes as long as there is data. A client that gives up would only begin it once more."""
+        """A client without a deadline, for work whose duration depends on the amount of data: giving up would only
+        start it again.
+        """
         if os.environ.get(_TIMEOUT_VARIABLE):
             return self.client()
         return self.client(client_timeout_seconds=_PATIENCE_SECONDS)
@@ -79,10 +81,10 @@ class Session:
         return nullcontext(self.dsn or self.server_url)
 
     def settings(self, flags: Mapping[str, object] | None = None, *, file: Path | None = None) -> Config:
-        """The settings in force, with the options among them."""
+        """The settings in force, including those from options."""
         self._check()
         config = load(self.given(flags), file=file)
-        # A directory on the command line is stronger than a DSN from anywhere else, which would win over it.
+        # A directory on the command line takes precedence over a DSN from elsewhere, which would otherwise win.
         return config if self.data_dir is None else msgspec.structs.replace(config, dsn=None)
 
     def given(self, flags: Mapping[str, object] | None = None) -> dict[str, object]:
@@ -95,7 +97,7 @@ class Session:
 
     @property
     def named_url(self) -> str | None:
-        """The server that the user named: by the option, or by the variable unless an option names a database."""
+        """The server that the user named: by the option or, unless an option names a database, by the variable."""
         if self.url is not None or self.dsn is not None or self.data_dir is not None:
             return self.url
         return os.environ.get(URL_VARIABLE) or None
@@ -106,7 +108,7 @@ class Session:
 
 
 def _opened(address: str, of_server: Mapping[str, str | None], **settings: Any) -> Client:
-    if address.startswith("http"):  # the engine's settings are the server's business there
+    if address.startswith("http"):  # the server has its own engine settings
         settings = {name: value for name, value in settings.items() if name.startswith("client_")}
         settings |= {name: value for name, value in of_server.items() if value is not None}
     elif any(of_server.values()):
@@ -124,9 +126,10 @@ def _opened(address: str, of_server: Mapping[str, str | None], **settings: Any) 
 
 @contextmanager
 def database_in(data_dir: str, *, begins: bool = False) -> Iterator[str]:
-    """The DSN of the PostgreSQL on a data directory: of whoever runs one there, or of one that we run meanwhile.
+    """The DSN of the PostgreSQL on a data directory: one that is already running, or one that we run within the
+    context.
 
-    Where there is none yet, one is made for a command that `begins` something; to others it is a mistyped name.
+    A missing directory is created for commands with `begins`; for others it is probably a typo.
     """
     running = running_dsn(data_dir)
     if running is not None:
@@ -186,7 +189,7 @@ _OPTIONS: dict[str, Callable[[Any], Any]] = {
 
 
 def shared_options(command: F, *names: str) -> F:
-    """The options that commands share: those named, or all."""
+    """The shared options of commands: the named ones, or all."""
     chosen = names or tuple(_OPTIONS)
     if "dsn" in chosen and "dsn_file" not in chosen:
         chosen = (*chosen, "dsn_file")
@@ -198,5 +201,5 @@ def shared_options(command: F, *names: str) -> F:
 
 
 def on_session(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Shared options, those named or all, and as the command's first argument the session that they make."""
+    """Adds shared options, the named ones or all, and passes the resulting session as the command's first argument."""
     return lambda command: shared_options(click.pass_obj(command), *names)

@@ -1,4 +1,4 @@
-"""How the program ends, whatever a command raises."""
+"""Ends the program with the right exit code, whatever a command raises."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from lockstep.exit_codes import FAILED, INTERRUPTED, PIPE_CLOSED, exit_code
 
 
 def end_with(error: LockstepError, code: int) -> NoReturn:
-    """Say what went wrong, and end."""
+    """Report the error and exit."""
     click.echo(f"Error: {error.message} ({error.code})", err=True)
     click.get_current_context().exit(code)
 
 
 class Program(click.Group):
-    """The whole command line: whatever a command raises becomes an exit code here."""
+    """The whole command line; every exception of a command becomes an exit code here."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -38,10 +38,10 @@ class Program(click.Group):
             ctx.exit(FAILED)
         except (KeyboardInterrupt, click.Abort):
             if at_screen():
-                click.echo(err=True)  # behind the ^C, or a question, or half of a bar
+                click.echo(err=True)  # after ^C, a prompt or part of a progress bar
             ctx.exit(INTERRUPTED)
 
 
 def _discard_output() -> None:
-    # The rest of the buffer has nowhere to go, and Python would complain about it at exit.
+    # The rest of the buffer cannot be written, and Python would complain about that at exit.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""Commands in hints, spelled for the way this program was started."""
+"""Commands in hints, in the form in which this program was started."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lockstep.cli.connection import Session
 
 
 def program() -> str:
-    """The name `lockstep`, if a shell finds this one by it. Else its path: that in .venv is in no PATH."""
+    """The name `lockstep`, if the shell finds this program by it; otherwise its path, because .venv is in no PATH."""
     beside = Path(sys.executable).with_name("lockstep")
     found = shutil.which("lockstep")
     if not beside.is_file() or (found is not None and beside.samefile(found)):
@@ -20,7 +20,7 @@ def program() -> str:
 
 
 def same_target(session: Session) -> str:
-    """The options that name what the command worked on, for the next one. A DSN may hold a password."""
+    """The options that select the command's target, for the next command. A DSN may contain a password."""
     if session.url is not None:
         return f" --url {shlex.quote(session.url)}"
     if session.data_dir is not None:

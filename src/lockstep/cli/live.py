@@ -1,4 +1,4 @@
-"""A table that fills the terminal and is drawn anew until q is pressed. Imported only where there is a terminal."""
+"""A table that fills the terminal and is redrawn until q is pressed. Imported only if there is a terminal."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _QUIT = (b"q", b"Q", b"\x1b", b"\x04")
 
 
 def live_table(fetch: Callable[[], Sequence[Any]], columns: Sequence[Column], seconds: float) -> None:
-    """Until q, Escape or Ctrl-D. A server that is away for a while ends nothing: the last figures stay."""
+    """Runs until q, Escape or Ctrl-D. While a server is away, the last figures stay."""
     console = Console()
     shown: RenderableType = Text("…")
     with Live(shown, console=console, screen=True, auto_refresh=False) as live, _single_keys():
@@ -51,7 +51,7 @@ def _table(records: Sequence[Any], columns: Sequence[Column], height: int) -> Ta
 
 @contextmanager
 def _single_keys() -> Iterator[None]:
-    """Keys arrive as they are pressed, and are not shown."""
+    """Keys arrive immediately, and are not echoed."""
     descriptor = sys.stdin.fileno()
     before = termios.tcgetattr(descriptor)
     tty.setcbreak(descriptor)
@@ -62,7 +62,7 @@ def _single_keys() -> Iterator[None]:
 
 
 def _quits(seconds: float) -> bool:
-    """Wait; whether a key that ends it was pressed meanwhile."""
+    """Wait; returns whether a key to quit was pressed."""
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0:
         if select.select([sys.stdin], [], [], left)[0]:

@@ -1,4 +1,4 @@
-"""Work on a connection to the database itself, for commands that no server can do."""
+"""Runs work on a direct connection to the database, for commands that no server offers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def on_database(dsn: str, config: Config, work: Callable[[asyncpg.Connection[Any]], Awaitable[T]], *, failed: str) -> T:
-    """What the work gives on a connection. `failed` begins the error if the database refuses it."""
+    """The result of the work on a connection. If the database refuses it, the error begins with `failed`."""
 
     async def connected() -> T:
         store = PostgresStore(dsn, config=config)

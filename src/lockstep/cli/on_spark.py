@@ -1,4 +1,4 @@
-"""Commands that run on Spark: how it is started, and the database that it works on."""
+"""Commands on Spark: starting Spark, and selecting the database."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _setting(value: str) -> tuple[str, str]:
 
 
 def spark_options(command: F) -> F:
-    """How Spark is run."""
+    """Options for running Spark."""
     for option in (
         click.option(
             "--conf", type=_setting, multiple=True, metavar="KEY=VALUE", help="A setting of Spark; repeatable."
@@ -50,7 +50,7 @@ def spark_options(command: F) -> F:
 
 @dataclass
 class RunningSpark:
-    """A Spark that runs, and the database that it works on."""
+    """A running Spark session and its database."""
 
     session: SparkSession
     access: Access
@@ -66,8 +66,8 @@ def running(
     *,
     first: Callable[[psycopg.Connection[Any]], object] | None = None,
 ) -> Iterator[RunningSpark]:
-    """Spark, for as long as the command lasts. It takes long to start: that the database is away, or what `first` finds
-    wrong there, is said before."""
+    """Spark, within the context. Starting it takes long, so an unreachable database, and problems that `first` finds in
+    it, are reported before."""
     check_spark()
     from lockstep.spark.database import Access
 
@@ -84,7 +84,7 @@ def running(
 
 
 def _secrets(session: Session, dsn: str) -> dict[str, str]:
-    """The secrets that executors need, as variables: executors cannot read the files of this machine."""
+    """The secrets that executors need, as variables, because executors cannot read the files of this machine."""
     config = with_stored_key(session.settings(), dsn)
     needed = {name: getattr(config, name) for name in _EXECUTORS_NEED}
     return {f"{ENVIRONMENT_PREFIX}{name.upper()}": value for name, value in needed.items() if value is not None}

@@ -33,19 +33,19 @@ WithPayload = Message | Scheduled | Cron
 """A record with a payload, and possibly with an encoding that names its format."""
 
 _ASK_SECONDS = 1.0
-"""How often a long call is followed."""
+"""How often the progress of a long call is queried."""
 _NUMBER = re.compile(r"-?[0-9.]+")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
 class Output:
-    """Standard output in one of the formats."""
+    """Standard output in the selected format."""
 
     format: Format = "table"
 
     def rows(self, records: Iterable[Any], columns: Sequence[Column], *, empty: str = "nothing found") -> None:
-        """A listing. Tables and JSON are written once all records are there, NDJSON line by line."""
+        """A listing. Tables and JSON are written when all records are there, NDJSON line by line."""
         if self.format == "ndjson":
             for record in records:
                 self.line(record)
@@ -59,7 +59,7 @@ class Output:
                 note(empty)
 
     def record(self, record: Any, columns: Sequence[Column] | None = None) -> None:
-        """One record: a line for each field."""
+        """One record, with one line per field."""
         if self.format != "table":
             self._data(plain(record))
             return
@@ -67,14 +67,14 @@ class Output:
         _echo_fields([(name, cell or "-") for name, cell in cells])
 
     def done(self, text: str, **data: Any) -> None:
-        """What an action did: a sentence, or its data."""
+        """The result of an action: a sentence, or its data."""
         if self.format == "table":
             click.echo(text)
         else:
             self._data(plain(data))
 
     def line(self, record: Any, columns: Sequence[Column] = ()) -> None:
-        """One record of a stream, on a line of its own."""
+        """One record of a stream, on one line."""
         if self.format == "table":
             click.echo("  ".join(_cell(_value(record, column)) for column in columns))
         else:
@@ -85,10 +85,10 @@ class Output:
 
 
 def prepare_stdout() -> None:
-    """Make sure that all output can be printed."""
+    """Make sure that any output can be printed."""
     unbuffered = getattr(sys.stdout, "buffer", None)
     if isinstance(unbuffered, io.RawIOBase):
-        # Without a buffer (PYTHONUNBUFFERED) Python drops, in silence, what a pipe or a disk did not take of a write.
+        # Without a buffer (PYTHONUNBUFFERED), Python silently drops what a pipe or a disk did not accept of a write.
         sys.stdout = io.TextIOWrapper(
             io.BufferedWriter(unbuffered), sys.stdout.encoding, sys.stdout.errors, line_buffering=True
         )
@@ -105,8 +105,7 @@ def counted(number: int | None, noun: str) -> str:
 
 
 class ProgressBar:
-    """Shows at a terminal how far the work is, how fast it goes and, if the end is known, how long it will take; and
-    wipes that when it ends."""
+    """Shows progress, speed and, if the end is known, the remaining time on a terminal, and clears that at the end."""
 
     def __init__(self, label: str, total: float | None = None) -> None:
         self._shown = _terminal().progress_bar(bounded=total is not None) if at_screen() else None
@@ -127,7 +126,7 @@ class ProgressBar:
 
     @contextmanager
     def following(self, left: Callable[[], int | None], total: int | None) -> Iterator[None]:
-        """While the block runs one long call, ask how much is left of a total, and show that."""
+        """While the block runs one long call, query how much is left of a total, and show it."""
         if self._shown is None or total is None:
             yield
             return
@@ -142,7 +141,7 @@ class ProgressBar:
 
     def _follow(self, left: Callable[[], int | None], total: int, ended: threading.Event) -> None:
         while not ended.wait(_ASK_SECONDS):
-            with suppress(LockstepError):  # the call itself says what is wrong
+            with suppress(LockstepError):  # the call itself reports errors
                 remaining = left()
                 if remaining is not None and self._shown is not None and self._task is not None:
                     self._shown.update(self._task, completed=max(total - remaining, 0))
@@ -153,19 +152,19 @@ class ProgressBar:
             self._shown.update(self._task, description=text)
 
     def say(self, text: str) -> None:
-        """Replace the label; without a terminal the text is a line of its own."""
+        """Replace the label; without a terminal, print the text on a line of its own."""
         if self._shown is None:
             note(text)
         self.show(text)
 
 
 def at_screen() -> bool:
-    """Whether a user sees notes and progress as they are written. Standard error may have been closed."""
+    """Whether a user sees notes and progress while they are written. Standard error may be closed."""
     return sys.stderr is not None and sys.stderr.isatty()
 
 
 def note(text: str) -> None:
-    """A remark for people, out of the way of the output."""
+    """A note for people, separate from the output."""
     click.echo(text, err=True)
 
 
@@ -173,7 +172,7 @@ def note(text: str) -> None:
 
 
 def plain(value: Any) -> Any:
-    """A record as JSON knows it, with payloads as the JSON that they are."""
+    """A record in JSON types; payloads are included as JSON values."""
     if isinstance(value, WithPayload):
         return _message(value)
     if isinstance(value, msgspec.Struct):
@@ -225,7 +224,7 @@ def _pretty(data: Any) -> str:
 
 
 _RICH_ROWS_MAX = 200
-"""Rich takes a millisecond for a row, so that longer tables are laid out plainly, as they are in a pipe."""
+"""Rich takes a millisecond per row, so longer tables are laid out plainly, as in a pipe."""
 
 
 def _echo_table(head: list[str], lines: list[list[str]]) -> None:
@@ -236,7 +235,7 @@ def _echo_table(head: list[str], lines: list[list[str]]) -> None:
         return
     widths = [max(map(_width, column)) for column in zip(head, *lines, strict=True)]
     for cells in (head, *lines):
-        # The last column may be as long as it likes.
+        # The last column is not padded.
         click.echo("  ".join([*map(_padded, cells[:-1], widths[:-1]), cells[-1]]).rstrip())
 
 
@@ -250,7 +249,7 @@ def _echo_fields(cells: Sequence[tuple[str, str]]) -> None:
 
 
 def clear_screen() -> bool:
-    """Begin anew at the top of the terminal; False where there is none, and what was printed stays."""
+    """Clear the terminal; False without one, in which case earlier output stays."""
     if on_terminal():
         click.echo("\x1b[H\x1b[2J", nl=False)
         return True
@@ -258,7 +257,7 @@ def clear_screen() -> bool:
 
 
 def writes_ascii() -> bool:
-    """Whether standard output takes nothing but ASCII."""
+    """Whether standard output accepts only ASCII."""
     return not (getattr(sys.stdout, "encoding", None) or "utf-8").lower().startswith("utf")
 
 
@@ -271,7 +270,7 @@ def cells_of(record: Any, columns: Sequence[Column]) -> list[str]:
 
 
 def styled(text: str, style: str) -> str:
-    """The text in a style of rich's; as it is where standard output is no terminal."""
+    """The text in a rich style; unchanged if standard output is not a terminal."""
     return _terminal().styled(text, style) if on_terminal() else text
 
 
@@ -296,7 +295,7 @@ def _value(record: Any, column: Column) -> object:
 
 
 def _fields(data: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
-    """All fields, those of records inside by their path."""
+    """All fields, those of nested records by their path."""
     cells: list[tuple[str, str]] = []
     for name, value in data.items():
         if isinstance(value, Mapping) and value:
@@ -307,7 +306,7 @@ def _fields(data: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
 
 
 def _cell(value: object) -> str:
-    """A value for people. What could steer a terminal is made visible instead."""
+    """A value for people. Characters that could control a terminal are made visible."""
     if value is None:
         text = "-"
     elif isinstance(value, bool):
@@ -328,7 +327,7 @@ def _cell(value: object) -> str:
 def _width(text: str) -> int:
     if text.isascii():
         return len(text)
-    from rich.cells import cell_len  # loaded for other alphabets alone
+    from rich.cells import cell_len  # loaded only for other alphabets
 
     return cell_len(text)
 

@@ -1,4 +1,4 @@
-"""How queues have been doing lately, from the samples that a duty takes once a minute."""
+"""Recent rates of queues, from the samples that a duty takes once a minute."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from lockstep.core.maintenance import Sample
 SPAN = timedelta(minutes=40)
 BUCKETS = 20
 _PAGES_MAX = 20
-"""At most this many pages of samples are read: with very many queues the lines are shorter."""
+"""Maximum number of pages of samples to read: with very many queues the charts are shorter."""
 _BARS = "▁▂▃▄▅▆▇█"
 _ASCII_BARS = "_.-~=+*#"
 
 
 @dataclass(frozen=True, slots=True)
 class QueueRates:
-    """Messages per second, by stretches of time of one length; the newest last."""
+    """Messages per second in spans of equal length, newest last."""
 
     pushed: Sequence[float]
     completed: Sequence[float]
 
     @property
     def now(self) -> tuple[float, float]:
-        """In and out, over the newest stretch with a sample."""
+        """In and out, in the newest span with a sample."""
         return (self.pushed[-1] if self.pushed else 0.0, self.completed[-1] if self.completed else 0.0)
 
 
@@ -61,7 +61,7 @@ def _rates(buckets: dict[int, tuple[int, int, float]]) -> QueueRates:
 
 
 def sparkline(values: Sequence[float], *, ascii_only: bool = False) -> str:
-    """A bar for each value; the highest one is the largest value."""
+    """A bar for each value; the highest bar is the largest value."""
     bars = _ASCII_BARS if ascii_only else _BARS
     top = max(values, default=0.0)
     if top <= 0:

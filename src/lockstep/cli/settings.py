@@ -17,16 +17,16 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _OF_CLIENTS = "client_"
 _SHARED = ("dsn", "data_dir", "token", "ca_file")
-"""These are options of commands already, or of those that talk to a server."""
+"""These are already options of all commands, or of those that use a server."""
 
 
 def server_settings() -> list[str]:
-    """The settings that are options of `serve`, beside those that every command has."""
+    """The settings that are options of `serve`, besides the shared ones."""
     return [name for name in Config.__struct_fields__ if not name.startswith(_OF_CLIENTS) and name not in _SHARED]
 
 
 def setting_options(command: F) -> F:
-    """An option for each setting. The settings' own table checks the values, so that they are text here."""
+    """An option for each setting. Values are text here; config.py validates them."""
     hints = get_type_hints(Config, include_extras=True)
     for name in reversed(server_settings()):
         option = _file_option if name in SECRETS else _option
@@ -54,7 +54,7 @@ def refuse_secret(ctx: click.Context, param: click.Parameter, value: object) -> 
 
 
 def safer_ways(name: str) -> str:
-    """Why a secret does not belong on the command line, and where it does."""
+    """Why a secret must not be on the command line, and where to put it."""
     flag, variable = f"--{name.replace('_', '-')}-file", f"{ENVIRONMENT_PREFIX}{name.upper()}"
     return (
         "every user of this machine can read command lines in the list of processes. "
@@ -83,7 +83,7 @@ def _metas(hint: Any) -> Iterator[Meta]:
 
 
 def _complete(hint: Any) -> Callable[..., list[str]]:
-    """Completes the values of a setting that has only a few."""
+    """Completes the values of settings that have only a few."""
     values = _choices(hint)
     return lambda _ctx, _param, incomplete: [value for value in values if value.startswith(incomplete)]
 
@@ -105,7 +105,7 @@ def _metavar(hint: Any) -> str:
 
 
 def as_toml(config: Config, origins: Mapping[str, str]) -> str:
-    """The settings as a file that `--config` takes, each with where it comes from; secrets are hidden."""
+    """The settings as a file for `--config`, each with its source; secrets are hidden."""
     return "".join(f"{_line(name, value, origins)}\n" for name, value in config.shown().items())
 
 

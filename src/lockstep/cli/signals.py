@@ -10,8 +10,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def terminating() -> Iterator[None]:
-    """SIGTERM ends the command as Ctrl-C does: it stops the processes that it started and removes the files that it
-    made."""
+    """SIGTERM ends the command like Ctrl-C: it stops the processes that it started and removes its temporary files."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt

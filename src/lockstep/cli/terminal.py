@@ -1,7 +1,6 @@
-"""How tables, fields and progress look on a terminal, laid out by rich.
+"""Tables, fields and progress on a terminal, laid out by rich.
 
-Only output.py imports this module, and only when there is a terminal: rich takes a fifth of the time in which a command
-starts.
+Only output.py imports this module, and only with a terminal: importing rich takes a fifth of a command's start-up time.
 """
 
 from __future__ import annotations
@@ -43,12 +42,12 @@ def fields(cells: Sequence[tuple[str, str]]) -> str:
 
 
 def styled(text: str, style: str) -> str:
-    """The text on one line, in a style of rich's."""
+    """The text on one line, in a rich style."""
     return _rendered(Text(text, style=style)).removesuffix("\n")
 
 
 def _rendered(shown: RenderableType) -> str:
-    """Text for click to print, so that a closed terminal is the same error as for all other output."""
+    """Text for click to print, so that a closed terminal raises the same error as for other output."""
     console = Console(highlight=False)
     with console.capture() as capture:
         console.print(shown)
@@ -74,6 +73,6 @@ def progress_bar(*, bounded: bool) -> progress.Progress:
         progress.TimeElapsedColumn(),
         console=console,
         transient=True,
-        # What the command prints meanwhile goes above the bar; if standard output is a pipe, into that as always.
+        # Other output goes above the bar; if standard output is a pipe, it goes there as usual.
         redirect_stdout=sys.stdout is not None and sys.stdout.isatty(),
     )

@@ -1,4 +1,4 @@
-"""Lists that are shown again and again: the option `--watch`."""
+"""The option `--watch` for lists that are shown repeatedly."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CLEAR_SECONDS_MIN = 0.1
 
 
 def watchable(command: F) -> F:
-    """Give a list the option `--watch`. It stands below the other options of the command."""
+    """Add the option `--watch` to a list, below the command's other options."""
 
     @click.option(
         "--watch",
@@ -43,7 +43,7 @@ def watchable(command: F) -> F:
 
 
 def _watch(session: Session, show: Callable[[], None], seconds: float) -> None:
-    """Over one connection. A server that is away for a while ends nothing."""
+    """Uses one connection. A server that is away for a while does not end it."""
     with session.staying_connected():
         while True:
             if clear_screen():

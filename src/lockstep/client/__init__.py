@@ -1,4 +1,4 @@
-"""The client. `lockstep.connect` and `lockstep.connect_async` make one."""
+"""The client. `lockstep.connect` and `lockstep.connect_async` create it."""
 
 from lockstep.client._async.client import AsyncClient
 from lockstep.client._async.consumer import AsyncConsumer

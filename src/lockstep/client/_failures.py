@@ -1,4 +1,4 @@
-"""What consumers do with what goes wrong: a text for the dead letter, and a line in the log."""
+"""How consumers handle failures: a text for the dead letter, and a log line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lockstep.errors import InvalidRequest, LockstepError
 logger = logging.getLogger("lockstep.client")
 
 OnError = Callable[[Exception, Any], object]
-"""Is told of an error, and of the message, or the messages, that it is about."""
+"""Called with an error and the message, or messages, that it concerns."""
 
 ERROR_TEXT_LENGTH_MAX = 2_000
 
@@ -22,19 +22,19 @@ FORKED = "the client is that of the process from which this one was forked; conn
 
 
 def error_text(error: BaseException) -> str:
-    """The error's kind and text, cut to what is of use to people."""
+    """The error's kind and text, truncated."""
     text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     return text[:ERROR_TEXT_LENGTH_MAX]
 
 
 def check_on_error(on_error: OnError | None) -> None:
-    """A coroutine function would be called, and never run."""
+    """Refuse a coroutine function: it would be called but never run."""
     if inspect.iscoroutinefunction(on_error):
         raise InvalidRequest("on_error must be a plain function, not an async one")
 
 
 def tell(on_error: OnError | None, error: Exception, about: Any) -> None:
-    """Call the user's function. Its own errors end nothing."""
+    """Call the user's function. Errors in it have no effect."""
     if on_error is None:
         return
     try:
@@ -59,7 +59,7 @@ def log_failed_message(message: ReceivedMessage, error: BaseException) -> None:
 
 @contextmanager
 def logged_failures(queue: str) -> Iterator[None]:
-    """A consumer goes on when an ack fails: what was not acknowledged comes again."""
+    """A consumer continues when an ack fails: messages that were not acknowledged are delivered again."""
     try:
         yield
     except LockstepError as error:

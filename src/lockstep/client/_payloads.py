@@ -1,7 +1,7 @@
-"""Payloads: from what a program has to bytes, and back to the type that it asks for.
+"""Payloads: encodes a program's values as bytes, and decodes them to a requested type.
 
-Without an encoding a payload is JSON: builtins, msgspec structs, dataclasses, attrs classes, TypedDicts and pydantic
-models become it and come from it. With an encoding it is bytes, which nobody looks into.
+Without an encoding a payload is JSON: converted from and to builtins, msgspec structs, dataclasses, attrs classes,
+TypedDicts and pydantic models. With an encoding it is opaque bytes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lockstep.errors import InvalidPayload
 
 
 class MessageOptions(TypedDict, total=False):
-    """What a message may have beside its payload. The partition is `Default` unless it is given."""
+    """What a message may have besides its payload. The partition is `Default` unless given."""
 
     partition: str
     transaction_id: str | None
@@ -37,7 +37,7 @@ class MessageOptions(TypedDict, total=False):
 
 
 def new_message(queue: str, payload: Any, **options: Unpack[MessageOptions]) -> NewMessage:
-    """A message to push, with its payload encoded. Raises InvalidPayload."""
+    """Create a message to push, and encode its payload. Raises InvalidPayload."""
     return NewMessage(queue=queue, payload=encode_payload(payload, options.get("encoding")), **options)
 
 
@@ -56,7 +56,7 @@ def encode_payload(payload: Any, encoding: str | None = None) -> bytes:
 
 
 def _check_numbers(payload: Any) -> None:
-    """Raises ValueError. What JSON has no number for would be a null, and nobody would know."""
+    """Raises ValueError for numbers that JSON cannot represent: they would silently become null."""
     builtins = payload.model_dump(mode="json") if _is_model(payload) else msgspec.to_builtins(payload, enc_hook=_hook)
     try:
         _encode_finite(builtins)
@@ -71,7 +71,7 @@ def _opaque(payload: Any, encoding: str) -> bytes:
 
 
 def decode_payload(raw: bytes, encoding: str | None = None, as_type: Any = None) -> Any:
-    """The payload as `as_type`; without one, JSON as builtins and anything else as bytes. Raises InvalidPayload."""
+    """The payload as `as_type`; without a type, JSON as builtins and anything else as bytes. Raises InvalidPayload."""
     if encoding is not None:
         if as_type not in (None, bytes, Any):
             raise InvalidPayload(f"the payload is {encoding!r} and not JSON, so it is no {_name(as_type)}")
@@ -80,7 +80,7 @@ def decode_payload(raw: bytes, encoding: str | None = None, as_type: Any = None)
         if _is_model_type(as_type):
             return as_type.model_validate_json(raw)
         return _decoder(Any if as_type is None else as_type).decode(raw)
-    # A pydantic ValidationError is a ValueError, as those of msgspec and of the UTF-8 decoder are.
+    # A pydantic ValidationError is a ValueError, like the errors of msgspec and of the UTF-8 decoder.
     except (ValueError, RecursionError) as error:
         raise InvalidPayload(f"the payload is no {_name(as_type)}: {_reason(error)}") from error
 
@@ -108,11 +108,11 @@ def _name(as_type: Any) -> str:
 
 
 def _hook(value: Any) -> Any:
-    """What msgspec does not know: models inside of other values."""
+    """Encodes what msgspec does not know: models inside other values."""
     if _is_model(value):
         return value.model_dump(mode="json")
     if isinstance(value, msgspec.Raw):
-        return None  # it is JSON already, so there is no number to check
+        return None  # already JSON, so there is no number to check
     raise TypeError(f"{type(value).__name__} is not supported")
 
 
@@ -126,7 +126,7 @@ def _decoder(as_type: Any) -> msgspec.json.Decoder[Any]:
 
 
 def _decode_model(as_type: Any, value: Any) -> Any:
-    """The same on the way back, as one that is the whole payload is decoded."""
+    """Decodes nested models like a model that is the whole payload."""
     if not _is_model_type(as_type):
         return value
     try:
@@ -135,7 +135,7 @@ def _decode_model(as_type: Any, value: Any) -> Any:
         raise ValueError(_reason(error)) from None
 
 
-# Whoever has a model has imported pydantic; nobody else has to have it.
+# A program that has a model has imported pydantic; others need not have it.
 def _is_model(value: Any) -> bool:
     pydantic: Any = sys.modules.get("pydantic")
     return pydantic is not None and isinstance(value, pydantic.BaseModel)

@@ -1,4 +1,4 @@
-"""How far a delivery has come, partition by partition, and which acks say so. Pure."""
+"""The progress of a delivery, partition by partition, and the acks that report it. Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Part:
     committed: int = 0
     """Everything up to this seq is finished, and the store knows."""
     over: bool = False
-    """The lease on the partition has ended for us: all is acknowledged, or it was given back, or lost."""
+    """The lease on the partition has ended for us: everything is acknowledged, or it was given back or lost."""
 
     def next_seq(self) -> int | None:
         """The first message that is not finished."""
@@ -34,7 +34,7 @@ class Part:
 
 
 class Progress:
-    """What is finished of the messages under one lease."""
+    """Which messages under one lease are finished."""
 
     def __init__(self, lease_id: str | None, messages: Iterable[Message]) -> None:
         self._lease_id = lease_id
@@ -47,16 +47,16 @@ class Progress:
 
     @property
     def over(self) -> bool:
-        """Whether nothing is left to be said about any message."""
+        """Whether all messages have ended."""
         return all(part.over for part in self._parts.values())
 
     def is_open(self, partition_id: int, seq: int) -> bool:
-        """Whether this message is still ours, and not finished."""
+        """Whether we still hold this message and it is not finished."""
         part = self._parts[partition_id]
         return not part.over and seq > part.done
 
     def is_gone(self, partition_id: int, seq: int) -> bool:
-        """Whether the lease on this message has ended before it was acknowledged."""
+        """Whether the lease on this message ended before the message was acknowledged."""
         part = self._parts[partition_id]
         return part.over and seq > part.committed
 
@@ -65,26 +65,26 @@ class Progress:
         part.done = max(part.done, seq)
 
     def end(self) -> None:
-        """The lease is gone, with all that it held."""
+        """The lease is gone, with everything that it held."""
         for part in self._parts.values():
             part.over = True
 
     def commits(self) -> list[Ack]:
-        """For what is finished, and the store does not know it yet."""
+        """Acks for what is finished and not yet known to the store."""
         return [self._ack(part, part.done) for part in self._open() if part.done > part.committed]
 
     def whole(self) -> list[Ack]:
-        """For all of it: one ack by the lease alone, unless a part of the lease has ended before."""
+        """For everything: one ack by the lease alone, unless part of the lease has ended before."""
         if self._parts and not any(part.over for part in self._parts.values()):
             return [Ack(lease_id=self._lease_id)]
         return self.all_parts()
 
     def all_parts(self) -> list[Ack]:
-        """For all of it, one ack for each partition."""
+        """For everything: one ack per partition."""
         return [self._ack(part, part.seqs[-1]) for part in self._open()]
 
     def ends(self, status: AckStatus, error: str | None = None, retry_at: datetime | None = None) -> list[Ack]:
-        """For what is finished; and the first message of each partition that is not ends with `status`."""
+        """Acks for what is finished; and `status` for the first unfinished message of each partition."""
         heads = [(part, part.next_seq()) for part in self._open()]
         if all(seq is None for _, seq in heads):
             return self.whole()
@@ -100,19 +100,19 @@ class Progress:
         error: str | None = None,
         retry_at: datetime | None = None,
     ) -> list[Ack]:
-        """For what is finished of this message's partition; and the message itself ends with `status`."""
+        """Acks for what is finished of this message's partition; and `status` for the message itself."""
         part = self._parts[partition_id]
         before = [self._ack(part, part.done)] if part.done > part.committed else []
         return [*before, self._ack(part, seq, status, error, retry_at)]
 
     def dead(self, error: str | None) -> list[Ack]:
-        """Every message that is not finished goes to the dead letters."""
+        """Makes every unfinished message a dead letter."""
         return self.commits() + [
             self._ack(part, seq, "dlq", error) for part in self._open() for seq in part.seqs if seq > part.done
         ]
 
     def settle(self, acks: Sequence[Ack], outcomes: Sequence[AckOutcome]) -> None:
-        """Take over what became of the acks."""
+        """Record the outcomes of the acks."""
         for ack, outcome in zip(acks, outcomes, strict=True):
             parts = self._parts.values() if ack.partition_id is None else [self._parts[ack.partition_id]]
             for part in parts:
@@ -148,14 +148,14 @@ class Progress:
 
 
 class SharedProgress:
-    """What is finished of the messages under one lease of a shared group, where each stands for itself."""
+    """Which messages under one lease of a shared group are finished; each is independent of the others."""
 
     def __init__(self, lease_id: str | None, messages: Iterable[Message]) -> None:
         self._lease_id = lease_id
         self._open: dict[tuple[int, int], bool] = {(one.partition_id, one.seq): False for one in messages}
-        """Partition id and seq of those that the store holds for us; and whether they are finished."""
+        """Partition id and seq of the messages that the store holds for us; and whether they are finished."""
         self._whole = True
-        """Nothing of the lease has ended yet."""
+        """Whether no part of the lease has ended yet."""
         self._committed: set[tuple[int, int]] = set()
 
     @property
@@ -188,7 +188,7 @@ class SharedProgress:
         return [self._ack(place) for place in self._open]
 
     def ends(self, status: AckStatus, error: str | None = None, retry_at: datetime | None = None) -> list[Ack]:
-        """For what is finished; and every message that is not ends with `status`."""
+        """Acks for what is finished; and `status` for every unfinished message."""
         if all(self._open.values()):
             return self.commits()
         return [
@@ -244,7 +244,7 @@ def progress_of(delivered: Delivered) -> Progress | SharedProgress:
 
 
 def refusal(outcomes: Iterable[AckOutcome]) -> LockstepError | None:
-    """The error that acks without success stand for: a lost lease before anything else."""
+    """The error for failed acks: a lost lease takes precedence."""
     errors = [outcome.error for outcome in outcomes if not outcome.success and outcome.error is not None]
     if not errors:
         return None

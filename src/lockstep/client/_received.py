@@ -1,4 +1,4 @@
-"""Popped messages as a program sees them: the fields of a message, and its payload as the type that was asked for."""
+"""Popped messages as programs use them: the fields of a message, and its payload in the requested type."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ _NOT_DECODED = object()
 
 @dataclass(slots=True)
 class Delivered:
-    """The messages that one pop delivered, as a transport hands them over. Empty when there was nothing."""
+    """The messages that one pop delivered, as a transport returns them. Empty if there were none."""
 
     group: str
     messages: list[Message] = field(default_factory=list)
     lease_id: str | None = None
-    """None when nothing was popped, or when the pop acknowledged at once."""
+    """None if nothing was popped, or if the pop acknowledged at once."""
     expires_at: datetime | None = None
     mode: GroupMode = "ordered"
 
 
 @dataclass(slots=True)
 class Committed:
-    """What a transaction did."""
+    """The result of a transaction."""
 
     acks: list[AckOutcome]
     receipts: list[Receipt]
 
 
 class ReceivedMessage:
-    """A message that was popped."""
+    """A popped message."""
 
     __slots__ = ("_as_type", "_payload", "record")
 
     def __init__(self, record: Message, as_type: Any) -> None:
         self.record = record
-        """The message as it is stored."""
+        """The message as stored."""
         self._as_type = as_type
         self._payload: Any = _NOT_DECODED
 
@@ -51,19 +51,19 @@ class ReceivedMessage:
 
     @property
     def payload(self) -> Any:
-        """The payload, decoded when it is first asked for. Raises InvalidPayload if it is not what was asked for."""
+        """The payload, decoded on first use. Raises InvalidPayload if it does not have the requested type."""
         if self._payload is _NOT_DECODED:
             self._payload = decode_payload(self.record.payload, self.record.encoding, self._as_type)
         return self._payload
 
     def check(self) -> None:
-        """Raise InvalidPayload if a type was asked for and the payload is not of it."""
+        """Raise InvalidPayload if a type was requested and the payload does not have it."""
         if self._as_type is not None:
             self.payload  # noqa: B018
 
     @property
     def raw(self) -> bytes:
-        """The payload as it is stored."""
+        """The payload as stored."""
         return self.record.payload
 
     @property
@@ -120,10 +120,10 @@ class ReceivedMessage:
 
     @property
     def expires_at(self) -> datetime | None:
-        """From when it is not delivered any more, if its producer said so."""
+        """When the message expires, if its producer said so."""
         return self.record.expires_at
 
     @property
     def attempt(self) -> int:
-        """Which delivery this is, from 1."""
+        """The number of this delivery, from 1."""
         return self.record.attempt

@@ -1,4 +1,4 @@
-"""What the client's arguments mean as records: pops, seeks, beginnings of groups, filters of dead letters."""
+"""Converts the client's arguments to records: pops, seeks, starts of groups, filters of dead letters."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from lockstep.core.records import DeadLetterFilter, PopRequest, Position, Subscr
 from lockstep.errors import InvalidRequest
 
 Begin = Subscription | Literal["all", "new"] | datetime
-"""Where a group begins on a queue that it sees for the first time."""
+"""Where a group starts on a queue that it reads for the first time."""
 SeekTarget = Position | Literal["start", "end", "current"] | datetime | int
-"""Where a seek goes: a time means that messages created at or before it count as done, a number is the next seq."""
+"""The target of a seek: with a time, messages created at or before it count as done; a number is the next seq."""
 
 
 class PopOptions(TypedDict, total=False):
-    """What is popped, and how. Without them: from all partitions, for the queue's own group, from the first message."""
+    """What to pop, and how. The defaults: from all partitions, for the queue's own group, from the first message."""
 
     partition: str | None
     namespace: str | None
@@ -26,25 +26,25 @@ class PopOptions(TypedDict, total=False):
     batch: int
     """Maximum number of messages."""
     partitions: int
-    """Maximum number of partitions that they come from; 1 unless it is given."""
+    """Maximum number of partitions that they come from; the default is 1."""
     lease_seconds: float | None
-    """How long they are leased; as the queue says unless it is given."""
+    """How long they are leased; by default as long as the queue says."""
     auto_ack: bool
     subscription: Begin
-    """Where a new group begins."""
+    """Where a new group starts."""
     mode: GroupMode | None
-    """How a new group is served: ordered, or shared, with leases on single messages."""
+    """The mode of a new group: ordered, or shared, with leases on single messages."""
 
 
 def pop_request(queue: str | None, options: PopOptions, *, batch: int) -> PopRequest:
-    """`batch` is the number of messages unless the options say another."""
+    """`batch` is the number of messages unless the options set it."""
     wanted: dict[str, Any] = {"batch": batch, **options}
     wanted["subscription"] = subscription_of(options.get("subscription", "all"))
     return PopRequest(queue=queue, **wanted)
 
 
 WAIT_SECONDS = 30.0
-"""How long a pop waits that does not say it."""
+"""How long a pop waits by default."""
 
 
 def wait_seconds(wait: bool, timeout_seconds: float | None) -> float:
@@ -84,7 +84,7 @@ def position_of(place: SeekTarget) -> Position:
 
 
 def selected(where: DeadLetterFilter, all: bool) -> DeadLetterFilter:
-    """The filter; one that is empty by mistake must not take every dead letter there is."""
+    """The filter; one that is empty by mistake must not select all dead letters."""
     if where == DeadLetterFilter() and all is not True:
         raise InvalidRequest("name the dead letters by ids, queue, partition, group, from_at or to_at; or say all=True")
     return where

@@ -1,4 +1,4 @@
-"""Whether a request that failed is sent again, when, and to which server. Pure: time and chance are passed in."""
+"""Whether, when and on which server a failed request is repeated. Pure: time and randomness are passed in."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lockstep.errors import CorruptSegment, EmbeddedError, LockstepError, Overlo
 
 DELAY_SECONDS_FIRST = 0.1
 
-# They fail the same way again.
+# A retry fails in the same way.
 _HOPELESS = (CorruptSegment, SchemaTooNew, EmbeddedError)
 
 
@@ -21,7 +21,7 @@ def retryable(error: Exception) -> bool:
 
 
 def _status(error: LockstepError) -> int:
-    """Of an answer that names no error of ours, its own."""
+    """The HTTP status; for an answer without a Lockstep error, its own status."""
     told = error.details.get("status") if type(error) is LockstepError else None
     return told if isinstance(told, int) else error.status
 
@@ -32,9 +32,9 @@ class Failure:
 
     error: LockstepError
     maybe_applied: bool = False
-    """The server may have done what was asked: the request was sent, and its answer did not come."""
+    """The server may have applied the request: it was sent, and no answer arrived."""
     unreachable: bool = False
-    """Another server may do better."""
+    """Another server may succeed."""
     retry_after_seconds: float | None = None
 
 
@@ -43,11 +43,13 @@ class RetryPolicy:
     attempts_max: int = 4
     delay_seconds_max: float = 30.0
     on_429: bool = True
-    """Whether what a busy server refused is sent again."""
+    """Whether requests that a busy server refused are repeated."""
     honor_retry_after: bool = True
 
     def again(self, failure: Failure, attempt: int, *, repeatable: bool) -> bool:
-        """Whether to send again after the `attempt`-th failure; what is not repeatable must not be applied twice."""
+        """Whether to repeat a request after the `attempt`-th failure; what is not repeatable must not be applied
+        twice.
+        """
         if attempt >= self.attempts_max or not retryable(failure.error):
             return False
         if isinstance(failure.error, Overloaded) and not self.on_429:
@@ -55,20 +57,20 @@ class RetryPolicy:
         return repeatable or not failure.maybe_applied
 
     def delay_seconds(self, attempt: int, chance: float, *, retry_after_seconds: float | None = None) -> float:
-        """How long to wait after the `attempt`-th failure: doubling, with jitter, so that clients do not come in step.
+        """How long to wait after the `attempt`-th failure: doubling, with jitter, so that clients do not retry in step.
 
-        `chance` is a random number between 0 and 1. What the server asks for counts, up to the longest delay.
+        `chance` is a random number between 0 and 1. A delay requested by the server counts, up to the longest delay.
         """
         longest = min(self.delay_seconds_max, DELAY_SECONDS_FIRST * 2.0 ** min(attempt - 1, 64))
         jittered = longest * (0.5 + chance / 2)
         if retry_after_seconds is None or not self.honor_retry_after:
             return jittered
-        # The jitter comes on top: clients that got the same time must not come together, either.
+        # The jitter is added: clients that were given the same delay must not retry in step, either.
         return min(retry_after_seconds + jittered, self.delay_seconds_max)
 
 
 class Bases:
-    """The servers of a client, by base URL: the one that works is kept, one that failed rests for a while."""
+    """The servers of a client, by base URL: it keeps using one that works, and avoids one that failed for a while."""
 
     def __init__(self, urls: Sequence[str], *, cooldown_seconds: float) -> None:
         self._urls = list(urls)
@@ -80,7 +82,9 @@ class Bases:
         return len(self._urls)
 
     def choose(self, now: float) -> str:
-        """The current one; else the next that does not rest; else the one whose rest ends first."""
+        """The current server; else the next one that is not avoided; else the one that is avoided for the shortest
+        time.
+        """
         ordered = self._urls[self._current :] + self._urls[: self._current]
         for url in ordered:
             if not self._rests(url, now):
@@ -92,7 +96,7 @@ class Bases:
         self._current = self._urls.index(url)
 
     def failed(self, url: str, now: float) -> bool:
-        """Let it rest; says whether another one is ready to be asked at once."""
+        """Avoid it for a while; returns whether another server can be tried at once."""
         self._resting_until[url] = now + self._cooldown_seconds
         return any(not self._rests(other, now) for other in self._urls)
 

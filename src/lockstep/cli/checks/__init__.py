@@ -1,1 +1,1 @@
-"""What `lockstep doctor` looks at."""
+"""The checks of `lockstep doctor`."""

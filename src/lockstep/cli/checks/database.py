@@ -1,4 +1,4 @@
-"""Checks of a PostgreSQL: whether it can be reached, its version and settings, our schema in it, its clock."""
+"""Checks of a PostgreSQL: reachability, version, settings, our schema, clock."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lockstep.storage.postgres.migrate import SERVER_VERSION_MIN
 
 _CLOCK_SECONDS_WARN, _CLOCK_SECONDS_FAIL = 1.0, 60.0
 _APART_PER_WORKER = 2
-"""Connections of a server process beside its pool: one that listens, and one that looks up the holders of locks."""
+"""Connections of a server process besides its pool: one that listens, and one that looks up the holders of locks."""
 
 _Connection = psycopg.Connection[Any]
 
@@ -42,7 +42,7 @@ def check_database(dsn: str, config: Config) -> Iterator[CheckResult]:
             "search_seconds": config.primary_search_seconds,
             "autocommit": True,
             "connect_timeout": max(int(config.connect_timeout_seconds), 1),
-            "client_encoding": "UTF8",  # psycopg gives bytes for the texts of a database without an encoding
+            "client_encoding": "UTF8",  # for a database without an encoding, psycopg returns bytes instead of text
         }
         with connect_primary(dsn, **settings) as connection:
             yield ok("database", f"{shown} answers")
@@ -55,18 +55,18 @@ def check_database(dsn: str, config: Config) -> Iterator[CheckResult]:
 
 
 def _understood(dsn: str) -> bool:
-    """Whether each part of it is what it should be. The errors of the driver would quote parts of the password."""
+    """Whether each part is valid. The driver's errors would quote parts of the password."""
     try:
         parts = conninfo_to_dict(dsn)
     except psycopg.ProgrammingError:
         return False
     ports = str(parts.get("port") or "").split(",")
-    # One with an @ first is a socket without a file.
+    # A host that begins with @ is an abstract socket, without a file.
     return "@" not in str(parts.get("host") or "")[1:] and all(port.isdigit() or not port for port in ports)
 
 
 def _check_primaries(found: list[Found]) -> CheckResult:
-    """An old primary that was started again after a failover takes changes, too."""
+    """An old primary that was restarted after a failover accepts writes as well."""
     named = " and ".join(f"{one.host} on timeline {one.number}" for one in found)
     if len(found) > 1:
         advice = (
@@ -141,7 +141,7 @@ def _check_connections(connection: _Connection, config: Config) -> CheckResult:
 
 
 def _check_timeouts(connection: _Connection) -> CheckResult:
-    """The one that harms. Those of statements and locks are set by our own settings."""
+    """Only the harmful timeout. Those of statements and locks are overridden by our own settings."""
     limit = _setting(connection, "idle_session_timeout")
     if limit != "0":
         advice = "Set it to 0 for the role of Lockstep: it ends connections that only wait for work."

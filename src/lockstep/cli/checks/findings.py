@@ -1,4 +1,4 @@
-"""What a check finds."""
+"""The result of a check."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class CheckResult(msgspec.Struct, frozen=True):
     subject: str
     text: str
     advice: str | None = None
-    """What to do about it."""
+    """How to fix it."""
 
 
 def ok(subject: str, text: str) -> CheckResult:

@@ -51,7 +51,7 @@ def _java() -> str | None:
 
 
 def check_data_dir(data_dir: str | None) -> Iterator[CheckResult]:
-    """Of the embedded PostgreSQL."""
+    """The data directory of the embedded PostgreSQL."""
     path = (Path(data_dir) if data_dir else default_data_dir()).expanduser().resolve()
     existing = _existing(path)
     if not existing.is_dir():
@@ -68,8 +68,8 @@ def check_data_dir(data_dir: str | None) -> Iterator[CheckResult]:
 
 
 def check_spool_dir(path: Path) -> Iterator[CheckResult]:
-    """Where a server on an external PostgreSQL buffers pushes while PostgreSQL is unavailable. Without it pushes are
-    refused."""
+    """The directory in which a server on an external PostgreSQL buffers pushes while PostgreSQL is unavailable. Without
+    it, pushes are refused."""
     existing = _existing(path)
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         yield warn("spool directory", f"{existing} is not writable", "Name another one with LOCKSTEP_SPOOL_DIR.")
@@ -79,8 +79,8 @@ def check_spool_dir(path: Path) -> Iterator[CheckResult]:
 
 
 def _existing(path: Path) -> Path:
-    """The directory, or that of its parents in which it would be made."""
-    # Unlike that of a Path, this `exists` does not fail at a directory that may not be looked into.
+    """The directory, or the closest existing parent."""
+    # Unlike Path.exists, this does not fail at a directory without read permission.
     return next(place for place in (path, *path.parents) if os.path.exists(place))
 
 

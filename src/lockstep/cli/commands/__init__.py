@@ -1,1 +1,1 @@
-"""The commands, one module for each noun or verb."""
+"""The commands, one module per noun or verb."""

@@ -38,11 +38,11 @@ def ack(
 ) -> None:
     """Acknowledge popped messages.
 
-    All that LEASE_ID holds is completed; or, with another --status, given back. failed: its first message comes
-    again after the retry delay, or becomes a dead letter if its attempts are used up. retry: all comes again at
-    once, and no attempt is charged, but in a shared group. released: as if nothing had been delivered. dlq: the first
-    message becomes a dead letter. In a shared group each of them speaks for all messages that the lease still holds, or
-    for the one with --seq.
+    Completes all messages under LEASE_ID or, with another --status, gives them back. failed: the first message is
+    delivered again after the retry delay, or becomes a dead letter if its attempts are used up. retry: all are
+    delivered again at once; this counts as an attempt only in a shared group. released: as if nothing had been
+    delivered. dlq: the first message becomes a dead letter. In a shared group the status applies to all messages that
+    the lease still holds, or to the one given by --seq.
     """
     if partition_id is not None and seq is None:
         raise click.UsageError("--partition-id goes with --seq.")

@@ -1,7 +1,7 @@
-"""`lockstep bench`: a short load on a server or a store, to see what to expect of it.
+"""`lockstep bench`: a short benchmark of a server or a store.
 
-The load comes from threads of one process, which share a core for all that is Python: it says what one such client
-gets, and not what the server can do at most.
+The load comes from threads of one process, which share one core for Python code: the result is the throughput of one
+such client, not the maximum of the server.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _COLUMNS = ("verb", "messages", "calls", "seconds", "messages_per_second", "p50_
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """What one verb took."""
+    """Measurements of one verb."""
 
     verb: str
     messages: int
@@ -36,12 +36,12 @@ class Measured(msgspec.Struct, frozen=True):
     seconds: float
     messages_per_second: int
     p50_ms: float
-    """Of a call."""
+    """Per call."""
     p99_ms: float
 
 
 class BenchLoad(msgspec.Struct, frozen=True, kw_only=True):
-    """What the user asks for."""
+    """The user's choices."""
 
     messages: int
     batch: int
@@ -66,8 +66,8 @@ class BenchLoad(msgspec.Struct, frozen=True, kw_only=True):
 def bench(session: Session, **load: int | float) -> None:
     """Measure push, pop and ack.
 
-    It pushes messages to a queue of its own, pops and acknowledges them, and removes the queue again. Prints
-    messages per second, and how long calls took: the 50th and the 99th percentile.
+    Pushes messages to a temporary queue, pops and acknowledges them, and removes the queue. Prints messages per second,
+    and the 50th and 99th percentile of the duration of calls.
     """
     asked = msgspec.convert(load, BenchLoad)
     connections = {"client_connections_max": asked.connections, "pool_connections_max": asked.connections}
@@ -79,7 +79,7 @@ def bench(session: Session, **load: int | float) -> None:
 
 @contextmanager
 def _queue(client: Client) -> Iterator[str]:
-    """A queue for as long as the context lasts."""
+    """A queue that exists within the context."""
     name = f"lockstep-bench-{uuid4().hex[:12]}"
     client.configure(name)
     try:
@@ -89,7 +89,7 @@ def _queue(client: Client) -> Iterator[str]:
 
 
 Call = Callable[[], int]
-"""One call; returns how many messages it moved."""
+"""One call; returns the number of messages."""
 
 
 def _pushes(client: Client, queue: str, load: BenchLoad) -> Call:
@@ -104,7 +104,7 @@ def _pushes(client: Client, queue: str, load: BenchLoad) -> Call:
 
 
 def _pops(client: Client, queue: str, load: BenchLoad) -> Call:
-    """Each thread goes on from what it popped before, as consumers do."""
+    """Each thread continues from its previous pop, as consumers do."""
     held = threading.local()
 
     def call() -> int:
@@ -118,7 +118,7 @@ def _pops(client: Client, queue: str, load: BenchLoad) -> Call:
 
 
 def _run(verb: str, load: BenchLoad, messages: int, call: Call) -> Measured:
-    """Repeat the call from all connections until the number of messages is reached, or the time is over."""
+    """Repeat the call on all connections until the number of messages is reached, or the time is up."""
     with ProgressBar(verb, messages) as shown:
         work = BenchWork(call, messages, load.seconds, shown.advance)
         with ThreadPoolExecutor(load.connections) as threads:
@@ -131,7 +131,7 @@ def _run(verb: str, load: BenchLoad, messages: int, call: Call) -> Measured:
 
 
 class BenchWork:
-    """What is left to do, and how long the calls took."""
+    """The remaining work, and the duration of the calls."""
 
     def __init__(self, call: Call, messages: int, seconds: float, progress: Callable[[int], None]) -> None:
         self._call = call
@@ -159,7 +159,7 @@ class BenchWork:
                     self._progress(moved)
 
     def measured(self, verb: str) -> Measured:
-        # Until the last message went: pops that found nothing more have only waited.
+        # Up to the last message: pops that found nothing after that have only waited.
         seconds = self._moved_at - self._began
         ordered = sorted(self._durations) or [0.0]
         return Measured(

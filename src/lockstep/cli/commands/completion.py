@@ -7,7 +7,7 @@ from click.shell_completion import get_completion_class
 
 _SHELLS = ("bash", "zsh", "fish")
 _ZSH_COMPLETES = "(( $+functions[compdef] )) || { autoload -Uz compinit && compinit }"
-"""In a zsh without any set-up, completion is off."""
+"""In an unconfigured zsh, completion is off."""
 
 
 @click.command()
@@ -22,6 +22,6 @@ def completion(ctx: click.Context, shell: str) -> None:
     assert kind is not None
     source = kind(ctx.find_root().command, {}, "lockstep", "_LOCKSTEP_COMPLETE").source()
     if shell == "zsh":
-        # After the first line, by which zsh knows what a file in its path completes.
+        # After the first line, which tells zsh what a file in its path completes.
         source = source.replace("\n", f"\n{_ZSH_COMPLETES}\n", 1)
     click.echo(source)

@@ -1,4 +1,4 @@
-"""`lockstep cron`: messages that are pushed again and again."""
+"""`lockstep cron`: recurring messages."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _COLUMNS: tuple[Column, ...] = (
 
 @click.group()
 def cron() -> None:
-    """Push messages again and again, by a cron expression."""
+    """Manage recurring messages, which are pushed by a cron expression."""
 
 
 @cron.command()
@@ -56,7 +56,7 @@ def cron() -> None:
 )
 @click.option("--paused", is_flag=True, help="Push nothing until `lockstep cron resume`.")
 def add(session: Session, payload: str, headers: Sequence[tuple[str, str]], paused: bool, **given: Any) -> None:
-    """Push PAYLOAD, which is JSON, to QUEUE whenever EXPRESSION says so.
+    """Push PAYLOAD, which is JSON, to QUEUE at the times of EXPRESSION.
 
     EXPRESSION has five fields, as in "*/15 8-18 * * MON-FRI", or six with seconds before them. A cron with the same
     NAME is replaced.
@@ -87,7 +87,7 @@ def ls(session: Session, limit: int) -> None:
 @click.argument("name")
 @on_session()
 def rm(session: Session, name: str) -> None:
-    """Remove the recurring message NAME. The messages that it has pushed stay."""
+    """Remove the recurring message NAME. Messages already pushed stay."""
     with session.client() as client:
         if not client.remove_cron(name):
             raise CronNotFound(f"there is no recurring message {name!r}", name=name)
@@ -98,7 +98,7 @@ def rm(session: Session, name: str) -> None:
 @click.argument("name")
 @on_session()
 def pause(session: Session, name: str) -> None:
-    """Push nothing of NAME for the time being."""
+    """Pause the recurring message NAME."""
     _enable(session, name, enabled=False)
 
 
@@ -106,7 +106,7 @@ def pause(session: Session, name: str) -> None:
 @click.argument("name")
 @on_session()
 def resume(session: Session, name: str) -> None:
-    """Push NAME again, from its next time on."""
+    """Resume the recurring message NAME, from its next time on."""
     _enable(session, name, enabled=True)
 
 

@@ -1,4 +1,4 @@
-"""`lockstep demo`: a shop that shows all of it running, and counts in the end."""
+"""`lockstep demo`: a shop that uses all of Lockstep, and checks its numbers at the end."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ def demo(
     master: str | None,
     conf: Sequence[tuple[str, str]],
 ) -> None:
-    """Run a shop, and see whether the numbers add up.
+    """Run a demo shop, and check that the numbers add up.
 
-    Customers push orders, some of them twice. A pipeline on Spark drops those that came again, validates, charges and
-    ships the others from queue to queue, sums up the revenue in windows and joins parcels with charges. A warehouse
-    takes the parcels. Then the messages are archived, counted and traced. Needs Spark (pip install 'lockstep[spark]')
-    and Java 17 or newer. Ctrl-C ends it.
+    Customers push orders, some of them twice. A Spark pipeline drops the duplicates, validates, charges and ships the
+    other orders from queue to queue, sums up the revenue in windows and joins parcels with charges. A warehouse
+    receives the parcels. Finally, the messages are archived, counted and traced. Needs Spark (pip install
+    'lockstep[spark]') and Java 17 or newer. Ctrl-C ends it.
     """
     check_spark()
     check_java()
@@ -124,7 +124,7 @@ class Show:
         )
 
     def run_pipeline(self, spark: SparkSession, server: DemoServer) -> None:
-        """Raises KeyboardInterrupt if it was stopped before its end."""
+        """Raises KeyboardInterrupt if it was stopped early."""
         from lockstep.cli.demo.orders import INTAKE, SHIPPED, orders
         from lockstep.spark.database import Access
         from lockstep.spark.pipelines.running import RunOptions, run
@@ -216,7 +216,7 @@ class Show:
                 click.echo(f"  +{step.elapsed_seconds:7.3f} s  {step.queue:<14} seq {step.seq:<6} {step.status}")
 
     def _revenue(self, spark: SparkSession, access: Access, queue: str) -> dict[str, int]:
-        """Orders by window: the last message of each key is what counts."""
+        """Orders by window: for each key, the last message counts."""
         from lockstep.spark import inputs
 
         _head("Revenue")
@@ -289,7 +289,7 @@ class OrderWatch(threading.Thread):
                 return
 
     def _is_over(self, steps: dict[str, PipelineStep]) -> bool:
-        """Whether every order was passed on or rejected by each step that it came to."""
+        """Whether every order was passed on or rejected by each step that it reached."""
         expected = self._total
         for name in ("once", "validate", "charge", "ship"):
             if name not in steps or steps[name].pushed + steps[name].rejected < expected:
@@ -303,7 +303,7 @@ class OrderWatch(threading.Thread):
         now = (*(one.pushed + one.rejected for one in steps.values()), self._warehouse.received, self._customers.pushed)
         if now != self._last:
             self._last, self._moved_at = now, time.monotonic()
-        self.ended = time.monotonic() - self._moved_at > _PATIENCE_SECONDS  # the count will say what is missing
+        self.ended = time.monotonic() - self._moved_at > _PATIENCE_SECONDS  # the final count will show what is missing
         return self.ended
 
     def _tell(self, steps: dict[str, PipelineStep]) -> None:
@@ -345,7 +345,7 @@ def _stored(spark: SparkSession, access: Access, queues: Sequence[str]) -> dict[
 
 
 def _program() -> str:
-    """How the user calls this program: by its name where that is found, and otherwise by where it is."""
+    """How the user calls this program: by its name if it is found in the path, otherwise by its location."""
     here = Path(sys.executable).with_name("lockstep")
     if shutil.which("lockstep") or not here.exists():
         return "lockstep"

@@ -30,7 +30,7 @@ _COLUMNS: tuple[Column, ...] = (
 
 
 def _filters(command: F) -> F:
-    """Which dead letters."""
+    """Selects dead letters."""
     for option in (
         click.option("--to", "to_at", type=time, metavar="TIME", help="Failed before this time."),
         click.option("--from", "from_at", type=time, metavar="TIME", help="Failed at or after this time."),
@@ -51,11 +51,11 @@ def _where(given: dict[str, Any]) -> dict[str, Any]:
 
 @click.group()
 def dlq() -> None:
-    """Look at dead letters, push them again, remove them."""
+    """List dead letters, push them again, or remove them."""
 
 
 def _total(client: Client, where: dict[str, Any]) -> int:
-    """How many there are. A queue that does not exist has none, too, but is a slip of the pen."""
+    """The number of dead letters. Raises an error for an unknown queue, which is probably a typo."""
     if where["queue"] is not None:
         client.queue(where["queue"])
     return client.dead_letters(**where, limit=1).total
@@ -67,7 +67,7 @@ def _total(client: Client, where: dict[str, Any]) -> int:
 @limit_option
 @watchable
 def ls(session: Session, limit: int, **given: Any) -> None:
-    """List dead letters, the newest first."""
+    """List dead letters, newest first."""
     where = _where(given)
     with session.client() as client:
         limit = min(limit, _total(client, where))
@@ -83,7 +83,7 @@ def _letters(client: Client, where: dict[str, Any], limit: int) -> Iterator[Dead
 @click.argument("id", type=click.IntRange(min=1))
 @on_session()
 def show(session: Session, id: int) -> None:
-    """Show the dead letter ID, with its message and why it failed."""
+    """Show the dead letter ID, with its message and the reason of its failure."""
     with session.client() as client:
         session.output.record(client.dead_letter(id))
 
@@ -93,7 +93,7 @@ def show(session: Session, id: int) -> None:
 @_filters
 @yes_option
 def redrive(session: Session, yes: bool, **given: Any) -> None:
-    """Push the messages of dead letters again, the oldest first, to the end of their partitions.
+    """Push the messages of dead letters again, oldest first, to the end of their partitions.
 
     Dead letters whose copies were completed in the dead queue are left out, unless --id names them.
     """
@@ -110,7 +110,7 @@ def redrive(session: Session, yes: bool, **given: Any) -> None:
 
 
 def _redrive(client: Client, where: dict[str, Any], total: int) -> int:
-    """As many as there were at the start, so messages that fail again in the meantime are left out."""
+    """At most as many as there were at the start, so that messages which fail again in the meantime are left out."""
     redriven = 0
     with ProgressBar("pushing", total) as shown:
         while redriven < total:
@@ -127,7 +127,7 @@ def _redrive(client: Client, where: dict[str, Any], total: int) -> int:
 @_filters
 @yes_option
 def purge(session: Session, yes: bool, **given: Any) -> None:
-    """Remove dead letters for good."""
+    """Remove dead letters permanently."""
     where = _where(given)
     with session.patient_client() as client:
         total = _total(client, where)

@@ -28,9 +28,9 @@ _STYLES: dict[Level, str] = {"ok": "green", "warn": "bold yellow", "fail": "bold
 def doctor(ctx: click.Context, session: Session) -> None:
     """Check this machine and the database.
 
-    Each line says that something is fine or what to do; the exit code is 1 if a check fails. The database is that of
-    --dsn or LOCKSTEP_DSN, or the one that a server runs on --data-dir. With --url or LOCKSTEP_URL, it asks the server,
-    too.
+    Each line reports that something is fine, or says what to do; the exit code is 1 if a check fails. The database is
+    that of --dsn or LOCKSTEP_DSN, or the one that a server runs on --data-dir. With --url or LOCKSTEP_URL, the server
+    is checked as well.
     """
     config = Session(dsn=session.dsn, data_dir=session.data_dir).settings()
     findings = []
@@ -77,7 +77,7 @@ def _check_buffer(client: Client) -> Iterator[CheckResult]:
     try:
         buffer = client.maintenance_mode().buffer
     except (Forbidden, Unauthorized):
-        return  # whoever asks may not know it
+        return  # the caller may lack the right to see it
     if buffer is not None and buffer.bytes_lost:
         advice = "Read docs/guides/failover.md; then run lockstep maintenance accept, and the server continues."
         yield fail("buffer", f"{SpoolAhead.code}: {buffer.waiting_for}", advice)

@@ -1,4 +1,4 @@
-"""`lockstep encryption`: what encrypts stored messages: keys, and what is stored under which of them."""
+"""`lockstep encryption`: the encryption keys of stored messages, and how much is stored under each."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
     key: str
     active: bool
     items: int
-    """Segments, waiting messages and recurring messages."""
+    """Segments, scheduled messages and recurring messages."""
 
 
 @click.group()
 def encryption() -> None:
-    """Change the key of encrypted queues, count stored bodies by key, and make keys.
+    """Change the key of encrypted queues, count stored bodies by key, and create keys.
 
-    These keys encrypt what is stored. They let nobody in."""
+    These keys encrypt stored data. For access to a server, see `lockstep key`."""
 
 
 @encryption.command()
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @on_session("output")
 def create(session: Session, file: Path) -> None:
-    """Make a key and write it to FILE, which must not exist: for the setting encryption_key_file."""
+    """Create a key and write it to FILE, which must not exist; use it in the setting encryption_key_file."""
     key = os.urandom(KEY_BYTES)
     try:
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -56,9 +56,9 @@ def create(session: Session, file: Path) -> None:
 @on_session()
 @click.pass_context
 def rotate(ctx: click.Context, session: Session) -> None:
-    """Encrypt with the active key all that is stored under others, or was there before its queue was encrypted.
+    """Re-encrypt everything with the active key that is stored under other keys, or unencrypted in encrypted queues.
 
-    Servers go on meanwhile. It may be stopped and run again. Ends with 1 if something cannot be read."""
+    Servers keep running. The command may be stopped and repeated. Exits with 1 if something cannot be read."""
     if _walk(session, "re-encrypting", count_only=False):
         ctx.exit(FAILED)
 
@@ -66,10 +66,10 @@ def rotate(ctx: click.Context, session: Session) -> None:
 @encryption.command()
 @on_session()
 def status(session: Session) -> None:
-    """Count the stored bodies of encrypted queues, by key. A key that nothing is stored under may be removed.
+    """Count the stored bodies of encrypted queues, by key. A key under which nothing is stored may be removed.
 
-    `unbound` is encrypted in the form of older versions, `plain` was there before its queue was encrypted: both until
-    `lockstep encryption rotate`."""
+    `unbound` bodies have the encrypted form of older versions, `plain` bodies are older than the encryption of their
+    queue. `lockstep encryption rotate` converts both."""
     _walk(session, "counting", count_only=True)
 
 
@@ -86,7 +86,7 @@ def off(session: Session, queue: str, yes: bool) -> None:
 
 
 def _walk(session: Session, label: str, *, count_only: bool) -> int:
-    """Slice by slice; returns how much could not be read."""
+    """Process it slice by slice; returns how many items could not be read."""
     with session.patient_client() as client, ProgressBar(label) as bar:
         found, rotated, failed, active = _slices(client, bar, count_only=count_only)
     figures = {"active_key": active, "rotated": rotated, "failed": failed}

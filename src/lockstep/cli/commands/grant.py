@@ -1,4 +1,4 @@
-"""`lockstep grant`, `revoke` and `grants`: what roles of the database may do on which queues."""
+"""`lockstep grant`, `revoke` and `grants`: the rights of database roles on queues."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ T = TypeVar("T")
 @click.argument("role")
 @on_session("dsn", "data_dir", "output")
 def grant(session: Session, rights: str, pattern: str, to: str, role: str) -> None:  # noqa: ARG001
-    """Give a role of the database RIGHTS on the queues of a PATTERN: lockstep grant push,pop 'orders.*' to shop.
+    """Grant a database role RIGHTS on the queues of a PATTERN: lockstep grant push,pop 'orders.*' to shop.
 
-    It is about the library, SQL and `push_within` on the database itself, as the owner of the schema. Programs that use
-    a server have API keys instead.
+    The rights apply to the library, SQL and `push_within` directly on the database. Run it as the owner of the schema.
+    Programs that use a server have API keys instead.
     """
     named, queues = role_rules.rights_of(f"{rights} {pattern}")
     new = _on(session, partial(role_rules.grant, rights=named, pattern=queues, role=role))
@@ -44,7 +44,7 @@ def grant(session: Session, rights: str, pattern: str, to: str, role: str) -> No
 @click.argument("role")
 @on_session("dsn", "data_dir", "output")
 def revoke(session: Session, rights: str, pattern: str, from_: str, role: str) -> None:  # noqa: ARG001
-    """Take RIGHTS on the queues of a PATTERN, as they were given, from a role of the database."""
+    """Revoke RIGHTS on the queues of a PATTERN, as they were granted, from a database role."""
     named, queues = role_rules.rights_of(f"{rights} {pattern}")
     gone = _on(session, partial(role_rules.revoke, rights=named, pattern=queues, role=role))
     text = f"revoked: {', '.join(gone)} on {queues} from {role}" if gone else f"{role} has no such rule"
@@ -55,7 +55,7 @@ def revoke(session: Session, rights: str, pattern: str, from_: str, role: str) -
 @click.option("--role", help="Only the rules of this role.")
 @on_session("dsn", "data_dir", "output")
 def grants(session: Session, role: str | None) -> None:
-    """List what roles of the database may do on which queues."""
+    """List the rights of database roles on queues."""
     listed = _on(session, partial(role_rules.rules, role=role))
     session.output.rows(listed, _COLUMNS, empty="no role has a rule")
 

@@ -1,4 +1,4 @@
-"""`lockstep groups`: consumer groups, and how far they are."""
+"""`lockstep groups`: consumer groups and their progress."""
 
 from __future__ import annotations
 
@@ -37,8 +37,7 @@ def groups(session: Session, queue: str | None, group: str | None, exact: bool) 
     """List the consumer groups.
 
     The lag counts the messages that a group has not completed: unread, or in flight under a lease. The figures of a
-    large queue are counted from time to time; then figures_at says when. Until the first count they are shown as ?,
-    which is: not known.
+    large queue are counted from time to time; figures_at says when. A ? means that they have not been counted yet.
     """
     with session.client() as client:
         session.output.rows(client.groups(queue=queue, group=group, exact=exact), _COLUMNS)

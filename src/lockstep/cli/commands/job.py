@@ -1,6 +1,6 @@
-"""`lockstep job`: jobs over more messages than a consumer should look at. They run on Spark.
+"""`lockstep job`: jobs that process more messages than a consumer should. They run on Spark.
 
-PySpark is imported only when a job runs, so that the command line starts without it and can say that it is missing.
+PySpark is imported only when a job runs, so that the command line works without it and can report that it is missing.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ _files_option = click.option(
 
 
 def _knows(queues: Sequence[str]) -> Callable[[psycopg.Connection[Any]], object]:
-    """Asks the database for queues that are named. Raises QueueNotFound."""
+    """Check that named queues exist. Raises QueueNotFound."""
     from lockstep.spark.read.positions import find_queues
 
     return lambda connection: find_queues(connection, queues)
@@ -97,7 +97,7 @@ def _knows(queues: Sequence[str]) -> Callable[[psycopg.Connection[Any]], object]
 
 @contextmanager
 def _stopping(stop: threading.Event) -> Iterator[None]:
-    """The first Ctrl-C, or SIGTERM, asks for an end; the second one is not patient."""
+    """The first Ctrl-C or SIGTERM stops after the current work; a second one does not wait."""
 
     def ask(*_: object) -> None:
         if stop.is_set():
@@ -110,11 +110,11 @@ def _stopping(stop: threading.Event) -> Iterator[None]:
 
 @click.group()
 def job() -> None:
-    """Archive and replay messages, compute statistics, stitch traces, sort dead letters.
+    """Archive and replay messages, compute statistics, show traces, group dead letters.
 
     The jobs run on Spark (pip install 'lockstep[spark]', and Java 17 or newer), on this machine or with --master on a
-    cluster. They work directly on the database of --dsn, LOCKSTEP_DSN or --data-dir; without any, on that of the server
-    that runs on the default data directory.
+    cluster. They work directly on the database of --dsn, LOCKSTEP_DSN or --data-dir; without any of these, on that of
+    the server that runs on the default data directory.
     """
 
 
@@ -176,8 +176,8 @@ def archive(
 ) -> None:
     """Write messages to Parquet files, and show them as a table.
 
-    Archives the messages pushed to each QUEUE since the last run, by queue and day; every message exactly once.
-    Retention keeps messages until they are archived.
+    Archives the messages pushed to each QUEUE since the last run, by queue and day, each exactly once. Retention keeps
+    messages until they are archived.
     """
     check_spark()
     from lockstep.spark.jobs import archive as archiving
@@ -220,10 +220,10 @@ def _tell(shown: ProgressBar, archived: QueueArchived) -> None:
 @on_session("dsn", "data_dir", "output")
 @spark_options
 def replay(session: Session, location: str, master: str | None, conf: Sequence[tuple[str, str]], **given: Any) -> None:
-    """Put messages of an archive back.
+    """Put archived messages back into queues.
 
-    Those at LOCATION keep their ids, and come in their order after what is in the queue. What is stored already is left
-    out, so that a replay can be repeated.
+    The messages at LOCATION keep their ids and their order, and follow the messages already in the queue. Messages that
+    are already stored are left out, so a replay can be repeated.
     """
     check_spark()
     from lockstep.spark.jobs import replay as replaying
@@ -269,8 +269,8 @@ def stats(
 ) -> None:
     """Compute statistics by window, queue and group.
 
-    Throughput, latency, attempts, lag and dead letters of the last day, or of the time that is given. They go to the
-    table lockstep.stat_window, where a window never loses what it knew.
+    Throughput, latency, attempts, lag and dead letters of the last day, or of a given period. They are stored in the
+    table lockstep.stat_window, where a window never loses figures.
     """
     check_spark()
     from lockstep.spark.jobs import stats as computing
@@ -320,10 +320,10 @@ def traces(
     conf: Sequence[tuple[str, str]],
     **given: Any,
 ) -> None:
-    """Show the way of messages through the queues.
+    """Show the path of messages through the queues.
 
-    The messages of TRACE_ID as a timeline: when each came, the gap before it, what became of it. Without one, all
-    traces of a time: how long they took, and where they stopped.
+    Shows the messages of TRACE_ID as a timeline: the time, the gap before each message, and its status. Without
+    TRACE_ID, shows all traces of a period: how long they took, and where they stopped.
     """
     check_spark()
     from lockstep.spark.jobs import traces as stitching
@@ -371,10 +371,10 @@ def dead_letters(
     conf: Sequence[tuple[str, str]],
     **given: Any,
 ) -> None:
-    """Sort dead letters by what went wrong.
+    """Group dead letters by their cause.
 
-    Errors that differ only in numbers, ids and quoted words are of one class, which has a fingerprint. The examples are
-    in the JSON. With --redrive the messages of a class are pushed again, to the end of their partitions.
+    Errors that differ only in numbers, ids and quoted words form one class, identified by a fingerprint. The JSON
+    output includes examples. With --redrive, the messages of a class are pushed again, to the end of their partitions.
     """
     check_spark()
     from lockstep.spark.jobs import dead_letters as sorting
@@ -419,8 +419,8 @@ def compact(
 ) -> None:
     """Keep the latest message per key of an archive.
 
-    From the archive at LOCATION to one at TO_LOCATION, where it replaces what an earlier run wrote. The result is an
-    archive, too, and can be replayed.
+    Reads the archive at LOCATION and writes one to TO_LOCATION, replacing the output of an earlier run. The result is
+    an archive as well and can be replayed.
     """
     check_spark()
     from lockstep.spark.jobs import compact as compacting
@@ -471,8 +471,8 @@ def tidy(
 ) -> None:
     """Merge small files of an archive, and remove old days.
 
-    The small files of each queue and day at LOCATION become large ones. With --expire-days old days leave the archive.
-    Files that are no part of it any more are deleted by a later run, once nobody can be reading them.
+    Merges the small files of each queue and day at LOCATION. With --expire-days, removes old days from the archive. A
+    later run deletes files that are no longer part of the archive, once no reader can be using them.
     """
     check_spark()
     from lockstep.spark.jobs import tidy as tidying

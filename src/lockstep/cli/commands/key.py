@@ -1,4 +1,4 @@
-"""`lockstep key`: API keys, with which clients authenticate to a server."""
+"""`lockstep key`: API keys for access to a server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _COLUMNS = ("id", "name", "role", "rules", "created_at", "expires_at", "revoked_
 
 @click.group()
 def key() -> None:
-    """Make, list and revoke API keys."""
+    """Create, list and revoke API keys."""
 
 
 @key.command()
@@ -52,7 +52,7 @@ def create(session: Session, name: str, role: str | None, rules: Sequence[str], 
 @on_session()
 @limit_option
 def ls(session: Session, limit: int) -> None:
-    """List API keys, revoked and expired ones, too."""
+    """List API keys, including revoked and expired ones."""
     with session.client() as client:
 
         def page(last: ApiKey | None, size: int) -> list[ApiKey]:
@@ -66,7 +66,7 @@ def ls(session: Session, limit: int) -> None:
 @on_session()
 @yes_option
 def revoke(session: Session, key_id: str, yes: bool) -> None:
-    """Let the key ID not be valid any more, on all servers within 5 seconds."""
+    """Revoke the key ID. It stops working on all servers within 5 seconds."""
     confirm(f"Revoke the key {key_id}?", yes=yes)
     with session.client() as client:
         if not client.revoke_key(key_id):

@@ -1,4 +1,4 @@
-"""`lockstep lag`: how far behind the groups of a queue are, partition by partition, and Spark's streams."""
+"""`lockstep lag`: the lag of the groups of a queue, by partition, and of Spark streams."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def lag(
     """Show how far behind the groups are.
 
     The lag is the number of messages in each partition of QUEUE that a group has not completed: unread, or in flight
-    under a lease. Spark's streams, which have one place for all partitions, come last.
+    under a lease. Spark streams, which have one position for all partitions, come last.
 
-    One command reads some 10,000 cursors, and then says where the next command continues.
+    One command reads some 10,000 cursors, and then says where the next one continues.
     """
     with session.client() as client:
         rows: Iterator[PartitionLag | SparkStreamInfo] = _cursors(client, queue, group, partition, after)
@@ -62,7 +62,7 @@ def _cursors(
     while True:
         page = client.lag(queue, group=group, partition=partition, after_partition_id=after, limit=PAGE)
         if len(page) == PAGE:
-            # The end of a full page may lie between two groups of a partition: that one comes with the next page.
+            # A full page may end between two groups of a partition: that partition belongs to the next page.
             page = [cursor for cursor in page if cursor.partition_id != page[-1].partition_id] or page
             yield from page
             after = page[-1].partition_id

@@ -27,7 +27,7 @@ _WITHIN_SECONDS_MAX = 10 * 366 * 86_400
 @click.option("--limit", type=click.IntRange(1, PAGE), default=100, show_default=True, help="Most rows that are shown.")
 @watchable
 def leases(session: Session, queue: str | None, expiring_within: float | None, limit: int) -> None:
-    """List the live leases by their deadline."""
+    """List live leases by deadline."""
     within = None if expiring_within is None else timedelta(seconds=expiring_within)
     with session.client() as client:
         found = client.leases(queue=queue, expiring_within=within, limit=limit)

@@ -1,4 +1,4 @@
-"""`lockstep maintenance`: let servers buffer pushes while the database is worked on; and what they do by themselves."""
+"""`lockstep maintenance`: buffers pushes while the database is being maintained; lists background duties."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _pop = click.option("--pop", is_flag=True, help="Pops, which then find nothing, 
 
 @click.group()
 def maintenance() -> None:
-    """Buffer pushes, or stop pops, on all servers of the database; and list their background duties."""
+    """Make all servers of the database buffer pushes or stop pops, and list their background duties."""
 
 
 @maintenance.command()
@@ -44,7 +44,7 @@ def status(session: Session) -> None:
 @maintenance.command()
 @on_session()
 def retry(session: Session) -> None:
-    """Push again the records that the database refused during draining and the server set aside."""
+    """Retry the records that the database refused while draining and the server set aside."""
     with session.client() as client:
         messages = client.retry_rejected()
     session.output.done(f"{counted(messages, 'message')} pushed again", messages=messages)
@@ -55,7 +55,7 @@ def retry(session: Session) -> None:
 def accept(session: Session) -> None:
     """Continue draining after a failover that lost messages which the server had buffered and pushed (spool_ahead).
 
-    The lost messages stay lost. Ask each server whose status says bytesLost."""
+    The lost messages stay lost. Run it for each server whose status shows bytesLost."""
     with session.client() as client:
         lost = client.accept_buffer_loss()
     session.output.done(f"{counted(lost, 'lost byte')} accepted", bytes=lost)
@@ -64,7 +64,7 @@ def accept(session: Session) -> None:
 @maintenance.command()
 @on_session()
 def duties(session: Session) -> None:
-    """List the background duties of servers: when each ran last, on which server, and with what result."""
+    """List the background duties of servers: last run, server and result."""
     with session.client() as client:
         session.output.rows(client.duties(), _DUTIES, empty="no server has done any yet")
 

@@ -1,4 +1,4 @@
-"""`lockstep messages`: stored messages, with what became of them."""
+"""`lockstep messages`: stored messages and their status."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ _COLUMNS: tuple[Column, ...] = (
 def messages(session: Session, queue: str, limit: int, **where: str | datetime | bool | None) -> None:
     """List the stored messages of QUEUE.
 
-    They come by partition and seq, or with --newest-first the last stored first. Nothing is leased. A table cuts long
-    payloads; -o json and -o ndjson show all of each message. With a filter the command looks on until it has found as
-    many as asked for or has seen them all, and says how many it looked at; Ctrl-C ends it.
+    Sorted by partition and seq, or by time of storage with --newest-first. Nothing is leased. Tables truncate long
+    payloads; -o json and -o ndjson show messages in full. With a filter, the command searches until it has found as many
+    messages as requested or has read all of them, and reports how many it has examined; Ctrl-C ends the search.
     """
     with session.client() as client:
         search = _Search(client, queue, where)

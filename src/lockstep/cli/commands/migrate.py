@@ -1,4 +1,4 @@
-"""`lockstep migrate`: brings a database to the schema of this version, or prints the SQL that does."""
+"""`lockstep migrate`: upgrades a database to the schema of this version, or prints the SQL for it."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from lockstep.storage.postgres import migrate as migrating
 def migrate(session: Session, sql: bool) -> None:
     """Create or upgrade our schema.
 
-    It is about the database of --dsn, LOCKSTEP_DSN or --data-dir. A server does this when it starts; the command is
-    for databases in which its role may not do that. With --sql and no database, the SQL is that for a new database.
+    Works on the database of --dsn, LOCKSTEP_DSN or --data-dir. A server migrates when it starts; the command is for
+    databases in which its role lacks the rights. With --sql and no database, prints the SQL for a new database.
     """
     config = session.settings()
     if config.dsn is None and session.data_dir is None:

@@ -1,4 +1,4 @@
-"""`lockstep next`: acknowledges what was popped, and pops what comes next."""
+"""`lockstep next`: acknowledges popped messages, and pops the next ones."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from lockstep.cli.connection import Session, on_session
 @on_session()
 @pop_options
 def next(session: Session, lease: str, queue: str | None, wait: float, begin: Any, **asked: Any) -> None:
-    """Acknowledge all of LEASE, and pop messages of QUEUE.
+    """Acknowledge all messages of LEASE, and pop messages of QUEUE.
 
-    In one request, in which the partitions of the lease come first. If the lease is gone nothing is popped.
+    Both happen in one request, which prefers the partitions of the lease. If the lease is gone, nothing is popped.
     """
     check_named(queue, asked)
     with session.client() as client:

@@ -23,7 +23,7 @@ _STATS = ("kind", "answer", "load", "seconds", "queued", "rejected", "waiting", 
 
 @click.group()
 def operations() -> None:
-    """Look at requests that were queued while a server was busy, and at how busy it is."""
+    """Show requests that were queued while a server was busy, and its load."""
 
 
 @operations.command()
@@ -89,6 +89,6 @@ def _field(name: Any) -> Any:
 @click.argument("operation_id", metavar="ID")
 @on_session()
 def retry(session: Session, operation_id: str) -> None:
-    """Let an operation that failed wait again, in its old place."""
+    """Queue a failed operation again, in its old position."""
     with session.client() as client:
         session.output.record(client.retry_operation(operation_id), _ONE)

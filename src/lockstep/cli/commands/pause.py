@@ -1,4 +1,4 @@
-"""`lockstep pause` and `lockstep resume`: whether a group gets messages of a queue."""
+"""`lockstep pause` and `lockstep resume`: delivery of a queue to a group."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lockstep.cli.connection import Session, on_session
 @click.argument("group")
 @on_session()
 def pause(session: Session, queue: str, group: str) -> None:
-    """Deliver nothing more of QUEUE to GROUP until `lockstep resume`. What is leased can still be acknowledged."""
+    """Stop delivering QUEUE to GROUP until `lockstep resume`. Leased messages can still be acknowledged."""
     with session.client() as client:
         client.pause_group(queue, group)
     session.output.done(f"{group} is paused on {queue}", queue=queue, group=group, paused=True)
@@ -23,7 +23,7 @@ def pause(session: Session, queue: str, group: str) -> None:
 @click.argument("group")
 @on_session()
 def resume(session: Session, queue: str, group: str) -> None:
-    """Deliver messages of QUEUE to GROUP again."""
+    """Resume delivering QUEUE to GROUP."""
     with session.client() as client:
         client.pause_group(queue, group, paused=False)
     session.output.done(f"{group} goes on with {queue}", queue=queue, group=group, paused=False)

@@ -1,7 +1,7 @@
 """`lockstep pipeline`: pipelines of steps from queue to queue. They run on Spark.
 
-Modules that need PySpark are imported when a pipeline runs. So the command line starts without PySpark, and says what
-is missing.
+Modules that need PySpark are imported when a pipeline runs, so that the command line works without PySpark and can
+report that it is missing.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ _steps_option = click.option("--step", "-s", "steps", multiple=True, help="Only 
 def pipeline() -> None:
     """Run pipelines: functions on DataFrames, from queue to queue.
 
-    FILE is a Python file that defines one with lockstep.spark.Pipeline; FILE:NAME chooses one of several. They run on
-    Spark (pip install 'lockstep[spark]', and Java 17 or newer), on this machine, or on a cluster with --master. They
-    work directly on the database of --dsn, LOCKSTEP_DSN or --data-dir. Without any of these they use the database of
-    the server that runs on the default data directory.
+    FILE is a Python file that defines a pipeline with lockstep.spark.Pipeline; FILE:NAME selects one of several.
+    Pipelines run on Spark (pip install 'lockstep[spark]', and Java 17 or newer), on this machine, or on a cluster with
+    --master. They work directly on the database of --dsn, LOCKSTEP_DSN or --data-dir. Without any of these they use the
+    database of the server that runs on the default data directory.
     """
 
 
@@ -95,10 +95,10 @@ def run(
     """Run a pipeline until Ctrl-C, or once.
 
     Every step continues where it stopped, even after kill -9, and nothing is written twice. A step refuses any
-    checkpoint but the one that it last ran with, unless --restart-from says where to start. With --step one process
-    runs one step, and others run the rest. A step that fails because the database is away, a queue is full or a machine
-    is lost is started again, for up to pipeline_restart_seconds_max. On Ctrl-C and SIGTERM the current batches finish,
-    and the command ends with 0, or with --once with 130; a second Ctrl-C does not wait.
+    checkpoint other than that of its last run, unless --restart-from says where to start. With --step, separate
+    processes can run the steps. A step that fails because the database is away, a queue is full or a machine is lost is
+    restarted, for up to pipeline_restart_seconds_max. On Ctrl-C and SIGTERM the current batches finish, and the command
+    ends with 0, or with --once with 130; a second Ctrl-C does not wait.
     """
     check_spark()
     from lockstep.spark.pipelines import running as steps_running
@@ -139,7 +139,7 @@ def _progress(session: Session) -> Progress:
 @pipeline.command()
 @click.argument("file")
 def plan(file: str) -> None:
-    """Draw a pipeline: its queues, its steps and where their rows go. Runs nothing."""
+    """Draw a pipeline: its queues, its steps and the targets of their rows. Runs nothing."""
     click.echo(_load(file).draw())
 
 
@@ -170,8 +170,8 @@ def status(session: Session, pipeline: str | None) -> None:
 def reset(session: Session, file: str, steps: tuple[str, ...], checkpoints: str | None, yes: bool) -> None:
     """Forget the progress of steps.
 
-    This removes their checkpoints and positions. The next run starts with the first stored message of their queues and
-    pushes all results again. Messages that the steps have pushed stay, and so do their dead letters.
+    Removes their checkpoints and positions. The next run starts with the first stored message of their queues and
+    pushes all results again. Messages that the steps have pushed, and their dead letters, stay.
     """
     from lockstep.spark.database import Access
     from lockstep.spark.pipelines.status import reset as resetting

@@ -47,7 +47,7 @@ _OPTIONS = (
 
 
 def pop_options(command: F) -> F:
-    """What is popped, and how; also for what comes next under a lease."""
+    """What to pop, and how; also for the next messages under a lease."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
@@ -73,7 +73,7 @@ def pop(session: Session, queue: str | None, wait: float, begin: Any, ack: bool,
             queue, wait=wait > 0, timeout_seconds=wait or None, subscription=begin, auto_ack=auto_ack, **asked
         )
         show(delivery, session.output)
-        # Only now: what could not be printed is not done.
+        # Only now: messages that could not be printed are not done.
         if delivery and ack:
             delivery.ack()
         elif delivery and not auto_ack:
@@ -86,7 +86,7 @@ def check_named(queue: str | None, asked: Mapping[str, Any]) -> None:
 
 
 def note_lease(session: Session, delivery: Delivery) -> None:
-    """How to go on with what was popped."""
+    """Hints how to continue with the popped messages."""
     ack_it = f"{program()} ack {delivery.lease_id}{same_target(session)}"
     note(f"lease {delivery.lease_id}; acknowledge it with: {ack_it}")
 

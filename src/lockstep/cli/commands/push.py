@@ -1,4 +1,4 @@
-"""`lockstep push`: one message, or many from standard input."""
+"""`lockstep push`: pushes one message, or many from standard input."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _READ_BYTES = 1024**2
 
 
 class Envelope(Described, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A line of `--envelope`. The options fill in what it leaves out."""
+    """A line of `--envelope`. The options supply missing fields."""
 
     payload: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     payload_base64: bytes | None = None
-    """Instead of a payload that is JSON; needs an encoding."""
+    """Instead of a JSON payload; needs an encoding."""
     queue: str | None = None
     partition: str | None = None
     expires_at: datetime | None = None
@@ -86,9 +86,9 @@ def push(
 
     With - as PAYLOAD, or without one, each line of standard input is a payload. With --envelope a line is an object
     that may name its own queue, partition, transaction_id, trace_id, kind, reference, headers, encoding, expires_at or
-    expire_seconds, deliver_at or delay_seconds, schedule_key, and holds payload or payload_base64; what it leaves out
-    is as the options say. Empty lines are skipped. A line that is not valid ends the command; the batches before it are
-    stored then, and the error says how many messages that are.
+    expire_seconds, deliver_at or delay_seconds, schedule_key, and contains payload or payload_base64; the options
+    supply what it leaves out. Empty lines are skipped. A line that is not valid ends the command; the batches before it
+    are stored then, and the error says how many messages that are.
     """
     if when is not None:
         fields |= {"deliver_at": when.deliver_at, "delay_seconds": when.delay_seconds}
@@ -116,7 +116,7 @@ def push(
 
 @dataclass(frozen=True)
 class Reader:
-    """Makes messages from the user's input."""
+    """Creates messages from the user's input."""
 
     defaults: NewMessage
     text: bool = False
@@ -166,8 +166,8 @@ def _decoded(decode: Callable[[], Any], what: str) -> Any:
 def _batches(reader: Reader, stream: io.BufferedReader, size: int) -> Iterator[list[NewMessage]]:
     """The messages of the lines read so far, grouped into calls of the largest allowed size.
 
-    More lines gather while a batch is under way, so that a quick input makes large batches, and a slow one does not
-    wait for a full one.
+    More lines gather while a batch is in progress: fast input makes large batches, and slow input does not wait for a
+    full batch.
     """
     numbers = count(1)
     for lines in _lines(stream):
@@ -187,7 +187,7 @@ def _batches(reader: Reader, stream: io.BufferedReader, size: int) -> Iterator[l
 
 
 def _lines(stream: io.BufferedReader) -> Iterator[list[bytes]]:
-    """Whole lines, as many as one read finds."""
+    """All complete lines that a single read returns."""
     begun: list[bytes] = []
     while chunk := stream.read1(_READ_BYTES):
         if b"\n" not in chunk:
@@ -208,12 +208,12 @@ def _message(reader: Reader, line: bytes, number: int) -> NewMessage:
 
 @dataclass(frozen=True)
 class Count:
-    """How many messages went."""
+    """Number of messages pushed."""
 
     pushed: int = 0
     duplicates: int = 0
     deferred: int = 0
-    """The pushed messages that a busy server applies later."""
+    """Messages that a busy server applies later."""
 
     def plus(self, receipts: Sequence[Receipt]) -> Count:
         duplicates = sum(receipt.status == "duplicate" for receipt in receipts)
@@ -240,7 +240,7 @@ def _push_lines(client: Client, batches: Iterable[list[NewMessage]], output: Out
     except LockstepError as error:
         error.message = f"{error.message}; before that, {counted}"
         if isinstance(error, InvalidRequest) and counted.pushed:
-            end_with(error, FAILED)  # the code of an input that is not valid says that nothing was changed
+            end_with(error, FAILED)  # the exit code for invalid input means that nothing was changed
         raise
     if output.format != "ndjson":
         deferred = {"deferred": counted.deferred} if counted.deferred else {}

@@ -23,7 +23,7 @@ _STATS = PartitionStats.__struct_fields__
 
 
 def _queue_options(command: F) -> F:
-    """An option for each of a queue's."""
+    """One command-line option for each queue option."""
     for name in reversed(OPTION_NAMES):
         command = _option(name)(command)
     return command
@@ -51,7 +51,7 @@ def _refuse_to_stop_encryption(options: dict[str, Any], present: QueueOptions | 
 
 @click.group()
 def queue() -> None:
-    """Look at one queue, configure it, clear it, delete it."""
+    """Show, configure, clear or delete one queue."""
 
 
 @queue.command()
@@ -74,7 +74,7 @@ def show(session: Session, queue: str, exact: bool) -> None:
 def configure(
     session: Session, queue: str, namespace: str | None, task: str | None, reset: bool, **options: Any
 ) -> None:
-    """Create QUEUE, or change its options: those given; the others stay."""
+    """Create QUEUE, or change the given options; the others stay."""
     changes = _changes(options)
     with session.client(begins=True) as client:
         try:
@@ -93,8 +93,8 @@ def configure(
 @click.option("--task", help="Default: stays.")
 @_queue_options
 def update(session: Session, queue: str, namespace: str | None, task: str | None, **options: Any) -> None:
-    """Change the given options of QUEUE, which must exist; the others stay, even if another caller changes some
-    meanwhile."""
+    """Change the given options of QUEUE, which must exist; the others stay, even if another caller changes them at the
+    same time."""
     changes = _changes(options)
     if not changes and namespace is None and task is None:
         raise click.UsageError("Name at least one option.")
@@ -107,7 +107,7 @@ def update(session: Session, queue: str, namespace: str | None, task: str | None
 @on_session()
 @limit_option
 def stats(session: Session, queue: str, limit: int) -> None:
-    """Show the partitions of QUEUE now: number of messages, how many are leased or wait for their time, and their
+    """Show the current partitions of QUEUE: number of messages, how many of them are leased or scheduled, and their
     age."""
     with session.client() as client:
 
@@ -136,7 +136,7 @@ def redrive(session: Session, queue: str, limit: int, yes: bool) -> None:
 @on_session()
 @yes_option
 def delete(session: Session, queue: str, yes: bool) -> None:
-    """Remove QUEUE with all that belongs to it: messages, groups, dead letters."""
+    """Delete QUEUE and everything in it: messages, groups, dead letters."""
     with session.patient_client() as client:
         messages = client.queue(queue).messages
         confirm(f"Delete the queue {queue} with {counted(messages, 'message')}?", yes=yes)
@@ -160,7 +160,7 @@ def delete(session: Session, queue: str, yes: bool) -> None:
 )
 @yes_option
 def clear(session: Session, queue: str, partition: str | None, scope: ClearScope, yes: bool) -> None:
-    """Remove stored messages of QUEUE, whether consumed or not. The queue and its groups stay."""
+    """Remove stored messages of QUEUE, consumed or not. The queue and its groups stay."""
     with session.patient_client() as client:
         what = queue if partition is None else f"{queue}/{partition}"
         total: int | None = None
@@ -180,7 +180,7 @@ def clear(session: Session, queue: str, partition: str | None, scope: ClearScope
 
 @contextmanager
 def _removal(client: Client, queue: str, partition: str | None, total: int | None) -> Iterator[None]:
-    """Shows how many messages are left, as far as the server knows."""
+    """Show how many messages are left, if the server knows."""
 
     def left() -> int | None:
         where = client.queue(queue) if partition is None else client.partition(queue, partition)

@@ -1,4 +1,4 @@
-"""`lockstep queues`: the queues."""
+"""`lockstep queues`: lists the queues."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def queues(
 ) -> None:
     """List the queues by name.
 
-    The figures of a large queue are counted from time to time; then figures_at says when. Until the first count
-    they are shown as ?, which is: not known. On a terminal the last column draws how many messages were pushed in the
-    last 40 minutes, by the samples of servers.
+    The figures of a large queue are counted from time to time; figures_at says when. A ? means that they have not been
+    counted yet. On a terminal the last column charts the messages pushed in the last 40 minutes, according to the
+    servers' samples.
     """
     with session.client() as client:
 
@@ -61,7 +61,7 @@ def queues(
 
 
 def _line_of(rates: Mapping[str, QueueRates]) -> Column:
-    """What was pushed in the last 40 minutes; nothing for a queue that no sample was taken of."""
+    """A chart of messages pushed in the last 40 minutes; empty for a queue without samples."""
 
     def line(queue: QueueInfo) -> str:
         known = rates.get(queue.name)

@@ -1,4 +1,4 @@
-"""`lockstep schedule`: messages that wait for their time."""
+"""`lockstep schedule`: scheduled messages."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _COLUMNS: tuple[Column, ...] = (
 
 
 def _named(command: F) -> F:
-    """Which waiting message: ID, or --queue and --key."""
+    """Identifies a scheduled message: ID, or --queue and --key."""
     for option in (
         click.option("--key", "-k", help="The key that it was pushed with, in place of ID; needs --queue."),
         click.option("--queue", "-q", help="The queue, with --key."),
@@ -46,7 +46,7 @@ def _check_named(id: int | None, queue: str | None, key: str | None) -> None:
 
 @click.group()
 def schedule() -> None:
-    """Look at messages that wait for their time, cancel them, give them another time."""
+    """List, cancel and reschedule messages that wait for their time."""
 
 
 @schedule.command()
@@ -62,7 +62,7 @@ def schedule() -> None:
 )
 @limit_option
 def ls(session: Session, limit: int, **where: Any) -> None:
-    """List waiting messages by due time."""
+    """List scheduled messages by due time."""
     if where["partition"] is not None and where["queue"] is None:
         raise click.UsageError("--partition needs --queue.")
     with session.client() as client:
@@ -84,7 +84,7 @@ def _waiting(client: Client, where: dict[str, Any], limit: int) -> Iterator[Sche
 @on_session()
 @_named
 def show(session: Session, id: int | None, queue: str | None, key: str | None) -> None:
-    """Show the waiting message ID, or the one with --key."""
+    """Show the scheduled message ID, or the one with --key."""
     _check_named(id, queue, key)
     with session.client() as client:
         session.output.record(client.schedule(id, queue=queue, key=key))
@@ -94,7 +94,7 @@ def show(session: Session, id: int | None, queue: str | None, key: str | None) -
 @on_session()
 @_named
 def cancel(session: Session, id: int | None, queue: str | None, key: str | None) -> None:
-    """Cancel the waiting message ID, or the one with --key. Fails if it does not wait any more."""
+    """Cancel the scheduled message ID, or the one with --key. Fails if it is no longer scheduled."""
     _check_named(id, queue, key)
     with session.client() as client:
         if not client.cancel_schedule(id, queue=queue, key=key):
@@ -109,7 +109,7 @@ def cancel(session: Session, id: int | None, queue: str | None, key: str | None)
     "--at", "when", type=later, required=True, metavar="TIME", help="The new time, or in how long: 90s, 15m, 2h, 7d."
 )
 def reschedule(session: Session, id: int | None, queue: str | None, key: str | None, when: NewSchedule) -> None:
-    """Give the waiting message ID, or the one with --key, another time."""
+    """Change the time of the scheduled message ID, or of the one with --key."""
     _check_named(id, queue, key)
     with session.client() as client:
         moved = client.reschedule(

@@ -1,4 +1,4 @@
-"""`lockstep seek`: moves a group to another place in a queue."""
+"""`lockstep seek`: moves a group to another position in a queue."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from lockstep.core.records import Position
 )
 @click.option("--partition", "-p", help="Only this partition.")
 def seek(session: Session, queue: str, group: str, position: Position, partition: str | None) -> None:
-    """Move GROUP in QUEUE. Its leases are dropped, and attempts start again.
+    """Move GROUP in QUEUE. Its leases are dropped, and attempts are counted anew.
 
-    start: before the first stored message; end: after the last; current: where it is, which releases its leases and
-    lets a stopped partition go on; seq:N: before the message N; a time (2026-05-01T10:00:00Z, or 15m for fifteen
-    minutes ago): after the last message that was created at or before it.
+    start: before the first stored message; end: after the last; current: its current position, which only releases its
+    leases and restarts stopped partitions; seq:N: before message N; a time (2026-05-01T10:00:00Z, or 15m for fifteen
+    minutes ago): after the last message created at or before it.
     """
     with session.client() as client:
         moved = client.seek(queue, group, position, partition=partition)

@@ -32,8 +32,8 @@ _PACKAGES = ("httptools", "prometheus_client", "uvicorn", "uvloop")
 def serve(session: Session, file: Path | None, print_config: bool, **flags: Any) -> None:
     """Start the server.
 
-    Without --dsn it brings an embedded PostgreSQL of its own. A flag wins over the variable LOCKSTEP_<NAME>, that
-    over the file of --config, that over the default. The server runs until SIGINT (Ctrl-C) or SIGTERM, and finishes
+    Without --dsn it starts an embedded PostgreSQL. A flag takes precedence over the variable LOCKSTEP_<NAME>, that over
+    the file of --config, and that over the default. The server runs until SIGINT (Ctrl-C) or SIGTERM, and finishes
     requests in flight before it exits.
     """
     config = session.settings(flags, file=file)
@@ -44,7 +44,7 @@ def serve(session: Session, file: Path | None, print_config: bool, **flags: Any)
 
 
 def _run(config: Config) -> None:
-    # Imported here: no other command needs a web server.
+    # Imported here, because no other command needs a web server.
     try:
         from lockstep.server.logs import log_to_stderr
         from lockstep.server.serving import run
@@ -61,7 +61,7 @@ def _run(config: Config) -> None:
 
 
 def greeting(config: Config, url: str) -> str:
-    """What the user reads once the server takes requests."""
+    """What the user reads once the server accepts requests."""
     lockstep = program()
     return f"""\
 Lockstep {VERSION} listens on {url}
@@ -93,7 +93,7 @@ def _who_may_use_it(config: Config) -> str:
 
 
 def _database_option(config: Config) -> str:
-    """Which database the server uses, as an option of another command."""
+    """The server's database, as an option of another command."""
     if config.dsn is not None:
         return "--dsn-file FILE"
     return f"--data-dir {shlex.quote(str(_data_dir(config)))}"

@@ -1,4 +1,4 @@
-"""`lockstep streams`: Spark's streams, and how far they are."""
+"""`lockstep streams`: Spark streams and their progress."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _COLUMNS = ("id", "name", "queue", "lag", "oldest_at", "updated_at", "held_until
 
 @click.group()
 def streams() -> None:
-    """Spark's streams, and how far they are."""
+    """Manage Spark streams."""
 
 
 @streams.command("ls")
@@ -28,9 +28,9 @@ def streams() -> None:
 @click.option("--queue", "-q", help="Only those of a queue.")
 @watchable
 def list_(session: Session, queue: str | None) -> None:
-    """List the streams with the messages that they have still to read.
+    """List the streams with the number of messages that they still have to read.
 
-    Retention leaves those messages until the time in the column held_until, which moves on while a stream runs.
+    Retention keeps those messages until the time in the column held_until, which advances while a stream runs.
     """
     with session.client() as client:
         found = client.spark_streams(queue=queue)
@@ -44,7 +44,7 @@ def list_(session: Session, queue: str | None) -> None:
 @click.argument("stream")
 @on_session()
 def accept(session: Session, stream: str) -> None:
-    """Let a stream go on that stopped with checkpoint_ahead, after a failover or a restore.
+    """Let a stream continue that stopped with checkpoint_ahead after a failover or a restore.
 
     STREAM is its id, which the error names. The stream continues from the position that it last published in this
     database, so it may read some messages again. Start its query after this command.
@@ -61,7 +61,7 @@ def accept(session: Session, stream: str) -> None:
 def forget(session: Session, stream: str, yes: bool) -> None:
     """Forget streams that will not come back, so that retention may remove messages that they have not read.
 
-    STREAM is the id of one, as in the list; or a pattern, such as 'experiment-*', for all whose name or id it fits. A
+    STREAM is an id from the list; or a pattern, such as 'experiment-*', for all streams with a matching name or id. A
     running stream reports its position again.
     """
     with session.client() as client:

@@ -1,8 +1,8 @@
 """`lockstep tail`: prints messages as they are pushed.
 
-It reads listings and leases nothing: no group exists for it, no cursor moves, and nothing stays behind however it ends.
-A group of its own would hold up retention and count against a queue's max_size, and go on to do so after a kill. The
-price is a look at the queue's partitions in every round.
+It reads listings and leases nothing: it has no group, moves no cursor, and leaves nothing behind however it ends. A
+separate group would hold up retention and count against a queue's max_size, even after a kill. In exchange, every round
+reads the list of the queue's partitions.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ def tail(
 ) -> None:
     """Print messages as they are pushed.
 
-    Those of QUEUE, in order within each partition, until Ctrl-C. It only reads: nothing is leased, no group is made
-    and no cursor moves. Each look goes over the partitions of the queue, so that --partition is better for a queue
-    with very many.
+    Prints the messages of QUEUE, in order within each partition, until Ctrl-C. It only reads: nothing is leased, no
+    group is created and no cursor moves. Each round reads all partitions of the queue; use --partition for a queue with
+    very many.
     """
     with session.client() as client:
         tailing = Tailing(client, queue, partition, None if everything else last)
@@ -113,7 +113,7 @@ class Tailing:
         self._seen[partition.id] = max(self._seen[partition.id], partition.last_seq)
 
     def _begin(self, partition: PartitionInfo) -> int:
-        """Of a partition that appears later, everything is new."""
+        """In a partition that appears later, every message is new."""
         if self._last is None or not self._first_round:
             return 0
         return max(partition.last_seq - self._last, 0)

@@ -1,4 +1,4 @@
-"""`lockstep top`: what the queues are doing, live."""
+"""`lockstep top`: live activity of the queues."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from lockstep.core.records import GroupInfo, QueueInfo
 
 _NONE = QueueRates([], [])
 _QUEUES_MAX = 10 * PAGE
-"""Number of queues among which those with the most lag are found."""
+"""Number of queues that are compared by lag."""
 
 
 class QueueLine(msgspec.Struct, frozen=True, kw_only=True):
-    """What a queue is doing."""
+    """The activity of a queue."""
 
     queue: str
     pushed_per_second: float
-    """Over the newest sample."""
+    """In the newest sample."""
     completed_per_second: float
     recent: list[float]
-    """Pushed per second, in the minutes before, the newest last."""
+    """Pushed per second in the preceding minutes, newest last."""
     lag: int | None
     oldest_at: datetime | None
     in_flight: int | None
@@ -62,11 +62,11 @@ COLUMNS: tuple[Column, ...] = (
 )
 @click.option("--limit", type=click.IntRange(1, 1_000), default=50, show_default=True, help="Most queues.")
 def top(session: Session, interval: float, limit: int) -> None:
-    """Show what the queues are doing, those with the most lag first, until q is pressed.
+    """Show the activity of the queues, those with the most lag first, until q is pressed.
 
-    Messages in and out per second, a line of how that was in the last 40 minutes, lag, messages in flight, leases and
-    dead letters. The rates come from the samples that servers take once a minute. Without a terminal, or with -o json,
-    it shows them once.
+    Shows messages in and out per second, a chart of the last 40 minutes, lag, messages in flight, leases and dead
+    letters. The rates come from the samples that servers take once a minute. Without a terminal, or with -o json,
+    prints the figures once.
     """
     with session.client() as client:
         if session.output.format == "table" and on_terminal() and at_terminal():
@@ -78,7 +78,7 @@ def top(session: Session, interval: float, limit: int) -> None:
 
 
 def queue_lines(client: Client, limit: int) -> list[QueueLine]:
-    """The queues with the most lag; of those with the same, the ones with the most messages in."""
+    """The queues with the most lag; ties are ordered by messages in."""
     queues = list(paged(partial(_page, client), _QUEUES_MAX))
     rates = recent_rates(client, datetime.now(UTC))
     leases = _leases(client.groups())
@@ -91,7 +91,7 @@ def _page(client: Client, last: QueueInfo | None, size: int) -> list[QueueInfo]:
 
 
 def _leases(groups: Sequence[GroupInfo]) -> dict[str, int | None]:
-    """By queue; None where the figure of a group is not known yet."""
+    """By queue; None if the figure of any group is unknown."""
     found: dict[str, int | None] = {}
     for group in groups:
         known = found.get(group.queue, 0)

@@ -1,4 +1,4 @@
-"""`lockstep trace`: the messages of a trace, over all queues."""
+"""`lockstep trace`: the messages of a trace over all queues."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _COLUMNS: tuple[Column, ...] = (
 def trace(session: Session, trace_id: str, limit: int) -> None:
     """List the messages of a trace.
 
-    All that were pushed with TRACE_ID, to whatever queue, by time.
+    Lists all messages pushed with TRACE_ID to any queue, by time.
     """
     with session.client() as client:
         session.output.rows(client.trace(trace_id, limit=limit), _COLUMNS)

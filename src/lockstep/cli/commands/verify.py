@@ -19,7 +19,7 @@ _COLUMNS = ("kind", "queue", "partition_id", "repairable", "repaired", "text")
 def verify(ctx: click.Context, session: Session, queue: str | None, repair: bool) -> None:
     """Check the stored data.
 
-    Ends with 1 if a problem remains.
+    Exits with 1 if a problem remains.
     """
     with session.patient_client() as client:
         with ProgressBar("checking"):

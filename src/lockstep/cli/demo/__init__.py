@@ -1,1 +1,1 @@
-"""The demo: a shop whose orders go through a pipeline on Spark. `commands/demo.py` narrates it."""
+"""The demo: a shop with a Spark pipeline for its orders. `commands/demo.py` narrates it."""

@@ -20,9 +20,9 @@ class Counted:
     """Dead letters by queue."""
     archived: Mapping[str, int]
     parcels: Mapping[str, Sequence[tuple[int, str | None]]]
-    """What the warehouse received, by customer and in this order: numbers of orders and their traces."""
+    """What the warehouse received, by customer and in order: order numbers and traces."""
     windows: Mapping[str, int]
-    """Orders in each window of the revenue, as they were told last."""
+    """Orders in each window of the revenue, according to its last message."""
 
 
 @dataclass(frozen=True)

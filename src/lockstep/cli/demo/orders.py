@@ -1,8 +1,8 @@
-"""The pipeline of the demo: orders that came again are dropped; the others are validated, charged and shipped, from
-queue to queue. Beside that, revenue is summed up in windows, and parcels are joined with what was charged.
+"""The pipeline of the demo: duplicate orders are dropped; the others are validated, charged and shipped, from queue to
+queue. In addition, revenue is summed up in windows, and parcels are joined with charges.
 
-Each step without state shares the consumer group `shop` on its queue, so that its progress shows like that of any
-consumer. Steps with state read on their own.
+Each stateless step shares the consumer group `shop` on its queue, so that its progress is visible like that of any
+consumer. Stateful steps read on their own.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ orders = Pipeline("orders")
 
 @orders.step(source=INTAKE, sink=ORDERS, stateful=True)
 def once(df: DataFrame) -> DataFrame:
-    """Some customers press the button twice: the second order of a number is dropped."""
+    """Some customers press the button twice: a second order with the same number is dropped."""
     numbered = df.withColumn("number", sf.get_json_object("payload", "$.number"))
     return numbered.withWatermark("created_at", "1 hour").dropDuplicatesWithinWatermark(["number"]).drop("number")
 
 
 @orders.step(source=ORDERS, sink=PAYMENT, payload_schema=ORDER, group="shop")
 def validate(df: DataFrame) -> DataFrame:
-    """An order must be readable, which the schema sees to, and cost something."""
+    """An order must be readable, which the schema ensures, and must not be free."""
     return reject(df, "not coalesce(data.total > 0, false)", "an order must cost something")
 
 
@@ -62,7 +62,7 @@ def revenue(df: DataFrame) -> DataFrame:
 
 @orders.step(source={"charged": SHIPPING, "parcels": SHIPPED}, sink=DELIVERY, payload_schema=NUMBER, stateful=True)
 def deliver(charged: DataFrame, parcels: DataFrame) -> DataFrame:
-    """How long each order took from its charge to its parcel."""
+    """The time of each order from its charge to its parcel."""
     left = charged.select("partition", "trace_id", "data.number", sf.col("created_at").alias("charged_at"))
     right = parcels.select(sf.col("data.number").alias("parcel"), sf.col("created_at").alias("shipped_at"))
     left, right = left.withWatermark("charged_at", "1 hour"), right.withWatermark("shipped_at", "1 hour")

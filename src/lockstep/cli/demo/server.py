@@ -1,4 +1,4 @@
-"""The demo's own server, and the directory that it works in."""
+"""The demo's server and its working directory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lockstep.storage.postgres.embedded.programs import Account, launch_command
 MARK = "made-by-lockstep-demo"
 _LISTENS = "listens on "
 _ERROR = re.compile(r"^Error: (.+) \(\w+\)$", re.MULTILINE)
-"""How a Lockstep program says why it exits."""
+"""How a Lockstep program reports why it exits."""
 _STOP_SECONDS = 60
 
 
@@ -52,7 +52,9 @@ def _emptied(directory: Path) -> None:
 
 @contextmanager
 def running_server(directory: Path, *, port: int) -> Iterator[DemoServer]:
-    """A server with a PostgreSQL of its own, in a process that no Ctrl-C reaches. It is ended here, or with us."""
+    """A server with its own PostgreSQL, in a process that Ctrl-C does not reach. It ends with the context, or with this
+    process.
+    """
     data = str(directory / "data")
     ourselves = Account("", os.getuid(), os.getgid(), (), is_other=False)
     serve = [sys.executable, "-m", "lockstep", "serve", "--data-dir", data, "--port", str(port)]

@@ -1,4 +1,5 @@
-"""The ends of the demo's pipeline: customers who order, and a warehouse that takes the parcels, both by the client.
+"""The ends of the demo's pipeline: customers who order, and a warehouse that receives the parcels, both using the
+client.
 
 They are ordinary users of the server: a producer, and a consumer group of its own.
 """
@@ -19,17 +20,17 @@ from lockstep.errors import LockstepError
 
 CUSTOMERS = 40
 UNREADABLE_EVERY, FREE_EVERY, DECLINED_EVERY = 53, 41, 23
-"""Which orders are bad: unreadable, for nothing, or paid with a card that is declined."""
+"""Which orders are bad: unreadable, free, or paid with a card that is declined."""
 
 REPEATED_EVERY = 29
-"""Which orders come twice."""
+"""Which orders are sent twice."""
 
 _TICK_SECONDS = 0.25
 
 
 @dataclass(frozen=True)
 class Order:
-    """One order, and what should become of it."""
+    """One order and its expected outcome."""
 
     number: int
     customer: str
@@ -61,7 +62,7 @@ class Order:
 
 
 def make_orders(count: int) -> list[Order]:
-    """Numbered orders, dealt out to the customers unevenly."""
+    """Numbered orders, distributed unevenly over the customers."""
     return [
         Order(number, f"customer-{(number * number + number // 7) % CUSTOMERS + 1}", str(uuid4()))
         for number in range(1, count + 1)
@@ -69,7 +70,7 @@ def make_orders(count: int) -> list[Order]:
 
 
 class ShopPart(threading.Thread):
-    """A part of the shop that runs beside the pipeline, until it is done or told to stop."""
+    """A part of the shop that runs beside the pipeline until it is done or stopped."""
 
     def __init__(self, url: str, stop: threading.Event) -> None:
         super().__init__(daemon=True)
@@ -115,7 +116,7 @@ class Customers(ShopPart):
 
 
 class Warehouse(ShopPart):
-    """Take parcels in the order in which they come, by customer."""
+    """Receives parcels in order of arrival, by customer."""
 
     def __init__(self, url: str, stop: threading.Event, *, queue: str) -> None:
         super().__init__(url, stop)

@@ -1,1 +1,1 @@
-"""The client for asyncio. The client for threads is generated from it by `tools/generate-sync`."""
+"""The client for asyncio. `tools/generate-sync` generates the client for threads from it."""

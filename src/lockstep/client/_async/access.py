@@ -1,4 +1,4 @@
-"""API keys and the audit log of a server, for those who may administer it."""
+"""API keys and the audit log of a server, for administrators."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from lockstep.core.access import ApiKey, AuditEntry, CreatedKey, NewApiKey
 
 
 class AsyncAccess(AsyncOperations):
-    """What they do is said in `storage/base/access.py`."""
+    """storage/base/access.py documents the verbs."""
 
     async def create_key(
         self, name: str, *, role: str | None = None, rules: Sequence[str] = (), expires_at: datetime | None = None
     ) -> CreatedKey:
-        """Make an API key with a role (`admin`, `read-write`, `read-only`), with rules (`push,pop orders.*`), or both.
-        Its text is in the answer, and cannot be had again."""
+        """Create an API key with a role (`admin`, `read-write`, `read-only`), with rules (`push,pop orders.*`), or
+        both. The answer contains its text, which cannot be retrieved again."""
         key = NewApiKey(name=name, role=role, rules=tuple(rules), expires_at=expires_at)
         result: CreatedKey = await self._call("create_key", key=key)
         return result
 
     async def keys(self, *, after: str | None = None, limit: int = 100) -> list[ApiKey]:
-        """API keys by id, those after an id; revoked and expired ones, too."""
+        """API keys by id, after an id; including revoked and expired ones."""
         result: list[ApiKey] = await self._call("keys", after=after, limit=limit)
         return result
 
     async def revoke_key(self, key_id: str) -> bool:
-        """Let a key not be valid any more, on all servers within 5 seconds; False if there is none, or it was revoked
-        before."""
+        """Revoke a key; it stops working on all servers within 5 seconds. False if it does not exist or was already
+        revoked."""
         return bool(await self._call("revoke_key", key_id=key_id))
 
     async def audit(
@@ -40,6 +40,6 @@ class AsyncAccess(AsyncOperations):
         before: str | None = None,
         limit: int = 100,
     ) -> list[AuditEntry]:
-        """Administrative acts, newest first, those before an entry with the id `before`."""
+        """Administrative acts, newest first, older than the entry with the id `before`."""
         result: list[AuditEntry] = await self._call("audit", who=who, queue=queue, act=act, before=before, limit=limit)
         return result

@@ -32,7 +32,7 @@ _MIB = 1024**2
 
 
 class AsyncClient(AsyncVerbs):
-    """Made by `lockstep.connect_async`. Opens when it is first used, or with its context; many tasks may share it."""
+    """Created by `lockstep.connect_async`. Opens on first use, or with its context; many tasks may share it."""
 
     def __init__(self, transport: AsyncTransport, *, tracing: bool = False) -> None:
         self._producer_kind = AsyncProducer
@@ -58,7 +58,7 @@ class AsyncClient(AsyncVerbs):
         try:
             await self.open()
         except BaseException:
-            await self.close()  # nobody else will: the context was not entered
+            await self.close()  # nothing else will: the context was not entered
             raise
         return self
 
@@ -75,11 +75,11 @@ class AsyncClient(AsyncVerbs):
         """Drain the workers, flush what producers hold, release the messages that consumers hold, close everything.
         Safe to call twice.
 
-        Raises what a producer failed with, as its `flush` does.
+        Raises the error of a failed producer, as its `flush` does.
         """
         self.stop()
         self._closing.set()
-        # The last one goes first, and all have their turn whatever fails.
+        # In reverse order; each is closed even if another fails.
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._transport.close)
             stack.push_async_callback(self._renewer.close)
@@ -100,10 +100,10 @@ class AsyncClient(AsyncVerbs):
         queued: QueuedAs | None = None,
         **options: Unpack[MessageOptions],
     ) -> Receipt:
-        """Push one message. The payload becomes JSON; bytes need an encoding that says what they are.
+        """Push one message. The payload becomes JSON; bytes need an encoding that names their format.
 
-        A busy server may queue it. Then it waits until it is applied; or, if `queued` is `return`, the receipt has the
-        id of the operation, and nothing else yet. Without it, the client's setting decides.
+        A busy server may queue it. The call then waits until it is applied; if `queued` is `return`, it returns a
+        receipt with only the id of the operation. By default, the client's setting decides.
         """
         message = new_message(queue, payload, **options)
         return (await self._transport.push([message], _check_queued(queued)))[0]
@@ -111,7 +111,9 @@ class AsyncClient(AsyncVerbs):
     async def push_many(
         self, messages: Sequence[NewMessage] | Sequence[Batch], *, queued: QueuedAs | None = None
     ) -> Sequence[Receipt]:
-        """Push messages, made by `lockstep.new_message`, or batches: all of them or none; receipts in their order."""
+        """Push messages, created by `lockstep.new_message`, or batches: all of them or none. Receipts are in their
+        order.
+        """
         if not isinstance(messages, Sequence):
             raise InvalidRequest(f"messages must be a list, not {type(messages).__name__}")
         return await self._transport.push(messages, _check_queued(queued)) if messages else []
@@ -127,8 +129,8 @@ class AsyncClient(AsyncVerbs):
         linger_seconds: float = 0.0,
         on_error: OnError | None = None,
     ) -> AsyncProducer:
-        """Pushes in the background, in order. A push waits while the buffer is full; `flush` waits until all is
-        stored. With a linger, a batch that is not full waits this long for more messages."""
+        """Push in the background, in order. A push waits while the buffer is full; `flush` waits until everything is
+        stored. With a linger, an incomplete batch waits this long for more messages."""
         for name, limit in (
             ("buffer_messages_max", buffer_messages_max),
             ("buffer_bytes_max", buffer_bytes_max),
@@ -165,9 +167,9 @@ class AsyncClient(AsyncVerbs):
     ) -> AsyncDelivery:
         """Lease and return messages of a queue, one partition of it, or all queues of a namespace and/or task.
 
-        At most `batch` messages of at most `partitions` partitions. With `wait` it waits for them up to
-        `timeout_seconds`, by default 30. Payloads are decoded to `as_type`. The delivery is empty if there was nothing.
-        `mode` is how a new group is served: ordered, or shared, with leases on single messages.
+        Returns at most `batch` messages of at most `partitions` partitions. With `wait` it waits for them up to
+        `timeout_seconds`, by default 30. Payloads are decoded to `as_type`. The delivery is empty if there are no
+        messages. `mode` applies to a new group: ordered, or shared, with leases on single messages.
         """
         check_type(as_type)
         patience_seconds = wait_seconds(wait, timeout_seconds)
@@ -184,8 +186,8 @@ class AsyncClient(AsyncVerbs):
         as_type: Any = None,
         **options: Unpack[PopOptions],
     ) -> AsyncDelivery:
-        """Complete all that a lease holds which is known by its id, and pop what comes next, with its partitions first.
-        (A delivery has a method for its own.) Raises LeaseLost, and then nothing is popped.
+        """Complete everything that a lease, given by its id, holds, and pop the next messages, preferably from its
+        partitions. (A delivery has a method of its own.) Raises LeaseLost; then nothing is popped.
         """
         check_type(as_type)
         patience_seconds = wait_seconds(wait, timeout_seconds)
@@ -193,20 +195,20 @@ class AsyncClient(AsyncVerbs):
         return await source.next(lease_id, monotonic() + patience_seconds if wait else None)
 
     async def ack(self, acks: Sequence[Ack], *, atomic: bool = False) -> list[AckOutcome]:
-        """End deliveries that are known by id or lease; one outcome per ack. (A delivery has methods for its own.)
+        """End deliveries given by id or lease; returns one outcome per ack. (A delivery has methods of its own.)
 
-        With `atomic` all of them or none: raises TransactionRolledBack if one has no success.
+        With `atomic`, all of them or none: raises TransactionRolledBack if one fails.
         """
         if atomic and acks:
             return (await self._transport.transaction(acks, [])).acks
         return await self._transport.ack(acks) if acks else []
 
     async def renew(self, renewals: Sequence[Renewal]) -> list[Renewed]:
-        """Move the deadline of leases."""
+        """Extend the deadline of leases."""
         return await self._transport.renew(renewals) if renewals else []
 
     def transaction(self) -> AsyncTransaction:
-        """Acks and pushes that are applied together at the end of a block of `async with`, or not at all."""
+        """Acks and pushes that are applied together at the end of an `async with` block, or not at all."""
         return AsyncTransaction(self._transport)
 
     # Consumers
@@ -221,10 +223,11 @@ class AsyncClient(AsyncVerbs):
         idle_timeout_seconds: float | None = None,
         **options: Unpack[PopOptions],
     ) -> AsyncConsumer:
-        """Iterate over messages as they come; each is done when the loop comes back for the next.
+        """Iterate over messages as they arrive; each is done when the loop asks for the next.
 
         Finished messages are acknowledged at the end of each batch, or as soon as `ack_interval_seconds` have passed.
-        The loop ends when no message came for `idle_timeout_seconds`; without, never. Leases are renewed meanwhile.
+        The loop ends when no message has arrived for `idle_timeout_seconds`; by default, never. Leases are renewed
+        automatically.
         """
         check_type(as_type)
         check_seconds(ack_interval_seconds, "ack_interval_seconds")
@@ -255,10 +258,10 @@ class AsyncClient(AsyncVerbs):
         on_error: OnError | None = None,
         **options: Unpack[PopOptions],
     ) -> Callable[[H], H]:
-        """A decorator: the function is called for each message, or with `whole` for each delivery, while `run` runs.
+        """Decorate a function to be called for each message, or with `whole` for each delivery, while `run` runs.
 
-        `concurrency` loops pop for themselves. An error of the function is a failed delivery: the message comes
-        again after the retry delay, and in the end becomes a dead letter. `on_error` is called with it, too.
+        `concurrency` loops pop independently. An error in the function fails the delivery: the message is delivered
+        again after the retry delay, and eventually becomes a dead letter. `on_error` is called with it, too.
         """
         check_type(as_type)
         _check_count(concurrency, "concurrency")
@@ -287,7 +290,7 @@ class AsyncClient(AsyncVerbs):
     async def run(self, *, stop_on_signals: bool = True, drain_timeout_seconds: float = 30.0) -> None:
         """Run the workers until `stop`, SIGINT or SIGTERM; then finish the messages being handled and release the rest.
 
-        What takes longer than `drain_timeout_seconds` is given back, too, and its outcome no longer counts.
+        Messages that take longer than `drain_timeout_seconds` are released as well, and their outcome no longer counts.
         """
         if not self._workers:
             raise InvalidRequest("there is no worker to run")

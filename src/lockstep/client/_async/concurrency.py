@@ -1,4 +1,6 @@
-"""What the client needs of asyncio. Its twin for threads has the same names, so that clients are written once."""
+"""What the client needs from asyncio. Its counterpart for threads has the same names, so that clients are written
+once.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,10 @@ T = TypeVar("T")
 
 Handler = Callable[[Any], Awaitable[object]]
 H = TypeVar("H", bound=Handler)
-"""So that a function keeps its type when it becomes a handler."""
+"""Lets a function keep its type when it becomes a handler."""
 
 POLL_SECONDS = 30.0
-"""How long one poll of a consumer waits for messages. A stop ends it before."""
+"""How long one poll of a consumer waits for messages. A stop ends it early."""
 
 _CANCEL_SECONDS = 1.0
 
@@ -49,7 +51,7 @@ __all__ = [
 
 
 class Event:
-    """An event that can be waited for with a limit."""
+    """An event with a wait that can time out."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
@@ -72,13 +74,13 @@ class Event:
 
 
 class Task:
-    """A task in the background. `result` raises what the task raised."""
+    """A background task. `result` raises the task's error."""
 
     def __init__(self, function: Callable[..., Coroutine[Any, Any, object]], *arguments: Any, name: str) -> None:
         self._task = asyncio.create_task(function(*arguments), name=name)
 
     async def join(self, timeout_seconds: float | None = None) -> bool:
-        """Whether it has ended, in time."""
+        """Whether it ended in time."""
         if not self._task.done():
             await asyncio.wait([self._task], timeout=timeout_seconds)
         return self._task.done()
@@ -89,20 +91,20 @@ class Task:
         await self.join(_CANCEL_SECONDS)
 
     def result(self) -> None:
-        """Raise what an ended task raised."""
+        """Raise the error of an ended task, if any."""
         if self._task.done() and not self._task.cancelled():
             self._task.result()
 
 
 def current() -> object:
-    """The identity of the task that asks."""
+    """The identity of the current task."""
     return asyncio.current_task()
 
 
 async def race(work: Coroutine[Any, Any, T], stop: Event) -> T | None:
-    """What the work gives; None if the stop comes first, and then the work is cancelled.
+    """The result of the work; None if the stop comes first, in which case the work is cancelled.
 
-    The work runs in this task: from a task of its own, what it gave would be lost if this one were cancelled then.
+    The work runs in this task: the result of a separate task would be lost if this one were cancelled at that moment.
     """
     watching = asyncio.ensure_future(stop.wait())
     scope = asyncio.timeout(None)
@@ -126,7 +128,7 @@ async def race(work: Coroutine[Any, Any, T], stop: Event) -> T | None:
 
 
 def check_loop(loop: asyncio.AbstractEventLoop | None) -> None:
-    """What a client has belongs to the event loop in which it was first used."""
+    """A client's resources belong to the event loop in which they were first used."""
     if loop is not asyncio.get_running_loop():
         raise InvalidRequest("the client belongs to another event loop; open a new client in this one")
 
@@ -139,7 +141,7 @@ def check_handler(handler: object) -> None:
 
 @contextlib.contextmanager
 def stopping_on_signals(stop: Callable[[], object]) -> Iterator[None]:
-    """SIGINT and SIGTERM call `stop` once; after that they do again what they did before."""
+    """SIGINT and SIGTERM call `stop` once; after that they have their previous effect again."""
     loop = asyncio.get_running_loop()
     names = (signal.SIGINT, signal.SIGTERM)
     if threading.current_thread() is not threading.main_thread():

@@ -1,4 +1,4 @@
-"""HTTP connections for asyncio, by aiohttp."""
+"""HTTP connections for asyncio, through aiohttp."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from yarl import URL
 from lockstep.client._async.concurrency import check_loop
 from lockstep.client._protocol import ConnectionFailed, HttpAnswer, HttpRequest
 
-# aiohttp writes bytes at once, and larger ones would hold up the event loop; a file is written piece by piece.
+# aiohttp writes bytes at once, and a large body would block the event loop; a file is written piece by piece.
 _BYTES_AT_ONCE = 1 << 20
 
 CONNECT_SECONDS_MAX = 10.0
-"""A poll waits long for its answer, and no longer than this for its connection."""
+"""A poll waits long for its answer, but no longer than this for its connection."""
 
 
 class AsyncConnection:
-    """Sends requests over connections that are kept."""
+    """Sends requests over persistent connections."""
 
     def __init__(self, *, headers: Mapping[str, str], connections_max: int, tls: SSLContext | None = None) -> None:
         self._headers = dict(headers)
@@ -61,7 +61,7 @@ class AsyncConnection:
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=self._connections_max, ssl=self._tls or True), headers=self._headers
         )
-        # By itself aiohttp sends a GET again when its connection breaks. A pop is one, and what may be repeated is for
-        # the transport to say.
+        # By default, aiohttp repeats a GET when its connection breaks. A pop is a GET, and only the transport knows
+        # what may be repeated.
         self._session._retry_connection = False
         return self._session

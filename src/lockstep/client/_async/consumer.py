@@ -1,4 +1,4 @@
-"""Messages as an iterator: each is done when the loop comes back for the next."""
+"""Messages as an iterator: each is done when the loop asks for the next."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from lockstep.errors import InvalidPayload
 
 
 class AsyncConsumer:
-    """Iterates over messages as they come. A message whose payload does not have the requested type is failed
-    and passed.
+    """Iterates over messages as they arrive. A message whose payload does not have the requested type is failed and
+    skipped.
 
-    A loop that is left early gives back the message in hand and what came with it, and no attempt is charged: a loop
-    cannot tell why it was left. The end of a block of `async with` can: an error that leaves it is a failed delivery
-    of the message in hand.
+    Leaving a loop early releases the current message and the rest of its delivery without charging an attempt: a loop
+    cannot tell why it was left. An `async with` block can: an error that leaves the block fails the delivery of the
+    current message.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class AsyncConsumer:
             while (message := await self._next()) is not None:
                 yield message
         finally:
-            # Inside of `async with` the end of the block decides: it knows why the loop was left.
+            # Inside `async with`, the end of the block decides: it knows why the loop was left.
             if not self._entered:
                 await self.close()
 
@@ -100,7 +100,7 @@ class AsyncConsumer:
         return True
 
     async def _finish(self) -> None:
-        """The loop came back: the message in hand is done."""
+        """The loop asked for the next message: the current one is done."""
         message, self._message = self._message, None
         if message is None or message.delivery.lease_id is None:
             return

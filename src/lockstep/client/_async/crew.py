@@ -21,10 +21,12 @@ class AsyncCrew:
         self._loops: list[Task] = []
         self._drained = Event()
         self._members: set[object] = set()
-        """The caller of `run`, and the loops. Each enters itself: a loop may be at work before it is listed."""
+        """The caller of `run`, and the loops. Each registers itself, because a loop may start working before it is
+        listed.
+        """
 
     async def run(self, *, stop_on_signals: bool, drain_timeout_seconds: float) -> None:
-        """Run until stopped, or until a loop fails for good; then drain, and raise the error of that loop."""
+        """Run until stopped, or until a loop fails permanently; then drain, and raise that loop's error."""
         self._members.add(current())
         try:
             with stopping_on_signals(self._stop.set) if stop_on_signals else nullcontext():
@@ -51,7 +53,7 @@ class AsyncCrew:
         try:
             await worker.run_loop(self._stop)
         finally:
-            # A loop ends by itself only when it fails, and then the others are not left to work on alone.
+            # A loop ends by itself only when it fails; the others must not continue alone.
             self._stop.set()
 
     async def _drain(self, timeout_seconds: float) -> None:
@@ -66,7 +68,7 @@ class AsyncCrew:
                 await self._give_back(late)
 
     async def _give_back(self, late: Sequence[Task]) -> None:
-        """So that another consumer gets at once what these loops have in hand."""
+        """Release what these loops hold, so that another consumer gets it at once."""
         logger.warning("drain_timeout", extra={"action": "drain_timeout", "loops": len(late)})
         for worker in self._workers:
             await worker.release()

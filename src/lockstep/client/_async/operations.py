@@ -1,4 +1,4 @@
-"""The verbs for operating Lockstep and for following messages: leases, checks, duties, samples, traces."""
+"""The verbs for operating Lockstep and for tracing messages: leases, checks, duties, samples, traces."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lockstep.core.traces import NamedTracePage, NewTraceEvent, TraceEvent, Trac
 
 
 class AsyncOperations:
-    """What they do is said in `storage/base/`."""
+    """`storage/base/` documents the verbs."""
 
     def __init__(self, transport: AsyncTransport) -> None:
         self._transport = transport
@@ -55,22 +55,22 @@ class AsyncOperations:
         return result
 
     async def repair(self, *, queue: str | None = None) -> list[Problem]:
-        """Verify, and recompute derived data; returns the violations, and which of them are repaired."""
+        """Verify, and recompute derived data; returns the violations, and which of them were repaired."""
         result: list[Problem] = await self._call("repair", queue=queue)
         return result
 
     async def rotate_encryption(
         self, *, cursor: str | None = None, limit: int = 100, count_only: bool = False
     ) -> EncryptionSlice:
-        """Encrypt the next stored segments and waiting messages anew that are not encrypted with the active key; with
-        `count_only` only count them."""
+        """Re-encrypt the next stored segments and scheduled messages that are not encrypted with the active key; with
+        `count_only`, only count them."""
         result: EncryptionSlice = await self._call(
             "rotate_encryption", cursor=cursor, limit=limit, count_only=count_only
         )
         return result
 
     async def database_stats(self) -> DatabaseStats:
-        """What the database says about itself."""
+        """PostgreSQL's statistics about the database."""
         result: DatabaseStats = await self._call("database_stats")
         return result
 
@@ -80,7 +80,7 @@ class AsyncOperations:
         return result
 
     async def job_runs(self, *, limit: int = 100) -> list[JobRun]:
-        """What jobs on Spark wrote to archives and statistics, the newest first."""
+        """Output of Spark jobs to archives and statistics, newest first."""
         result: list[JobRun] = await self._call("job_runs", limit=limit)
         return result
 
@@ -92,7 +92,7 @@ class AsyncOperations:
     # Requests that a busy server has queued
 
     async def operation(self, operation_id: str, *, wait_seconds: float = 0.0) -> OperationInfo:
-        """One operation; with `wait_seconds`, once something has become of it, or the time is up."""
+        """One operation; with `wait_seconds`, waits up to that time for it to be applied."""
         result: OperationInfo = await self._call("operation", operation_id=operation_id, wait_seconds=wait_seconds)
         return result
 
@@ -109,35 +109,35 @@ class AsyncOperations:
         return result
 
     async def operation_stats(self) -> OperationStats:
-        """What waits to be applied, and how busy the server is that answers."""
+        """The waiting operations, and the load of the server that answers."""
         result: OperationStats = await self._call("operation_stats")
         return result
 
     async def retry_operation(self, operation_id: str) -> OperationInfo:
-        """Let an operation that failed wait again, in its old place."""
+        """Queue a failed operation again, in its old position."""
         result: OperationInfo = await self._call("retry_operation", operation_id=operation_id)
         return result
 
     # Maintenance
 
     async def maintenance_mode(self) -> MaintenanceMode:
-        """Whether pushes are buffered, and pops find nothing; and what the server that answers has buffered."""
+        """Whether pushes are buffered, and pops find nothing; and what the answering server has buffered."""
         result: MaintenanceMode = await self._call("maintenance_mode")
         return result
 
     async def set_maintenance_mode(self, *, push: bool | None = None, pop: bool | None = None) -> MaintenanceMode:
-        """Let all servers buffer pushes, or drain their buffers; let pops find nothing, or messages again. None changes
-        nothing."""
+        """Make all servers buffer pushes or drain their buffers, and make pops find nothing or messages again. None
+        changes nothing."""
         result: MaintenanceMode = await self._call("set_maintenance_mode", push=push, pop=pop)
         return result
 
     async def retry_rejected(self) -> int:
-        """Push again what the database had refused when a server drained it; returns how many messages."""
+        """Retry what the database refused when a server drained it; returns the number of messages."""
         return int(await self._call("retry_rejected"))
 
     async def accept_buffer_loss(self) -> int:
-        """Let the server push what it has buffered although the database has lost what was pushed before; returns how
-        many bytes are lost."""
+        """Let the server push what it has buffered although the database has lost earlier pushes; returns the number of
+        bytes lost."""
         return int(await self._call("accept_buffer_loss"))
 
     async def duties(self) -> list[DutyInfo]:
@@ -154,7 +154,7 @@ class AsyncOperations:
         after: Sample | None = None,
         limit: int = 1000,
     ) -> list[Sample]:
-        """How queues were doing over time; those after the sample `after`."""
+        """Samples of queues over time, after the sample `after`."""
         result: list[Sample] = await self._call(
             "samples", queue=queue, from_at=from_at, to_at=to_at, after=after, limit=limit
         )
@@ -170,7 +170,7 @@ class AsyncOperations:
         namespace: str | None = None,
         task: str | None = None,
     ) -> list[SampleSpan]:
-        """The samples, summed up over spans of the given seconds."""
+        """Samples aggregated into spans of the given number of seconds."""
         result: list[SampleSpan] = await self._call(
             "sample_spans",
             seconds=seconds,
@@ -191,7 +191,7 @@ class AsyncOperations:
         after: Removal | None = None,
         limit: int = 1000,
     ) -> list[Removal]:
-        """What the duties removed over time; those after the removal `after`."""
+        """Removals by the duties over time, after the removal `after`."""
         result: list[Removal] = await self._call(
             "removals", queue=queue, from_at=from_at, to_at=to_at, after=after, limit=limit
         )
@@ -210,7 +210,7 @@ class AsyncOperations:
         worker: str | None = None,
         names: Sequence[str] = (),
     ) -> int:
-        """Keep what happened to a message, as long as the message is kept; returns the id of the event."""
+        """Record an event of a message, which is kept as long as the message; returns the id of the event."""
         event = NewTraceEvent(
             partition_id=partition_id,
             transaction_id=transaction_id,

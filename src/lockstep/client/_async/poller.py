@@ -30,10 +30,10 @@ class AsyncPoller:
     async def next(
         self, after: AsyncDelivery | None = None, *, idle_timeout_seconds: float | None = None
     ) -> AsyncDelivery | None:
-        """The next messages; None when stopped, or when none came within the idle timeout.
+        """The next messages; None when stopped, or when none arrived within the idle timeout.
 
-        `after` is what was delivered before. Its finished messages are acknowledged, and the rest is released; if all
-        is finished, in the same request that asks for more.
+        `after` is the previous delivery. Its finished messages are acknowledged, and the rest is released; if all are
+        finished, in the same request that asks for more.
         """
         deadline = None if idle_timeout_seconds is None else monotonic() + idle_timeout_seconds
         if after is not None and (self._stop.is_set() or not after.is_finished):
@@ -50,7 +50,7 @@ class AsyncPoller:
         return None
 
     async def _poll(self, after: AsyncDelivery | None, deadline: float) -> AsyncDelivery | None:
-        """What comes next; None after a failure, whereupon what was finished is acknowledged by itself."""
+        """The next messages; None after a failure, in which case the finished messages are acknowledged separately."""
         try:
             delivery = await (self._source.pop(deadline) if after is None else after.go_on(deadline))
         except LockstepError as error:

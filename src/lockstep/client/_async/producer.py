@@ -1,4 +1,4 @@
-"""Pushes in the background: messages gather in a bounded buffer while the push before them is under way."""
+"""Pushes in the background: messages gather in a bounded buffer while the previous push is in progress."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ class AsyncProducer:
         self._on_close = on_close
         self._changed = Condition()
         self._hurry = Event()
-        """Set when a batch is full, or a caller waits for the buffer to be empty."""
+        """Set when a batch is full, or a caller waits for an empty buffer."""
         self._buffer: deque[NewMessage] = deque()
         self._held_messages = 0
         self._held_bytes = 0
-        """Messages in the buffer and messages being pushed: both count towards a full buffer."""
+        """Messages in the buffer and messages being pushed; both count towards a full buffer."""
         self._accepted = 0
         self._settled = 0
         self._failure: Exception | None = None
@@ -69,7 +69,7 @@ class AsyncProducer:
         try:
             await self.close()
         except Exception:
-            # What left the block says more.
+            # The error that left the block says more.
             if error is None:
                 raise
 
@@ -78,7 +78,7 @@ class AsyncProducer:
         payload: Any,
         **options: Unpack[MessageOptions],
     ) -> None:
-        """Into the buffer; waits while it is full. Raises InvalidPayload and InvalidName at once."""
+        """Add a message to the buffer; waits while it is full. Raises InvalidPayload and InvalidName at once."""
         check_name(options.get("partition", DEFAULT_PARTITION), what="partition")
         message = new_message(self._queue, payload, **options)
         self._check_process()
@@ -88,8 +88,8 @@ class AsyncProducer:
             self._accept(message)
 
     async def flush(self) -> None:
-        """Wait until all that was pushed before is stored. Raises the first failure since the last time, with how
-        many messages failed in its details."""
+        """Wait until all earlier messages are stored. Raises the first failure since the last call, with the number of
+        failed messages in its details."""
         self._check_process()
         async with self._changed:
             target = self._accepted
@@ -105,7 +105,7 @@ class AsyncProducer:
     async def close(self) -> None:
         """Flush, and stop. Safe to call twice."""
         if os.getpid() != self._process:
-            return  # the process from which this one was forked pushes the buffered messages
+            return  # the parent process of this fork pushes the buffered messages
         async with self._changed:
             self._closed = True
             self._hurry.set()
@@ -120,7 +120,7 @@ class AsyncProducer:
             raise InvalidRequest(FORKED)
 
     def _full(self, size: int) -> bool:
-        """A message that is larger than the whole buffer has it for itself."""
+        """A message larger than the whole buffer gets it alone."""
         return self._held_messages >= self._buffer_messages_max or (
             self._held_messages > 0 and self._held_bytes + size > self._buffer_bytes_max
         )
@@ -148,7 +148,7 @@ class AsyncProducer:
                 self._changed.notify_all()
 
     async def _take(self) -> list[NewMessage]:
-        """The next batch; empty when closed and all is sent."""
+        """The next batch; empty when closed and everything is sent."""
         async with self._changed:
             while not self._buffer and not self._closed:
                 await self._changed.wait()
@@ -175,7 +175,7 @@ class AsyncProducer:
             if len(batch) == 1:
                 self._fail(error, batch)
                 return
-            # One message that is not accepted must not take its neighbours with it.
+            # A message that is refused must not fail its neighbours.
             middle = len(batch) // 2
             await self._send(batch[:middle])
             await self._send(batch[middle:])

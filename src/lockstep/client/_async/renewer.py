@@ -1,4 +1,4 @@
-"""Keeps leases alive while their messages are worked on: one task for all deliveries of a client."""
+"""Keeps leases alive while their messages are processed: one task for all deliveries of a client."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from lockstep.errors import LockstepError
 
 logger = logging.getLogger("lockstep.client")
 
-# A lease is renewed when a third of it has passed, so that two renewals may fail before it is lost.
+# A lease is renewed after a third of its duration, so that it survives two failed renewals.
 _SHARE = 3
-# No queue has a shorter lease, so until the queue's own is known a renewal after a third of this is early enough.
+# No queue has a shorter lease, so a renewal after a third of this is early enough until the queue's own lease time is
+# known.
 _LEASE_SECONDS_MIN = 1.0
 _LEASE_AGE_SECONDS_MAX = 60.0
-"""How long a queue's lease time is believed."""
+"""How long a queue's lease time is cached."""
 
 
 @dataclass(slots=True, eq=False)
@@ -31,7 +32,7 @@ class Kept:
 
     delivery: AsyncDelivery
     lease_seconds: float | None
-    """The lease time given to the pop; None: the queue's."""
+    """The lease time given to the pop; None: that of the queue."""
     due_at: float
 
 
@@ -64,7 +65,7 @@ class AsyncRenewer:
             self._kept.discard(kept)
 
     def _start(self) -> None:
-        # Loops on several threads may come here together.
+        # Loops on several threads may get here at the same time.
         with self._starting:
             if self._task is None:
                 self._task = Task(self._run, name="lockstep-renewer")
@@ -77,7 +78,7 @@ class AsyncRenewer:
 
     async def _run(self) -> None:
         while not self._closing:
-            # Whoever comes from now on wakes us, until we know when to wake by ourselves.
+            # From now on, new deliveries wake us, until we know when to wake by ourselves.
             self._wakes_at = inf
             now = monotonic()
             await self._renew([kept for kept in list(self._kept) if kept.due_at <= now])
@@ -94,7 +95,7 @@ class AsyncRenewer:
             renewals = [Renewal(lease_id=kept.delivery.lease_id or "", seconds=kept.lease_seconds) for kept in due]
             renewed = await self._transport.renew(renewals)
         except LockstepError as error:
-            # Each is due again, and a lease outlives two failures.
+            # Each is due again, and a lease survives two failures.
             logger.warning("renewal_failed", extra={"action": "renewal_failed", "error": str(error)})
             return
         for kept, outcome in zip(due, renewed, strict=True):

@@ -1,4 +1,4 @@
-"""The verbs for messages that wait for their time, and for recurring ones."""
+"""The verbs for scheduled and recurring messages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lockstep.core.schedules import Scheduled, ScheduleFilter, ScheduleName, Sch
 
 
 class AsyncSchedules(AsyncAccess):
-    """A waiting message is named by its id, or by its queue and the key that it was pushed with."""
+    """A scheduled message is identified by its id, or by its queue and the key that it was pushed with."""
 
     async def schedules(
         self,
@@ -28,7 +28,7 @@ class AsyncSchedules(AsyncAccess):
         cursor: str | None = None,
         limit: int = 100,
     ) -> SchedulePage:
-        """A page of waiting messages, by due time; `from_at` and `to_at` are due times."""
+        """A page of scheduled messages, by due time; `from_at` and `to_at` are due times."""
         where = ScheduleFilter(queue=queue, partition=partition, key_prefix=key_prefix, from_at=from_at, to_at=to_at)
         result: SchedulePage = await self._call("schedules", where=where, cursor=cursor, limit=limit)
         return result
@@ -36,14 +36,14 @@ class AsyncSchedules(AsyncAccess):
     async def schedule(
         self, schedule_id: int | None = None, *, queue: str | None = None, key: str | None = None
     ) -> Scheduled:
-        """One waiting message. Raises ScheduleNotFound, also once it is delivered."""
+        """One scheduled message. Raises ScheduleNotFound, also once it is delivered."""
         result: Scheduled = await self._call("schedule", which=ScheduleName(id=schedule_id, queue=queue, key=key))
         return result
 
     async def cancel_schedule(
         self, schedule_id: int | None = None, *, queue: str | None = None, key: str | None = None
     ) -> bool:
-        """Remove a waiting message. False if it does not wait, or no longer."""
+        """Cancel a scheduled message. False if it is not, or no longer, scheduled."""
         return bool(await self._call("cancel_schedule", which=ScheduleName(id=schedule_id, queue=queue, key=key)))
 
     async def reschedule(
@@ -55,7 +55,7 @@ class AsyncSchedules(AsyncAccess):
         deliver_at: datetime | None = None,
         delay_seconds: float | None = None,
     ) -> Scheduled:
-        """Give a waiting message another time. Raises ScheduleNotFound, also once it is delivered."""
+        """Change the time of a scheduled message. Raises ScheduleNotFound, also once it is delivered."""
         result: Scheduled = await self._call(
             "reschedule",
             which=ScheduleName(id=schedule_id, queue=queue, key=key),
@@ -79,7 +79,7 @@ class AsyncSchedules(AsyncAccess):
         encoding: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Cron:
-        """Create the recurring message, or replace all of it."""
+        """Create a recurring message, or replace all of it."""
         cron = NewCron(
             name=name,
             queue=queue,
@@ -98,7 +98,7 @@ class AsyncSchedules(AsyncAccess):
         return result
 
     async def crons(self, *, after: str | None = None, limit: int = 100) -> list[Cron]:
-        """Recurring messages by name, those after the name `after`."""
+        """Recurring messages by name, after the name `after`."""
         result: list[Cron] = await self._call("crons", after=after, limit=limit)
         return result
 
@@ -113,5 +113,5 @@ class AsyncSchedules(AsyncAccess):
         return result
 
     async def remove_cron(self, name: str) -> bool:
-        """Remove a recurring message; the messages that it pushed stay. False if there is none."""
+        """Remove a recurring message; messages that it has pushed stay. False if it does not exist."""
         return bool(await self._call("remove_cron", name=name))

@@ -1,4 +1,4 @@
-"""Where the deliveries of a consumer come from: one request, popped again and again."""
+"""The origin of a consumer's deliveries: one request, popped repeatedly."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lockstep.client._received import Delivered
 from lockstep.core.records import Ack, NextRequest, PopRequest
 from lockstep.errors import LockstepError
 
-# A server that is about to stop answers every poll at once; to ask again at once would keep both of us busy.
+# A server that is about to stop answers every poll at once; asking again at once would keep both sides busy.
 _PAUSE_SECONDS = 0.1
 
 
@@ -26,7 +26,9 @@ class AsyncSource:
         self._as_type = as_type
 
     async def pop(self, deadline: float | None = None) -> AsyncDelivery:
-        """What comes before the deadline; empty if nothing does, or when stopped. Without a deadline, what is there."""
+        """The messages before the deadline; empty if there are none, or when stopped. Without a deadline, the messages
+        available now.
+        """
         if deadline is None:
             return self._delivery(await self._transport.pop(self.request, 0.0))
         while True:
@@ -37,14 +39,14 @@ class AsyncSource:
                 return self._delivery(delivered)
 
     async def next(self, lease_id: str, deadline: float | None = None) -> AsyncDelivery:
-        """Completes the lease; and what comes next, as `pop` gives it. Raises LeaseLost."""
+        """Complete the lease and return the next messages, like `pop`. Raises LeaseLost."""
         request = NextRequest(lease_id=lease_id, pop=self.request)
         if deadline is None:
             return self._delivery(await self._transport.next(request, 0.0))
         seconds = max(deadline - monotonic(), 0.0)
         delivered = await race(self._transport.next(request, seconds), self._stop)
         if delivered is None:
-            # Nobody knows whether the request had come as far as the lease when it was cancelled.
+            # It is unknown whether the cancelled request had already ended the lease.
             with suppress(LockstepError):
                 await self._transport.ack([Ack(lease_id=lease_id)])
             return self._delivery(Delivered(self.request.group))
@@ -53,7 +55,7 @@ class AsyncSource:
         return await self.pop(deadline)
 
     async def _is_worth_another(self, delivered: Delivered, deadline: float) -> bool:
-        """Whether to ask again: a server may end a wait before its time."""
+        """Whether to ask again: a server may end a wait early."""
         remaining = deadline - monotonic()
         return not (delivered.messages or remaining <= 0 or await self._stop.wait(min(_PAUSE_SECONDS, remaining)))
 

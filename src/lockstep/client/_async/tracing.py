@@ -1,4 +1,4 @@
-"""Parts of a client that make OpenTelemetry spans, each in the place of the plain one."""
+"""Parts of a client that make OpenTelemetry spans, each replacing a plain part."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class AsyncTracedTransport:
         return delivered
 
     async def next(self, request: NextRequest, wait_seconds: float) -> Delivered:
-        """The ack has no span of its own: it is a part of the request that may wait for messages."""
+        """The ack has no span of its own: it is part of a request that may wait for messages."""
         begun_ns = time.time_ns()
         delivered = await self._transport.next(request, wait_seconds)
         if delivered.messages:
@@ -71,14 +71,14 @@ class AsyncTracedTransport:
 
 
 class AsyncTracedConnection(AsyncConnection):
-    """Names the current span in each request, so that the server's span is below it."""
+    """Adds the current span to each request, so that the server's span is its child."""
 
     async def send(self, base: str, request: HttpRequest, timeout_seconds: float) -> HttpAnswer:
         return await super().send(base, replace(request, headers={**request.headers, **own_context()}), timeout_seconds)
 
 
 class AsyncTracedProducer(AsyncProducer):
-    """A span for each message: the push in the background, which is not the caller's, links to them."""
+    """A span for each message: the background push, which the caller does not make, links to them."""
 
     async def push(self, payload: Any, **options: Unpack[MessageOptions]) -> None:
         given = options.get("headers") or {}
@@ -90,7 +90,7 @@ class AsyncTracedProducer(AsyncProducer):
 
 
 class AsyncTracedConsumer(AsyncConsumer):
-    """A span for the work on each message: from where the loop gets it until it comes back for the next."""
+    """A span for processing each message: from when the loop gets it until it asks for the next."""
 
     _work: Processing | None = None
 

@@ -15,7 +15,9 @@ from lockstep.errors import InvalidRequest
 
 
 class AsyncTransaction:
-    """Gathers, and commits at the end of its block; an error that leaves the block leaves everything as it was."""
+    """Collects acks and pushes, and commits them at the end of its block; if an error leaves the block, nothing
+    changes.
+    """
 
     def __init__(self, transport: AsyncTransport) -> None:
         self._transport = transport
@@ -23,7 +25,7 @@ class AsyncTransaction:
         self._messages: list[NewMessage] = []
         self._over = False
         self.result: Committed | None = None
-        """Its result, once it is committed."""
+        """The result, once committed."""
 
     async def __aenter__(self) -> AsyncTransaction:
         return self
@@ -37,7 +39,7 @@ class AsyncTransaction:
             await self.commit()
 
     def ack(self, done: AsyncDelivery | AsyncDeliveredMessage) -> None:
-        """All of a delivery; or a message, with everything before it in its partition."""
+        """Acknowledge a delivery; or a message, with everything before it in its partition."""
         self._check_open()
         if isinstance(done, AsyncDelivery):
             self._acks.append((done, done.pending_acks()))
@@ -52,12 +54,14 @@ class AsyncTransaction:
         payload: Any,
         **options: Unpack[MessageOptions],
     ) -> None:
-        """A message, as for the client's `push`. Raises InvalidPayload at once, and the rest when it commits."""
+        """Push a message, as the client's `push` does. Raises InvalidPayload at once, and all other errors on
+        commit.
+        """
         self._check_open()
         self._messages.append(new_message(queue, payload, **options))
 
     async def commit(self) -> Committed:
-        """Apply it. Raises TransactionRolledBack, QueueFull, and then nothing was applied."""
+        """Apply it. Raises TransactionRolledBack or QueueFull; then nothing was applied."""
         self._check_open()
         self._over = True
         acks = [ack for _, some in self._acks for ack in some]

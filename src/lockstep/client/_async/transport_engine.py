@@ -28,7 +28,7 @@ from lockstep.errors import LeaseLost, Unavailable
 
 
 class EngineVerbs(Protocol):
-    """The verbs of an engine that are called by name; all others are called generically."""
+    """The verbs of an engine that have methods; all others are called generically."""
 
     async def push(
         self, messages: Sequence[Batch] | Sequence[NewMessage], *, queued: QueuedAs = "wait"
@@ -68,7 +68,7 @@ class AsyncEngineTransport:
 
     async def close(self) -> None:
         if self._loop is not None and self._loop.is_closed():
-            self._closed = True  # and what ran in it has ended with it
+            self._closed = True  # and everything that ran in it has ended
             return
         async with self._lock:
             self._closed = True

@@ -1,4 +1,4 @@
-"""A server over HTTP: requests that are sent again when that is safe, to whichever of the servers answers."""
+"""A server over HTTP: requests are repeated if that is safe, on any of the servers that answers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lockstep.core.operations import OperationInfo, QueuedAs
 from lockstep.core.records import Ack, AckOutcome, NextRequest, PopRequest, Renewal, Renewed
 from lockstep.errors import LeaseLost, StillQueued, TransactionRolledBack, Unavailable
 
-# A poll that has run out is answered a little after its time. A longer wait is several polls.
+# The answer to a poll that has timed out arrives a little later. A longer wait consists of several polls.
 _POLL_GRACE_SECONDS = 5.0
 _POLL_SECONDS_MAX = 300.0
 _REPEATED = "; it was sent twice, because the first answer was lost, so the first may have been applied"
@@ -147,7 +147,7 @@ class AsyncHttpTransport:
         return protocol.result_of(answer, verb)
 
     async def _exchange(self, request: HttpRequest, timeout_seconds: float | None = None) -> tuple[HttpAnswer, bool]:
-        """The answer; and whether the request may have been applied before it was."""
+        """The answer, and whether the request may have been applied by an earlier attempt."""
         attempt, repeated = 0, False
         while True:
             attempt += 1
@@ -159,7 +159,7 @@ class AsyncHttpTransport:
             another = failure.unreachable and self._bases.failed(base, monotonic())
             repeated = repeated or failure.maybe_applied
             if not self._retry.again(failure, attempt, repeatable=request.repeatable):
-                if repeated:  # this time, or one before
+                if repeated:  # by this attempt or an earlier one
                     failure.error.details["maybe_applied"] = True
                 raise failure.error
             if not another:

@@ -1,4 +1,4 @@
-"""The verbs of the engine beside push, pop and ack: queues, groups, messages and dead letters."""
+"""The engine's verbs other than push, pop and ack: queues, groups, messages and dead letters."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from lockstep.errors import InvalidRequest
 
 
 class AsyncVerbs(AsyncSchedules):
-    """What they do is said in `storage/base/`."""
+    """`storage/base/` documents the verbs."""
 
     # Queues and partitions
 
@@ -50,8 +50,8 @@ class AsyncVerbs(AsyncSchedules):
         task: str | None = None,
         **changes: Any,
     ) -> QueueInfo:
-        """Create the queue, or replace its whole configuration: by the options, or the defaults, with the changes.
-        Encryption that is on stays on: stop_encryption switches it off."""
+        """Create the queue, or replace its whole configuration: by the given options, or the defaults, with the changes
+        applied. Encryption that is on stays on: stop_encryption switches it off."""
         if options is not None and not isinstance(options, QueueOptions):
             raise InvalidRequest(f"options must be QueueOptions, not {type(options).__name__}")
         base = {} if options is None else msgspec.structs.asdict(options)
@@ -69,7 +69,7 @@ class AsyncVerbs(AsyncSchedules):
         return result
 
     async def stop_encryption(self, queue: str) -> QueueInfo:
-        """Store messages of the queue as they are from now on. What is stored stays encrypted."""
+        """Store messages of the queue unencrypted from now on. Stored messages stay encrypted."""
         result: QueueInfo = await self._call("stop_encryption", queue=queue)
         return result
 
@@ -78,7 +78,7 @@ class AsyncVerbs(AsyncSchedules):
         return bool(await self._call("delete_queue", queue=queue))
 
     async def clear(self, queue: str, *, partition: str | None = None, scope: ClearScope = "all") -> int:
-        """Remove stored messages of a queue or one partition; returns how many."""
+        """Remove stored messages of a queue or one partition; returns their number."""
         return int(await self._call("clear", queue=queue, partition=partition, scope=scope))
 
     async def queues(
@@ -91,7 +91,7 @@ class AsyncVerbs(AsyncSchedules):
         limit: int = 100,
         exact: bool = False,
     ) -> list[QueueInfo]:
-        """Queues by name, those after the name `after`, and from `from_name` on, which itself is among them."""
+        """Queues by name, after the name `after`, and from `from_name` on, inclusively."""
         result: list[QueueInfo] = await self._call(
             "queues", namespace=namespace, task=task, after=after, from_name=from_name, limit=limit, exact=exact
         )
@@ -115,7 +115,7 @@ class AsyncVerbs(AsyncSchedules):
     async def partitions(
         self, queue: str, *, after: str | None = None, prefix: str | None = None, limit: int = 100
     ) -> list[PartitionInfo]:
-        """A queue's partitions by name: those after the name `after` that begin with `prefix`."""
+        """A queue's partitions by name, after the name `after`, that begin with `prefix`."""
         result: list[PartitionInfo] = await self._call(
             "partitions", queue=queue, after=after, prefix=prefix, limit=limit
         )
@@ -127,7 +127,9 @@ class AsyncVerbs(AsyncSchedules):
         return result
 
     async def stats(self, queue: str, *, after: str | None = None, limit: int = 100) -> list[PartitionStats]:
-        """What lies in a queue's partitions now, by name: how much, leased or waiting for its time, and how old."""
+        """The contents of a queue's partitions, by name: number of messages, leased and scheduled ones, and their
+        age.
+        """
         result: list[PartitionStats] = await self._call("stats", queue=queue, after=after, limit=limit)
         return result
 
@@ -141,20 +143,20 @@ class AsyncVerbs(AsyncSchedules):
     async def subscribe(
         self, queue: str, group: str, subscription: Begin = "all", *, mode: GroupMode | None = None
     ) -> GroupInfo:
-        """Create the group on the queue, unless it is there; ordered or shared, by default as the queue says."""
+        """Create the group on the queue, if it does not exist; ordered or shared, by default according to the queue."""
         result: GroupInfo = await self._call(
             "subscribe", queue=queue, group=group, subscription=subscription_of(subscription), mode=mode
         )
         return result
 
     async def set_subscription(self, group: str, subscription: Begin, *, queue: str | None = None) -> int:
-        """Store where the group begins when it next starts afresh; returns on how many queues."""
+        """Store where the group starts when it next starts afresh; returns the number of queues."""
         return int(
             await self._call("set_subscription", group=group, subscription=subscription_of(subscription), queue=queue)
         )
 
     async def seek(self, queue: str, group: str, position: SeekTarget, *, partition: str | None = None) -> int:
-        """Move the group's cursors on a queue or one partition; returns how many there are."""
+        """Move the group's cursors on a queue or one partition; returns their number."""
         return int(
             await self._call("seek", queue=queue, group=group, position=position_of(position), partition=partition)
         )
@@ -168,7 +170,7 @@ class AsyncVerbs(AsyncSchedules):
         return result
 
     async def pause_group(self, queue: str, group: str, *, paused: bool = True) -> None:
-        """Deliver nothing more to the group on the queue, or go on. Leases stay as they are."""
+        """Stop or resume delivery to the group on the queue. Leases stay as they are."""
         await self._call("pause_group", queue=queue, group=group, paused=paused)
 
     async def delete_group(self, group: str, *, queue: str | None = None, forget_subscription: bool = True) -> int:
@@ -184,7 +186,7 @@ class AsyncVerbs(AsyncSchedules):
         after: Sample | None = None,
         limit: int = 1000,
     ) -> list[Sample]:
-        """How queues were doing, by the samples that a duty takes: by time, then queue."""
+        """The state of queues over time, from the samples that a duty takes: by time, then queue."""
         where = {"queue": queue, "from_at": from_at, "to_at": to_at, "after": after, "limit": limit}
         result: list[Sample] = await self._call("samples", **where)
         return result
@@ -212,7 +214,7 @@ class AsyncVerbs(AsyncSchedules):
         return result
 
     async def spark_streams(self, *, queue: str | None = None) -> list[SparkStreamInfo]:
-        """Spark's streams that told of their position, by queue, then name, with their lag."""
+        """The Spark streams that have published a position, by queue, then name, with their lag."""
         result: list[SparkStreamInfo] = await self._call("spark_streams", queue=queue)
         return result
 
@@ -225,7 +227,7 @@ class AsyncVerbs(AsyncSchedules):
         return int(await self._call("accept_spark_stream", stream_id=stream_id))
 
     async def depth(self, queue: str, group: str, *, exact: bool = False) -> Depth:
-        """What the group has before it in the queue."""
+        """What the group has not done in the queue."""
         result: Depth = await self._call("depth", queue=queue, group=group, exact=exact)
         return result
 
@@ -261,18 +263,18 @@ class AsyncVerbs(AsyncSchedules):
         return result
 
     async def remove_message(self, partition_id: int, transaction_id: str) -> None:
-        """Remove a message for everybody. Raises Conflict while it is under a live lease."""
+        """Remove a message for all groups. Raises Conflict while it is under a live lease."""
         await self._call("remove_message", partition_id=partition_id, transaction_id=transaction_id)
 
     async def retry_message(self, partition_id: int, transaction_id: str) -> Receipt:
-        """Push a message that is dead or completed to the end of its partition again."""
+        """Push a message that is dead or completed again, to the end of its partition."""
         result: Receipt = await self._call("retry_message", partition_id=partition_id, transaction_id=transaction_id)
         return result
 
     async def bury_message(
         self, partition_id: int, transaction_id: str, *, group: str = QUEUE_MODE, error: str | None = None
     ) -> int:
-        """Make a dead letter, whose id is returned, of the message that is the group's next one."""
+        """Make the group's next message a dead letter, and return its id."""
         return int(
             await self._call(
                 "bury_message", partition_id=partition_id, transaction_id=transaction_id, group=group, error=error
@@ -315,13 +317,14 @@ class AsyncVerbs(AsyncSchedules):
         all: bool = False,
         limit: int = 1000,
     ) -> int:
-        """Push the messages of matching dead letters again, oldest first; returns how many. Those whose copies were
-        completed in a dead queue are left out, unless `ids` names them. Without any filter it needs `all=True`."""
+        """Push the messages of matching dead letters again, oldest first; returns their number. Dead letters whose
+        copies were completed in a dead queue are left out, unless `ids` names them. Without any filter, `all=True` is
+        required."""
         where = selected(dead_letter_filter(queue, partition, group, ids, from_at, to_at), all)
         return int(await self._call("redrive", where=where, limit=limit))
 
     async def redrive_queue(self, queue: str, *, limit: int = 1000) -> int:
-        """Send messages of a dead queue back to where they came from; returns how many."""
+        """Send messages of a dead queue back to where they came from; returns their number."""
         return int(await self._call("redrive_queue", queue=queue, limit=limit))
 
     async def purge(
@@ -335,6 +338,6 @@ class AsyncVerbs(AsyncSchedules):
         to_at: datetime | None = None,
         all: bool = False,
     ) -> int:
-        """Remove matching dead letters; returns how many. Without any filter it needs `all=True`."""
+        """Remove matching dead letters; returns their number. Without any filter, `all=True` is required."""
         where = selected(dead_letter_filter(queue, partition, group, ids, from_at, to_at), all)
         return int(await self._call("purge", where=where))

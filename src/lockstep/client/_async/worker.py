@@ -1,4 +1,4 @@
-"""Workers: a function that is called for messages as they come, in several loops at a time."""
+"""Workers: a function that is called for messages as they arrive, in several concurrent loops."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lockstep.errors import LeaseLost
 
 
 class AsyncWorker:
-    """One handler and its loops. Each loop pops for itself, so that each has leases of its own."""
+    """One handler and its loops. Each loop pops independently, with leases of its own."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class AsyncWorker:
         self.concurrency = concurrency
 
     async def run_loop(self, stop: Event) -> None:
-        """Pop and handle until stopped. What is being handled then is finished first."""
+        """Pop and handle until stopped. Messages being handled at that time are finished first."""
         poller = AsyncPoller(self._transport, self._request, stop, as_type=self._as_type)
         delivery = None
         while (delivery := await poller.next(delivery)) is not None:
@@ -55,7 +55,7 @@ class AsyncWorker:
                     await self._handle_each(delivery, stop)
 
     async def release(self) -> None:
-        """Give back what is in hand: it took too long to finish."""
+        """Release what the loop holds: it took too long to finish."""
         for delivery in list(self._in_hand):
             if delivery.lease_id is not None:
                 with logged_failures(delivery[0].queue):
@@ -112,7 +112,7 @@ class AsyncWorker:
             delivery.finish_all()
 
     def _holds(self, message: AsyncDeliveredMessage) -> bool:
-        """Whether to acknowledge the message: not if its lease is lost, because another consumer may have it by now."""
+        """Whether to acknowledge the message: not if its lease is lost, because another consumer may have it."""
         if message.delivery.lost:
             self._report(LeaseLost(), message)
             return False

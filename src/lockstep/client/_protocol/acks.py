@@ -1,4 +1,4 @@
-"""Ack and renew: by lease or by message, one at a time or many, and their outcomes."""
+"""Ack and renew: by lease or by message, one or many, and their outcomes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ERRORS_BY_TEXT: dict[str, AckError] = {text: error for error, text in ACK_ERROR_
 
 
 def check_kinds(given: object, kind: type, *, what: str) -> None:
-    """All of a call come together, in order, and are what they should be."""
+    """Check that acks of all kinds in a call have valid fields."""
     if isinstance(given, str | bytes) or not isinstance(given, Sequence):
         raise InvalidRequest(f"{what} must come as a list, not {type(given).__name__}")
     for one in given:
@@ -47,7 +47,7 @@ def check_kinds(given: object, kind: type, *, what: str) -> None:
 
 
 def ack_by_lease(ack: Ack) -> HttpRequest:
-    """An ack of all that a lease holds, or of it up to one message."""
+    """An ack of everything that a lease holds, or of it up to one message."""
     body = _AckItem(
         status=ack.status,
         error=_error(ack),
@@ -72,7 +72,7 @@ def lease_outcome_of(answer: HttpAnswer) -> AckOutcome:
 
 
 def fit_batch(acks: Sequence[Ack]) -> bool:
-    """Whether each names its message: by a transaction id, or by a seq under a lease."""
+    """Whether each ack names its message: by a transaction id, or by a seq under a lease."""
     return all([ack.partition_id is not None and (ack.transaction_id is None) != (ack.seq is None) for ack in acks])
 
 
@@ -94,20 +94,22 @@ def ack_item(ack: Ack) -> _AckItem:
 
 
 def ack_any(acks: Sequence[Ack], *, atomic: bool = False) -> HttpRequest:
-    """Acks of every kind, as the engine takes them: a lease alone has no place among those that name a message."""
+    """Acks of every kind, as the engine accepts them: an ack by lease alone cannot be among those that name a
+    message.
+    """
     written = [msgspec.structs.replace(ack, error=_error(ack)) for ack in acks]
     request = call("ack", {"acks": written, "atomic": atomic})
-    # One that was applied would be reported as rolled back the second time.
+    # A repeated call would report acks that were applied as rolled back.
     return replace(request, repeatable=False) if atomic else request
 
 
 def _error(ack: Ack) -> str | None:
-    """A text for people. What UTF-8 cannot hold must not make the ack fail."""
+    """A text for people. Characters that UTF-8 cannot encode must not make the ack fail."""
     return ack.error.encode("utf-8", "replace").decode() if isinstance(ack.error, str) else ack.error
 
 
 def _partition(partition_id: object) -> str | None:
-    """A partition in a text, where anything might stand; the server takes what is none for one that is not there."""
+    """A partition as text, whatever the caller passed; the server treats an invalid one as nonexistent."""
     if partition_id is None:
         return None
     if isinstance(partition_id, bool) or not isinstance(partition_id, int):
@@ -118,7 +120,7 @@ def _partition(partition_id: object) -> str | None:
 
 
 def _lease(lease_id: object) -> str:
-    """A lease in a path, where there is no place for an empty one."""
+    """A lease in a path, which cannot contain an empty one."""
     return str(parse_uuid(lease_id, what="lease id"))
 
 

@@ -1,4 +1,4 @@
-"""What is sent to a server and what comes back, and how it is written and read."""
+"""Requests to a server and their answers, and how they are encoded and decoded."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from lockstep.errors import InvalidRequest, LockstepError
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """What to send to a server."""
+    """A request to a server."""
 
     method: Literal["GET", "POST"]
     target: str
-    """Path and query, ready for the wire."""
+    """Path and query, encoded."""
     body: bytes | None = None
     repeatable: bool = True
     """Whether it may be applied twice without harm."""
     headers: Mapping[str, str] = field(default_factory=dict)
-    """Beside those of every request, or in place of them."""
+    """In addition to those of every request, or instead of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """What came back."""
+    """An answer."""
 
     status: int
     body: bytes
@@ -41,21 +41,21 @@ class HttpAnswer:
 
     @property
     def is_packed(self) -> bool:
-        """Whether it has messages as columns: no JSON begins like that."""
+        """Whether it has messages as columns: JSON never begins like that."""
         return self.body.startswith(wire.PACKED_MAGIC)
 
 
 class ConnectionFailed(Exception):
-    """No answer came."""
+    """No answer arrived."""
 
     def __init__(self, reason: str, *, sent: bool) -> None:
         super().__init__(reason)
         self.sent = sent
-        """Whether the server may have got the request."""
+        """Whether the server may have received the request."""
 
 
 def encoded(content: Any) -> bytes:
-    """The body of a request. Raises InvalidRequest for what JSON cannot hold."""
+    """The body of a request. Raises InvalidRequest for values that JSON cannot represent."""
     try:
         return msgspec.json.encode(content)
     except (TypeError, ValueError, OverflowError) as error:
@@ -79,7 +79,7 @@ def time_text(at: object, *, what: str) -> str:
 
 
 def check_finite(number: object, *, what: str) -> None:
-    """JSON has no word for what is no number: it would be sent as if it were not given."""
+    """JSON cannot represent NaN and infinities: they would be sent as if they were not given."""
     if isinstance(number, float) and not isfinite(number):
         raise InvalidRequest(f"{what} must be a number, not {number}")
 

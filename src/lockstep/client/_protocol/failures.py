@@ -1,4 +1,4 @@
-"""Errors on their way back: what went wrong, by what a server answered or by there being no answer."""
+"""Converts answers, and missing answers, to errors."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ CLASSES = {error.code: error for error in reversed(list(_classes(LockstepError))
 _error_body = msgspec.json.Decoder(_ErrorBody)
 
 
-# What stands between us and a server, such as a proxy, has no codes.
+# Intermediaries, such as a proxy, send no codes.
 _WITHOUT_CODE = {
     401: Unauthorized,
     403: Forbidden,
@@ -70,8 +70,8 @@ def failure_of(answer: HttpAnswer) -> Failure | None:
         error = _without_code(answer, body.error or body.reason)
     return Failure(
         error,
-        # Our server says why it failed, and a call that failed has changed nothing, unless it says that it cannot know
-        # either. Whatever stands between us and it says nothing.
+        # Our server gives a reason, and a call that failed there has changed nothing, unless the answer says that this
+        # is unknown. An intermediary gives none.
         maybe_applied=(answer.status >= 500 and not body.code) or bool(body.details.get("maybe_applied")),
         unreachable=answer.status in (502, 503, 504),
         retry_after_seconds=_seconds(answer.retry_after),
@@ -83,7 +83,7 @@ def _free(details: dict[str, Any]) -> dict[str, Any]:
 
 
 def _outcomes(details: dict[str, Any]) -> list[AckOutcome]:
-    """What became of each ack of a transaction, as in the process."""
+    """The outcome of each ack of a transaction, as in the engine."""
     try:
         return msgspec.convert(details.get("outcomes", []), list[AckOutcome])
     except msgspec.ValidationError:
@@ -96,7 +96,7 @@ def _without_code(answer: HttpAnswer, text: str) -> LockstepError:
 
 
 def _seconds(retry_after: str | None) -> float | None:
-    """Retry-After in seconds. A date, which is allowed there, is no use without the server's clock."""
+    """Retry-After in seconds. A date, which is allowed there, is useless without the server's clock."""
     return float(retry_after) if retry_after is not None and retry_after.isascii() and retry_after.isdigit() else None
 
 

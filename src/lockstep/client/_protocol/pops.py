@@ -1,4 +1,4 @@
-"""Pop: a request becomes a path and a query, and what was leased comes back."""
+"""Pop: converts a request to a path and a query, and the answer to messages."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _pop_answer = msgspec.json.Decoder(wire.PopAnswer)
 
 
 def pop(request: PopRequest, wait_seconds: float, *, packed: bool = False) -> HttpRequest:
-    """With `packed` the answer may come as columns."""
+    """With `packed` the answer may contain columns."""
     _check(request)
     query: dict[str, str] = {"batch": str(request.batch), "partitions": str(request.partitions)}
     if wait_seconds > 0:
@@ -65,14 +65,16 @@ def pop(request: PopRequest, wait_seconds: float, *, packed: bool = False) -> Ht
     in_path = _fits_path(request)
     if not in_path:
         query |= {name: value for name in ("queue", "partition") if (value := getattr(request, name)) is not None}
-    # What was acknowledged with a lost answer is gone: a second pop must not hide that.
+    # Messages acknowledged by a lost answer are gone: a second pop must not hide that.
     path = _pop_path(request) if in_path else "/api/v1/pop"
     target, headers = f"{path}?{urlencode(query)}", _ACCEPT_PACKED if packed else {}
     return HttpRequest("GET", target, repeatable=not request.auto_ack, headers=headers)
 
 
 def _fits_path(request: PopRequest) -> bool:
-    """Dots alone are a way up: servers and proxies take no such path, however the dots are encoded."""
+    """A segment of dots means a parent directory: servers and proxies refuse such a path, however the dots are
+    encoded.
+    """
     return not {request.queue, request.partition} & {".", ".."}
 
 
@@ -103,7 +105,7 @@ def next(request: NextRequest, wait_seconds: float, *, packed: bool = False) -> 
 
 
 def _check(request: PopRequest) -> None:
-    """What a path cannot say, so that the server could not refuse it."""
+    """Check values that a path cannot represent, which the server therefore cannot refuse."""
     for what, name in (("queue", request.queue), ("partition", request.partition)):
         if name is not None:
             check_name(name, what=what)

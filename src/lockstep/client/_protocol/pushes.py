@@ -1,4 +1,4 @@
-"""Push: messages become items of a body, and receipts come back."""
+"""Push: converts messages to items of a body, and the answer to receipts."""
 
 from __future__ import annotations
 
@@ -61,7 +61,9 @@ _receipts = msgspec.json.Decoder(list[wire.PushReceipt])
 
 
 def push_items(messages: Messages, *, exactly_once: bool) -> list[OutgoingItem]:
-    """The messages as they are sent; exactly_once gives a transaction id to each that has none."""
+    """The messages in the form in which they are sent; exactly_once gives each message without a transaction id a new
+    one.
+    """
     _check_kinds(messages)
     given: Sequence[NewMessage | Batch] = messages
     items = [item for index, message in enumerate(given) for item in _items(index, message)]
@@ -134,7 +136,7 @@ def _set_schedule(item: OutgoingItem, schedule: NewSchedule | None) -> None:
 
 
 def _encoded_headers(headers: Mapping[str, str]) -> bytes:
-    # JSON would make a text of every name.
+    # JSON would convert every name to a string.
     if not isinstance(headers, Mapping) or not all([isinstance(name, str) for name in headers]):
         raise InvalidRequest("headers must be a mapping of strings to strings")
     return encoded(dict(headers))
@@ -148,7 +150,7 @@ def _with_payload(index: int, item: OutgoingItem, payload: bytes, headers: bytes
         item.payload_base64 = b64encode(payload).decode()
         return item
     try:
-        # Nothing but one JSON value, so that it cannot break out of its place in the body. Nor may headers.
+        # A single JSON value, so that it cannot break out of its place in the body. The same holds for headers.
         item.payload = decode_raw(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidPayload(f"message {index}: the payload is not JSON, and has no encoding: {error}") from error
@@ -168,15 +170,15 @@ class OutgoingPush(Protocol):
     def request(self) -> HttpRequest: ...
 
     def receipts(self, answer: HttpAnswer) -> Sequence[Receipt]:
-        """Of a push that was stored."""
+        """The receipts of a push that was stored."""
         ...
 
     def queued(self, operation_id: str) -> list[Receipt]:
-        """What is known of a push that waits to be applied."""
+        """The receipts of a push that waits to be applied."""
         ...
 
     def applied(self, info: OperationInfo) -> list[Receipt] | None:
-        """The receipts of a push that was queued; None while it waits. Raises what it failed with."""
+        """The receipts of a push that was queued; None while it waits. Raises the error of a failed push."""
         ...
 
 
@@ -185,8 +187,8 @@ PACKED_MESSAGES_MIN = 64
 
 
 def outgoing_push(messages: Messages, *, exactly_once: bool, packed: bool) -> OutgoingPush:
-    """The push of messages; exactly_once gives a transaction id to each that has none. With `packed` one that is large
-    enough to gain by it is packed."""
+    """The push of messages; exactly_once gives each message without a transaction id a new one. With `packed`, a push
+    that is large enough to benefit is packed."""
     if packed and _are_many(messages):
         return _PackedPush(messages, exactly_once=exactly_once)
     return _JsonPush(push_items(messages, exactly_once=exactly_once))
@@ -310,7 +312,7 @@ def _not_bytes(index: int, payload: object) -> InvalidRequest:
 
 
 def _own(batches: Sequence[Batch]) -> list[Batch]:
-    """The batches that have messages, with columns of their own, to which transaction ids may be added."""
+    """The non-empty batches, with columns that may be modified to add transaction ids."""
     for batch in batches:
         if batch.schedule is not None:
             check_schedule(batch.schedule, messages=len(batch.columns))
@@ -318,7 +320,9 @@ def _own(batches: Sequence[Batch]) -> list[Batch]:
 
 
 def _check_columns(columns: Columns) -> None:
-    """What the packed form cannot say, so that the server could not refuse it. Only the server names producers."""
+    """Check values that the packed form cannot represent, which the server therefore cannot refuse. Only the server
+    names producers.
+    """
     columns.producer_subs = None
     for expiry in columns.expires_at or ():
         _check_expiry(expiry)
@@ -353,7 +357,7 @@ _queued = msgspec.json.Decoder(QueuedAnswer)
 
 
 def operation_of(answer: HttpAnswer) -> str | None:
-    """The id of the operation as which a push was queued; None if it was stored."""
+    """The id of the operation that a push was queued as; None if it was stored."""
     if answer.status != 202:
         return None
     operation_id: str = decoded(answer, _queued).operation_id

@@ -1,4 +1,4 @@
-"""Transactions: acks and pushed items in one body, and their steps apart again."""
+"""Transactions: acks and pushed items in one body, and the separation of their results."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def transaction(acks: Sequence[Ack], items: list[OutgoingItem]) -> HttpRequest:
 
 
 def committed_of(answer: HttpAnswer, acks: Sequence[Ack], items: list[OutgoingItem]) -> Committed:
-    """What the transaction did. Raises TransactionRolledBack, or what rolled it back."""
+    """The result of the transaction. Raises TransactionRolledBack, or the error that rolled it back."""
     result: TransactionAnswer = decoded(answer, _transaction)
     steps = result.results
     outcomes = [

@@ -21,7 +21,9 @@ _results = {name: msgspec.json.Decoder(verb.result) for name, verb in VERBS.item
 
 
 def health() -> HttpRequest:
-    """Whether a server is there. One that buffers pushes while its database is away is, though it is not ready."""
+    """Whether a server is up. A server that buffers pushes while its database is away is up, although it is not
+    ready.
+    """
     return HttpRequest("GET", "/health")
 
 

@@ -18,7 +18,7 @@ from lockstep.errors import InvalidRequest, LeaseLost
 
 
 class Source(Protocol):
-    """What a delivery comes from, and what comes after it (`source.py`)."""
+    """The origin of a delivery, and of the next one (`source.py`)."""
 
     def pop(self, deadline: float | None = None) -> Delivery: ...
     def next(self, lease_id: str, deadline: float | None = None) -> Delivery: ...
@@ -39,30 +39,30 @@ class DeliveredMessage(ReceivedMessage):
         return self._delivery
 
     def ack(self) -> None:
-        """Done; in an ordered group with everything before it in its partition. Raises LeaseLost."""
+        """Acknowledge it; in an ordered group, with everything before it in its partition. Raises LeaseLost."""
         self._delivery.ack_to(self)
 
     def nack(self, error: str | None = None, *, retry_at: datetime | None = None) -> None:
-        """Failed: it is delivered again after the retry delay or at a given time, or becomes a dead letter. Raises
+        """Fail it: it is delivered again after the retry delay or at a given time, or becomes a dead letter. Raises
         LeaseLost."""
         self._delivery.end_at(self, "failed", error, retry_at)
 
     def retry(self, *, retry_at: datetime | None = None) -> None:
-        """Ask for it again, now or at a time. In a shared group this one counts as an attempt, and if none is left the
-        message is exhausted; in an ordered group it does not. Raises LeaseLost."""
+        """Request redelivery, now or at a given time. In a shared group this counts as an attempt, and without attempts
+        left the message is exhausted; in an ordered group it does not. Raises LeaseLost."""
         self._delivery.end_at(self, "retry", None, retry_at)
 
     def release(self) -> None:
-        """Give it back at once, as if it had not been delivered. Raises LeaseLost."""
+        """Release it at once, as if it had not been delivered. Raises LeaseLost."""
         self._delivery.end_at(self, "released", None)
 
     def dead(self, error: str | None = None) -> None:
-        """To the dead letters, whatever attempts are left. Raises LeaseLost."""
+        """Make it a dead letter, whatever attempts are left. Raises LeaseLost."""
         self._delivery.end_at(self, "dlq", error)
 
 
 class Delivery:
-    """The messages of one pop. Empty, and therefore false, when there was nothing."""
+    """The messages of one pop. Empty, and therefore false, if there were none."""
 
     def __init__(
         self, transport: Transport, delivered: Delivered, as_type: Any = None, source: Source | None = None
@@ -76,7 +76,7 @@ class Delivery:
         self.lease_id = delivered.lease_id
         self.expires_at = delivered.expires_at
         self.lost = False
-        """The lease is gone: someone else may have the messages, and nothing that is said about them counts."""
+        """The lease is lost: another consumer may have the messages, and acks no longer count."""
         self.messages = [DeliveredMessage(record, as_type, self) for record in delivered.messages]
 
     def __len__(self) -> int:
@@ -96,19 +96,19 @@ class Delivery:
         return f"<delivery of {len(self.messages)} messages to {self.group}, lease {self.lease_id}>"
 
     def payloads(self) -> list[Any]:
-        """What the messages hold, decoded. Raises InvalidPayload."""
+        """The decoded payloads of the messages. Raises InvalidPayload."""
         return [message.payload for message in self.messages]
 
     def ack(self) -> None:
-        """All of it is done. Raises LeaseLost."""
+        """Acknowledge all messages. Raises LeaseLost."""
         with self._lock:
             self._send(self._progress.whole())
 
     def next(self, *, wait: bool = False, timeout_seconds: float | None = None) -> Delivery:
-        """All of it is done, and what comes next is leased, as the pop asked for it: in one request, in which the same
-        partitions continue. With `wait` it waits for messages, as `pop` does. Raises LeaseLost.
+        """Acknowledge all messages and lease the next ones with the options of the pop, in one request that prefers the
+        same partitions. With `wait` it waits for messages, as `pop` does. Raises LeaseLost.
 
-        Where messages were failed or released, what is left is acknowledged first, and then popped.
+        If messages were failed or released, the rest is acknowledged first, followed by a separate pop.
         """
         patience_seconds = wait_seconds(wait, timeout_seconds)
         deadline = monotonic() + patience_seconds if wait else None
@@ -125,23 +125,25 @@ class Delivery:
         return self._continue(acks, deadline)
 
     def nack(self, error: str | None = None, *, retry_at: datetime | None = None) -> None:
-        """The first message of each partition failed, in a shared group every one: all comes again after the retry
-        delay, or at a time. Raises LeaseLost."""
+        """Fail the first message of each partition, or in a shared group every message: all are delivered again after
+        the retry delay, or at a given time. Raises LeaseLost."""
         with self._lock:
             self._send(self._progress.ends("failed", error, retry_at))
 
     def retry(self, *, retry_at: datetime | None = None) -> None:
-        """Ask for all of it again, now or at a time. Raises LeaseLost."""
+        """Request redelivery of all messages, now or at a given time. Raises LeaseLost."""
         with self._lock:
             self._send(self._progress.ends("retry", None, retry_at))
 
     def dead(self, error: str | None = None) -> None:
-        """All of it to the dead letters. Raises LeaseLost."""
+        """Make all messages dead letters. Raises LeaseLost."""
         with self._lock:
             self._send(self._progress.dead(error))
 
     def renew(self, seconds: float | None = None) -> datetime | None:
-        """More time, from now on; by default the queue's lease time. Returns the new deadline. Raises LeaseLost."""
+        """Extend the lease from now on; by default by the queue's lease time. Returns the new deadline. Raises
+        LeaseLost.
+        """
         self._check_leased()
         [renewed] = self._transport.renew([Renewal(lease_id=self.lease_id or "", seconds=seconds)])
         if not renewed.partitions:
@@ -154,16 +156,16 @@ class Delivery:
 
     @property
     def over(self) -> bool:
-        """Whether nothing is left to be said about any message."""
+        """Whether all messages have ended."""
         return self._progress.over
 
     @property
     def is_finished(self) -> bool:
-        """Whether all of it is finished, and none of it has ended yet: then it can be continued."""
+        """Whether all messages are finished but none has ended yet, so that the delivery can be continued."""
         return self.lease_id is not None and not self.lost and _is_whole(self._progress.ends("released"))
 
     def go_on(self, deadline: float) -> Delivery:
-        """What comes next, before a deadline, if all of this is finished. Raises LeaseLost."""
+        """The next messages, before a deadline, if all of this delivery is finished. Raises LeaseLost."""
         return self._continue(self._progress.whole(), deadline)
 
     def _continue(self, acks: list[Ack], deadline: float | None) -> Delivery:
@@ -179,36 +181,36 @@ class Delivery:
         return following
 
     def is_open(self, message: DeliveredMessage) -> bool:
-        """Whether the message is still ours, and not finished."""
+        """Whether we still hold the message and it is not finished."""
         return self._progress.is_open(message.partition_id, message.seq)
 
     def lose(self) -> None:
-        """Set when a call has found the lease gone."""
+        """Called when a call has found that the lease is lost."""
         self.lost = True
         self._progress.end()
 
     def finish(self, message: DeliveredMessage) -> None:
-        """The message is done. The next commit acks it."""
+        """Mark the message as done. The next commit acks it."""
         self._progress.finish(message.partition_id, message.seq)
 
     def finish_all(self) -> None:
-        """All of it is done."""
+        """Mark all messages as done."""
         for message in self.messages:
             self.finish(message)
 
     def pending_acks(self, message: DeliveredMessage | None = None) -> list[Ack]:
-        """The acks for all of it, or up to a message, for a transaction."""
+        """The acks for all messages, or up to a given one, for a transaction."""
         self._check_leased()
         if message is None:
             return self._progress.all_parts()
         return self._progress.ends_one(message.partition_id, message.seq, "completed")
 
     def settle(self, acks: list[Ack], outcomes: list[Any]) -> None:
-        """A transaction applied the acks."""
+        """Called when a transaction has applied the acks."""
         self._progress.settle(acks, outcomes)
 
     def ack_to(self, message: DeliveredMessage) -> None:
-        """The message is done, and in an ordered group all before it."""
+        """Acknowledge the message, and in an ordered group all before it."""
         with self._lock:
             self._check_leased()
             if self._progress.is_gone(message.partition_id, message.seq):
@@ -221,21 +223,21 @@ class Delivery:
     def end_at(
         self, message: DeliveredMessage, status: Any, error: str | None, retry_at: datetime | None = None
     ) -> None:
-        """The message ends with a status other than done."""
+        """End the message with a status other than completed."""
         with self._lock:
             self._send(self._progress.ends_one(message.partition_id, message.seq, status, error, retry_at))
 
     def commit(self, interval_seconds: float = 0.0) -> None:
-        """Acknowledge the finished messages; within the interval after the last ack, leave them to the next one. If all
-        is finished, they are left to what continues the delivery, or ends it."""
+        """Acknowledge the finished messages; within the interval after the last ack, leave them to the next commit. If
+        all are finished, leave them to the call that continues or ends the delivery."""
         if monotonic() - self._committed_at < interval_seconds or self.is_finished:
             return
         with self._lock:
             self._send(self._progress.commits())
 
     def release(self) -> None:
-        """Acknowledge the finished messages, and release the rest as if they had not been delivered. Nothing that is
-        said afterwards counts."""
+        """Acknowledge the finished messages, and release the rest as if they had not been delivered. Later calls have
+        no effect."""
         with self._lock:
             try:
                 if not self._progress.over:

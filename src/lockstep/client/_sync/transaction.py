@@ -16,7 +16,9 @@ from lockstep.errors import InvalidRequest
 
 
 class Transaction:
-    """Gathers, and commits at the end of its block; an error that leaves the block leaves everything as it was."""
+    """Collects acks and pushes, and commits them at the end of its block; if an error leaves the block, nothing
+    changes.
+    """
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -24,7 +26,7 @@ class Transaction:
         self._messages: list[NewMessage] = []
         self._over = False
         self.result: Committed | None = None
-        """Its result, once it is committed."""
+        """The result, once committed."""
 
     def __enter__(self) -> Transaction:
         return self
@@ -38,7 +40,7 @@ class Transaction:
             self.commit()
 
     def ack(self, done: Delivery | DeliveredMessage) -> None:
-        """All of a delivery; or a message, with everything before it in its partition."""
+        """Acknowledge a delivery; or a message, with everything before it in its partition."""
         self._check_open()
         if isinstance(done, Delivery):
             self._acks.append((done, done.pending_acks()))
@@ -53,12 +55,14 @@ class Transaction:
         payload: Any,
         **options: Unpack[MessageOptions],
     ) -> None:
-        """A message, as for the client's `push`. Raises InvalidPayload at once, and the rest when it commits."""
+        """Push a message, as the client's `push` does. Raises InvalidPayload at once, and all other errors on
+        commit.
+        """
         self._check_open()
         self._messages.append(new_message(queue, payload, **options))
 
     def commit(self) -> Committed:
-        """Apply it. Raises TransactionRolledBack, QueueFull, and then nothing was applied."""
+        """Apply it. Raises TransactionRolledBack or QueueFull; then nothing was applied."""
         self._check_open()
         self._over = True
         acks = [ack for _, some in self._acks for ack in some]

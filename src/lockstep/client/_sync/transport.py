@@ -13,10 +13,10 @@ from lockstep.core.records import Ack, AckOutcome, NextRequest, PopRequest, Rene
 
 
 class Transport(Protocol):
-    """The verbs, as records in and records out. What they do is said in `storage/base/`."""
+    """The verbs, with records as arguments and results. `storage/base/` documents them."""
 
     def open(self) -> None:
-        """Make ready for use. The other verbs do it, too, when it was not done."""
+        """Prepare for use. The other verbs do so, too, if necessary."""
 
     def close(self) -> None:
         """Release all resources. Safe to call twice."""
@@ -24,7 +24,7 @@ class Transport(Protocol):
     def push(
         self, messages: Sequence[NewMessage] | Sequence[Batch], queued: QueuedAs | None = None
     ) -> Sequence[Receipt]:
-        """`queued` says whether to wait for a push that a busy server queues; None: as the settings say."""
+        """`queued` says whether to wait for a push that a busy server queues; None: according to the settings."""
         ...
 
     def pop(self, request: PopRequest, wait_seconds: float) -> Delivered:
@@ -32,7 +32,7 @@ class Transport(Protocol):
         ...
 
     def next(self, request: NextRequest, wait_seconds: float) -> Delivered:
-        """Complete all that a lease holds, and pop what comes next, with a wait as in `pop`. Raises LeaseLost."""
+        """Complete everything that a lease holds, and pop the next messages, waiting as in `pop`. Raises LeaseLost."""
         ...
 
     def ack(self, acks: Sequence[Ack]) -> list[AckOutcome]: ...
