@@ -39,8 +39,8 @@ def messages(session: Session, queue: str, limit: int, **where: str | datetime |
     """List the stored messages of QUEUE.
 
     Sorted by partition and seq, or by time of storage with --newest-first. Nothing is leased. Tables truncate long
-    payloads; -o json and -o ndjson show messages in full. With a filter, the command searches until it has found as many
-    messages as requested or has read all of them, and reports how many it has examined; Ctrl-C ends the search.
+    payloads; -o json and -o ndjson show messages in full. With a filter, the command searches until it has found
+    as many messages as requested or has read all of them, and reports how many it has examined; Ctrl-C ends the search.
     """
     with session.client() as client:
         search = _Search(client, queue, where)
