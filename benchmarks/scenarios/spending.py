@@ -21,7 +21,7 @@ from benchmarks.scenarios.push import create_partitions, spread
 from benchmarks.scenarios.setting import PREPARED_CALLS, QUEUE, Setting
 from benchmarks.servers import connection, opened_engine
 from lockstep import Batch, Engine
-from lockstep.core import codec
+from lockstep.core import codec, layouts
 from lockstep.core.messages import Columns
 from lockstep.engine import engine as engine_module
 from lockstep.storage.postgres.push import conversation
@@ -147,4 +147,4 @@ async def _split(
 
 
 def _body(call: list[Batch]) -> bytes:
-    return codec.pack(codec.encode(Columns([p for batch in call for p in batch.columns.payloads])))
+    return layouts.pack(codec.encode(Columns([p for batch in call for p in batch.columns.payloads])))

@@ -101,7 +101,7 @@ def _carrying_one(message: NewMessage, own: Mapping[str, str], trace_id: str | N
 
 
 def _carrying_batch(batch: Batch, own: Mapping[str, str], trace_id: str | None) -> Batch:
-    columns, count = batch.columns, len(batch.columns.payloads)
+    columns, count = batch.columns, len(batch.columns)
     alone = msgspec.json.encode(own)
     headers: list[bytes | None] = [
         alone if one is None else _merged(one, own) for one in columns.headers or [None] * count
@@ -166,7 +166,7 @@ def _operation(kind: SpanKind, attributes: dict[str, Any], links: Sequence[Link]
 
 def _count(messages: Messages) -> int:
     given: Sequence[NewMessage | Batch] = messages
-    return sum([len(one.columns.payloads) if isinstance(one, Batch) else 1 for one in given])
+    return sum([len(one.columns) if isinstance(one, Batch) else 1 for one in given])
 
 
 @contextmanager

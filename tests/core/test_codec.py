@@ -17,7 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.config import load
-from lockstep.core.codec import NO_KEYS, Codec, decode, encode, pack, seal, unseal
+from lockstep.core.codec import NO_KEYS, Codec, decode, encode, seal, unseal
+from lockstep.core.layouts import pack
 from lockstep.core.messages import COLUMN_NAMES, Batch, Columns
 from lockstep.core.sealing import Keyring
 from lockstep.errors import CorruptSegment, EncryptionUnavailable

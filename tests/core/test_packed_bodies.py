@@ -16,7 +16,8 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.core.codec import block_of, encode, pack
+from lockstep.core.codec import block_of, encode
+from lockstep.core.layouts import pack
 from lockstep.core.messages import (
     Batch,
     Columns,
@@ -220,7 +221,23 @@ def test_message_with_a_time_and_a_span_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "payloads", [[b"{"], [b"1,2"], [b"[1", b"2]"], [b"1,2", b'"a'], [b'"\xff"'], [b""], [b"1 2"], [b"[" * 100_000]]
+    "payloads",
+    [
+        [b"{"],
+        [b"1,2"],
+        [b"[1", b"2]"],
+        [b"1,2", b'"a'],
+        [b'"\xff"'],
+        [b""],
+        [b"1 2"],
+        [b"[" * 100_000],
+        [b"1", b"", b"2"],
+        [b"{}{}", b""],
+        [b"nul", b"l"],
+        [b'"a', b'"'],
+        [b"-", b"1"],
+        [b"1", b" "],
+    ],
 )
 def test_payload_that_is_no_json_is_refused(payloads: list[bytes]) -> None:
     layout = encode(Columns(payloads))
@@ -231,6 +248,12 @@ def test_payload_that_is_no_json_is_refused(payloads: list[bytes]) -> None:
 def test_payload_with_white_space_around_it_is_json() -> None:
     [batch] = read(wire.write_push([Batch.of("q", [b" 1 ", b'\n{"a": [1,\t2]}'])]))
     assert batch.columns.payloads == [b" 1 ", b'\n{"a": [1,\t2]}']
+
+
+def test_numbers_side_by_side_are_json() -> None:
+    payloads = [b"1", b"-2", b"3e1", b"null", b"true", b'"a"', b"0", b"5"]
+    [batch] = read(wire.write_push([Batch.of("q", payloads)]))
+    assert batch.columns.payloads == payloads
 
 
 def test_size_is_checked_before_anything_is_unpacked() -> None:

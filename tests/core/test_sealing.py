@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lockstep.core import codec as codecs
+from lockstep.core import layouts
 from lockstep.core.codec import NO_KEYS, SEALED, Codec, unseal
 from lockstep.core.sealing import (
     Keyring,
@@ -111,7 +112,7 @@ def test_old_form_opens_with_any_key() -> None:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
     nonce = os.urandom(12)
-    body = nonce + AESGCM(KEY).encrypt(nonce, codecs.pack(b"old"), None)
+    body = nonce + AESGCM(KEY).encrypt(nonce, layouts.pack(b"old"), None)
     old = Codec.PACKED | Codec.ENCRYPTED
     assert opened(body, keys=Keyring((OTHER_KEY, KEY)), codec=old) == b"old"
     with pytest.raises(EncryptionUnavailable, match="another key"):

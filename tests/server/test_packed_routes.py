@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from base64 import b64encode
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,12 +11,17 @@ import asyncpg
 import msgspec
 import pytest
 
-from lockstep import Batch, NewMessage, connect
+from lockstep import Batch, Engine, NewMessage, PopRequest, connect
 from lockstep.client._protocol.pushes import PACKED_MESSAGES_MIN
-from lockstep.core.codec import encode, pack
+from lockstep.config import load
+from lockstep.core.codec import encode
+from lockstep.core.layouts import pack
 from lockstep.core.messages import Columns, NewSchedule, Receipt
+from lockstep.core.policy import QueueOptions
 from lockstep.core.wire import delivery as wire
 from lockstep.errors import QueueFull
+from lockstep.storage.postgres.store import PostgresStore
+from support.databases import Databases
 from support.http import Answer, Http
 from support.server import ServerProcess
 
@@ -125,6 +131,50 @@ def test_bytes_of_a_block_are_stored_as_they_came(postgres_server: ServerProcess
     answer = pop(http, queue, batch=100, partitions=10)
     found = sorted(wire.read_popped(answer.body).messages(), key=lambda one: (one.partition, one.seq))
     assert [one.payload for one in found] == LARGE
+
+
+def test_whole_segments_are_popped_as_they_are_stored(postgres_server: ServerProcess, queue: str) -> None:
+    http = Http(postgres_server.url)
+    columns = Columns([*LARGE, *LARGE])
+    stored = pack(encode(columns))
+    for _ in range(2):
+        push(http, Batch(queue, "p", columns))
+    answer = pop(http, queue, batch=160)
+    assert answer.body.endswith(stored + stored)
+    found = list(wire.read_popped(answer.body).messages())
+    assert [(one.seq, one.payload) for one in found] == list(enumerate(2 * columns.payloads, 1))
+    part = pop(http, queue, batch=100, consumerGroup="parts")
+    assert [one.payload for one in wire.read_popped(part.body).messages()] == (2 * columns.payloads)[:100]
+    as_json = http.pop(queue, batch=160, consumerGroup="json")["messages"]
+    assert [one["id"] for one in as_json] == [one.id for one in found]
+
+
+@pytest.mark.parametrize("encryption", [False, True])
+async def test_blocks_of_several_pushes_make_one_segment(
+    databases: Databases, encryption: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dsn = databases.emptied()
+    key = b64encode(bytes(range(32))).decode()
+    config = load({"encryption_key": key} if encryption else {}, environ={})
+    pushes = [Batch.of("q", [b'{"%d":"%s"}' % (n, b"x" * 100)] * 100, partition=f"p{n}") for n in range(3)]
+    read = [wire.PackedPush(wire.write_push([one]), items_max=100).batches()[0] for one in pushes]
+    async with Engine(PostgresStore(dsn, config=config), config) as engine:
+        await engine.configure("q", QueueOptions(encryption=encryption))
+
+        def never(_: bytes) -> bytes:
+            raise AssertionError("compressed again")
+
+        with monkeypatch.context() as patched:
+            patched.setattr("lockstep.core.codec.pack", never)
+            await engine.push(read)
+        popped = (await engine.pop([PopRequest(queue="q", batch=300, partitions=3)]))[0]
+        assert popped.payloads() == [payload for one in pushes for payload in one.columns.payloads]
+    # Another process, with nothing in memory.
+    async with Engine(PostgresStore(dsn, config=config), config) as engine:
+        popped = (await engine.pop([PopRequest(queue="q", batch=300, partitions=3, group="other")]))[0]
+        assert popped.payloads() == [payload for one in pushes for payload in one.columns.payloads]
+        assert wire.read_popped(wire.write_popped(popped)).payloads() == popped.payloads()
+    assert len(await _bodies(dsn, "q")) == 1
 
 
 def test_client_speaks_both(memory_server: ServerProcess, queue: str) -> None:

@@ -7,24 +7,20 @@ Column 0, the payloads, is always present and has no -1. Bit i of the mask says 
 slices values by offsets alone, and an Arrow binary array can use the lengths and values in place. Transaction ids take
 one of two columns: UUIDs in canonical spelling as 16 bytes, anything else as text. The expiry times of a segment's
 messages are stored outside its body, where SQL can read them; only a scheduled message has its expiry time in here. The
-block is compressed with zstd and, for an encrypted queue, sealed afterwards (`core/sealing.py`).
+layout is compressed with zstd (`core/layouts.py`) and, for an encrypted queue, sealed afterwards (`core/sealing.py`).
 """
 
 from __future__ import annotations
 
 import struct
-import sys
-import threading
-from array import array
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from enum import IntFlag
 from itertools import accumulate, pairwise
 from uuid import UUID
 
-import zstandard
-
 from lockstep.core.ids import all_canonical_uuids, is_canonical_uuid
+from lockstep.core.layouts import HEADER_BYTES, column_lengths, decompress, header, layout_bytes, pack, write_header
 from lockstep.core.messages import COLUMN_NAMES, Block, BlockPart, Columns
 from lockstep.core.sealing import Keyring
 from lockstep.errors import CorruptSegment
@@ -46,13 +42,10 @@ SEALED = Codec.PACKED | Codec.ENCRYPTED | Codec.BOUND
 """How encrypted bodies are written. Bodies with ENCRYPTED alone can still be read."""
 
 
-LAYOUT_MAGIC = b"LSG1"
-_HEADER = struct.Struct("<4sii")
 _TIME = struct.Struct("<q")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _UUID_BYTES = 16
-_BODY_BYTES_MAX = 2**31 - 1
 
 NO_KEYS = Keyring()
 
@@ -60,9 +53,6 @@ Buffer = bytes | memoryview
 
 STORED_COLUMNS = (COLUMN_NAMES[0], "transaction_uuids", "transaction_texts", *COLUMN_NAMES[2:])
 """The columns of a layout, in order."""
-
-HEADER_BYTES = _HEADER.size
-"""Where the first column begins."""
 
 # The order of the columns is the order of the mask's bits; it is part of the stored form.
 (
@@ -77,18 +67,6 @@ HEADER_BYTES = _HEADER.size
     _SUBS,
     _EXPIRES_AT,
 ) = range(10)
-
-_PARAMETERS = zstandard.ZstdCompressionParameters.from_level(1, hash_log=13, min_match=7, write_checksum=1)
-"""Level 1, with a table that fits into the processor's L1 cache, and without searching for matches that hardly pay: 7
-per cent less time for 1,000 messages of JSON, and bodies between 4 per cent smaller and 4 per cent larger."""
-
-# A zstandard compressor or decompressor must not be shared by threads.
-_local = threading.local()
-
-
-def pack(layout: bytes) -> bytes:
-    """Compress a layout."""
-    return _compressor().compress(layout)
 
 
 def seal(layout: bytes, *, keys: Keyring | None = None, binding: bytes = b"") -> tuple[Codec, bytes]:
@@ -111,14 +89,6 @@ def unseal(codec: int, body: bytes, *, keys: Keyring = NO_KEYS, binding: bytes =
     return decompress(body)
 
 
-def decompress(body: bytes) -> bytes:
-    """The layout in a body that is not encrypted: exactly one frame. Raises CorruptSegment."""
-    try:
-        return _decompressor().decompress(body, max_output_size=_BODY_BYTES_MAX, allow_extra_data=False)
-    except zstandard.ZstdError as error:
-        raise CorruptSegment(f"a segment's body does not decompress: {error}") from error
-
-
 def decrypted(codec: int, body: bytes, *, keys: Keyring, binding: bytes) -> bytes:
     """The body before encryption; a body that is not encrypted is returned as it is. Raises SealBroken,
     EncryptionUnavailable.
@@ -128,39 +98,14 @@ def decrypted(codec: int, body: bytes, *, keys: Keyring, binding: bytes) -> byte
     return keys.open_unbound(body) if codec & Codec.ENCRYPTED else body
 
 
-def layout_bytes(body: bytes) -> int:
-    """The layout size that an unencrypted body declares. Raises CorruptSegment."""
-    try:
-        size = zstandard.frame_content_size(body)
-    except zstandard.ZstdError as error:
-        raise CorruptSegment(f"a segment's body does not decompress: {error}") from error
-    if not 0 <= size <= _BODY_BYTES_MAX:
-        raise CorruptSegment("a segment's body declares no size, or an impossible one")
-    return size
-
-
-def _compressor() -> zstandard.ZstdCompressor:
-    if not hasattr(_local, "compressor"):
-        _local.compressor = zstandard.ZstdCompressor(compression_params=_PARAMETERS)
-    compressor: zstandard.ZstdCompressor = _local.compressor
-    return compressor
-
-
-def _decompressor() -> zstandard.ZstdDecompressor:
-    if not hasattr(_local, "decompressor"):
-        _local.decompressor = zstandard.ZstdDecompressor()
-    decompressor: zstandard.ZstdDecompressor = _local.decompressor
-    return decompressor
-
-
 def block_of(columns: Columns) -> Block | None:
     """The block that contains exactly these messages and nothing more about them; None if there is none."""
     part = columns.part
-    if part is None or part.start or part.block.count != len(columns.payloads):
+    if part is None or part.start or part.block.count != part.count:
         return None
     mask = part.block.mask
-    stored = [True, _has_transaction_ids(mask), *[bool(mask >> bit & 1) for bit in range(_TRACE_IDS, _EXPIRES_AT + 1)]]
-    return part.block if stored == [column is not None for column in columns.all()] else None
+    stored = [_has_transaction_ids(mask), *[bool(mask >> bit & 1) for bit in range(_TRACE_IDS, _EXPIRES_AT + 1)]]
+    return part.block if stored == [column is not None for column in columns.described()] else None
 
 
 def _has_transaction_ids(mask: int) -> bool:
@@ -189,7 +134,7 @@ def assemble(count: int, stored: Sequence[Sequence[Buffer] | None]) -> bytes:
     """A layout from columns that already have their stored form, in the order of the mask's bits: per column, the
     lengths and the values in any number of pieces."""
     mask = sum(1 << bit for bit, column in enumerate(stored) if column is not None)
-    parts: list[Buffer] = [_HEADER.pack(LAYOUT_MAGIC, count, mask)]
+    parts: list[Buffer] = [write_header(count, mask)]
     for column in stored:
         if column is not None:
             parts += column
@@ -250,41 +195,46 @@ def _split_transaction_ids(
 
 def decode(layout: bytes) -> Columns:
     """The columns of a layout made by `encode`. Raises CorruptSegment."""
+    count, mask = header(layout)
+    lengths, start, end = _payload_lengths(layout, count, mask)
     try:
-        return _columns(_stored_columns(layout))
-    except struct.error as error:
-        raise CorruptSegment("a segment's body is cut short") from error
+        payloads = [layout[a:b] for a, b in pairwise(accumulate(lengths, initial=start))]
+        return _columns(payloads, _stored_columns(layout, count, mask, end))
     except UnicodeDecodeError as error:
         raise CorruptSegment("a segment's body contains a value that is not a string") from error
 
 
-def decode_block(body: bytes, layout: bytes) -> Columns:
+def decode_block(body: bytes, layout: bytes, *, kept: bool = False) -> Columns:
     """Decode a layout that came from outside. Also returns its block, if the layout may be stored as it is: it must not
     contain times, which a segment stores outside its body, nor both columns of transaction ids, which may contradict
     each other. Raises CorruptSegment."""
-    columns = decode(layout)
     count, mask = header(layout)
-    if not mask & 1 << _EXPIRES_AT and (not mask & 1 << _TRANSACTION_UUIDS or not mask & 1 << _TRANSACTION_TEXTS):
-        columns.part = BlockPart(Block(body, len(layout), count, mask), 0)
+    if mask & 1 << _EXPIRES_AT or (mask & 1 << _TRANSACTION_UUIDS and mask & 1 << _TRANSACTION_TEXTS):
+        return decode(layout)
+    try:
+        lengths, start, end = _payload_lengths(layout, count, mask)
+        columns = _columns([], _stored_columns(layout, count, mask, end))
+    except UnicodeDecodeError as error:
+        raise CorruptSegment("a segment's body contains a value that is not a string") from error
+    block = Block(body, len(layout), count, mask, end - start, max(lengths, default=0), layout if kept else None)
+    columns.lie_in(BlockPart(block, 0, count, block.payload_bytes))
     return columns
 
 
-def header(layout: bytes) -> tuple[int, int]:
-    """The number of messages of a layout, and the mask of its columns. Raises CorruptSegment."""
-    try:
-        magic, count, mask = _HEADER.unpack_from(layout)
-    except struct.error as error:
-        raise CorruptSegment("a segment's body is cut short") from error
-    if magic != LAYOUT_MAGIC or count < 0 or mask >> (_EXPIRES_AT + 1):
-        raise CorruptSegment("a segment's body does not begin as one")
-    return count, mask
+def _payload_lengths(layout: bytes, count: int, mask: int) -> tuple[Sequence[int], int, int]:
+    """The lengths of the payloads, where they begin, and where they end."""
+    if not mask & 1 << _PAYLOADS:
+        raise CorruptSegment("a segment's body has a message without a payload")
+    lengths, start, end = column_lengths(layout, HEADER_BYTES, count)
+    if min(lengths, default=0) < 0:
+        raise CorruptSegment("a segment's body has a message without a payload")
+    return lengths, start, end
 
 
-def _stored_columns(layout: bytes) -> list[list[bytes | None] | None]:
-    count, mask = header(layout)
-    position = _HEADER.size
-    stored: list[list[bytes | None] | None] = []
-    for bit in range(_EXPIRES_AT + 1):
+def _stored_columns(layout: bytes, count: int, mask: int, position: int) -> list[list[bytes | None] | None]:
+    """The values of the columns that follow the payloads, by bit."""
+    stored: list[list[bytes | None] | None] = [None]
+    for bit in range(_PAYLOADS + 1, _EXPIRES_AT + 1):
         values = None
         if mask >> bit & 1:
             values, position = _decode_column(layout, position, count)
@@ -294,12 +244,9 @@ def _stored_columns(layout: bytes) -> list[list[bytes | None] | None]:
     return stored
 
 
-def _columns(stored: list[list[bytes | None] | None]) -> Columns:
-    payloads = stored[_PAYLOADS]
-    if payloads is None or None in payloads:
-        raise CorruptSegment("a segment's body has a message without a payload")
+def _columns(payloads: list[bytes], stored: list[list[bytes | None] | None]) -> Columns:
     return Columns(
-        payloads=payloads,  # type: ignore[arg-type]
+        payloads=payloads,
         transaction_ids=_join_transaction_ids(stored[_TRANSACTION_UUIDS], stored[_TRANSACTION_TEXTS]),
         trace_ids=_bytes_to_uuids(stored[_TRACE_IDS]),
         kinds=_bytes_to_texts(stored[_KINDS]),
@@ -312,24 +259,11 @@ def _columns(stored: list[list[bytes | None] | None]) -> Columns:
 
 
 def _decode_column(layout: bytes, position: int, count: int) -> tuple[list[bytes | None], int]:
-    start = position + 4 * count
-    if start > len(layout):
-        raise CorruptSegment("a segment's body is cut short")
-    lengths = array("i", layout[position:start])
-    if sys.byteorder == "big":
-        lengths.byteswap()
-    lowest = min(lengths, default=0)
-    if lowest >= 0:
-        ends = list(accumulate(lengths, initial=start))
-        values: list[bytes | None] = [layout[a:b] for a, b in pairwise(ends)]
-    elif lowest == -1:
-        ends = list(accumulate((max(length, 0) for length in lengths), initial=start))
-        values = [None if length < 0 else layout[a:b] for a, b, length in zip(ends, ends[1:], lengths, strict=False)]
-    else:
-        raise CorruptSegment("a segment's body has a negative length")
-    if ends[-1] > len(layout):
-        raise CorruptSegment("a segment's body is cut short")
-    return values, ends[-1]
+    lengths, start, end = column_lengths(layout, position, count)
+    if min(lengths, default=0) >= 0:
+        return [layout[a:b] for a, b in pairwise(accumulate(lengths, initial=start))], end
+    ends = list(accumulate((max(length, 0) for length in lengths), initial=start))
+    return [None if length < 0 else layout[a:b] for a, b, length in zip(ends, ends[1:], lengths, strict=False)], end
 
 
 def _bytes_to_texts(values: list[bytes | None] | None) -> list[str | None] | None:

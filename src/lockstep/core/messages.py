@@ -11,17 +11,21 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import chain
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 from uuid import UUID
 
 import msgspec
 
 from lockstep.core.ids import message_id
+from lockstep.core.layouts import chained, decompress, joined_bytes, payloads_of
 from lockstep.core.names import DEFAULT_PARTITION
 from lockstep.errors import InvalidRequest
 
+CHAINED_BYTES_MIN = 8 * 1024
+"""Layouts below this size are worth being compressed together with others."""
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(slots=True)
 class Block:
     """Messages in packed form: the compressed layout of core/codec.py, fully validated."""
 
@@ -30,6 +34,20 @@ class Block:
     count: int
     mask: int
     """The columns that the layout has."""
+    payload_bytes: int
+    """All payloads together."""
+    payload_bytes_max: int
+    """The largest payload."""
+    layout: bytes | None = None
+    """The layout, where it is kept for the first use of the payloads."""
+    _payloads: list[bytes] | None = None
+
+    def payloads(self) -> list[bytes]:
+        """The payloads, unpacked when somebody asks for them."""
+        if self._payloads is None:
+            self._payloads = payloads_of(decompress(self.body) if self.layout is None else self.layout)
+            self.layout = None
+        return self._payloads
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +56,15 @@ class BlockPart:
 
     block: Block
     start: int
+    count: int
+    payload_bytes: int
+
+    def payloads(self) -> list[bytes]:
+        whole = self.block.payloads()
+        return whole if self.is_whole() else whole[self.start : self.start + self.count]
+
+    def is_whole(self) -> bool:
+        return self.count == self.block.count
 
 
 @dataclass(slots=True)
@@ -57,11 +84,29 @@ class Columns:
     expires_at: list[datetime | timedelta | None] | None = None
     """None: as the queue's options say. The engine converts a duration to a time, so that a store sees only times."""
     part: BlockPart | None = field(default=None, init=False, compare=False, repr=False)
-    """The packed form of the same messages, if they arrived packed. Columns derived from these do not inherit it,
-    because their content may differ."""
+    """The packed form of the same messages, if there is one. Columns derived from these do not inherit it, because
+    their content may differ. With it, the payloads are unpacked on their first use."""
 
     def __len__(self) -> int:
-        return len(self.payloads)
+        return len(self.payloads) if self.part is None else self.part.count
+
+    if not TYPE_CHECKING:  # it would hide misspelled names from the type checker
+
+        def __getattr__(self, name: str) -> Any:
+            """Called for what is not set: payloads that nobody has used yet."""
+            if name != "payloads":
+                raise AttributeError(name)
+            assert self.part is not None
+            self.payloads = self.part.payloads()
+            return self.payloads
+
+    def lie_in(self, part: BlockPart) -> None:
+        """The payloads are those of a part of a block, from where they are unpacked when they are needed."""
+        self.part = part
+        del self.payloads
+
+    def payload_bytes(self) -> int:
+        return sum(map(len, self.payloads)) if self.part is None else self.part.payload_bytes
 
     def bare(self) -> bool:
         """Whether there are only payloads."""
@@ -77,20 +122,35 @@ class Columns:
         )
 
     def slice(self, start: int, stop: int) -> Columns:
-        if start == 0 and stop >= len(self.payloads):
+        if start == 0 and stop >= len(self):
             return self
-        columns = Columns(*[None if column is None else column[start:stop] for column in self.all()])  # type: ignore[arg-type]
-        if self.part is not None:
-            columns.part = BlockPart(self.part.block, self.part.start + start)
-        return columns
+        described = [None if column is None else column[start:stop] for column in self.described()]
+        return Columns(self.payloads[start:stop], *described)
+
+    def split(self, counts: Sequence[int]) -> Iterator[Columns]:
+        """Consecutive slices. Those of a block remain parts of it."""
+        if len(counts) == 1:
+            yield self
+            return
+        part, start = self.part, 0
+        for count in counts:
+            columns = self.slice(start, start + count)
+            if part is not None:
+                size = sum(map(len, columns.payloads))
+                columns.part = BlockPart(part.block, part.start + start, count, size)
+            yield columns
+            start += count
 
     def take(self, positions: Sequence[int]) -> Columns:
         return Columns(*[None if column is None else [column[i] for i in positions] for column in self.all()])  # type: ignore[arg-type]
 
     def all(self) -> tuple[list[Any] | None, ...]:
         """Every column, in the order of COLUMN_NAMES."""
+        return (self.payloads, *self.described())
+
+    def described(self) -> tuple[list[Any] | None, ...]:
+        """Every column but the payloads, in the order of COLUMN_NAMES."""
         return (
-            self.payloads,
             self.transaction_ids,
             self.trace_ids,
             self.kinds,
@@ -122,8 +182,10 @@ def join_columns(parts: Sequence[Columns]) -> Columns:
     """Join the messages of all parts, in order; missing values of a column that some part has become None."""
     if len(parts) == 1:
         return parts[0]
-    joined = Columns(list(chain.from_iterable([part.payloads for part in parts])))
-    joined.part = _joined_part(parts)
+    part = _joined_part(parts)
+    joined = Columns([] if part is not None else list(chain.from_iterable([part.payloads for part in parts])))
+    if part is not None:
+        joined.lie_in(part)
     if all([part.bare() for part in parts]):
         return joined
     for name in COLUMN_NAMES[1:]:
@@ -135,17 +197,47 @@ def join_columns(parts: Sequence[Columns]) -> Columns:
 
 
 def _joined_part(parts: Sequence[Columns]) -> BlockPart | None:
-    """The part of a block that consists of all these consecutive parts."""
-    first = parts[0].part
-    if first is None:
-        return None
-    next_start = first.start
+    """The part of a block that all of them form together, one after the other: of one that is there, or of a chain of
+    whole ones."""
+    blocks: list[Block] = []
+    start = upto = 0
     for columns in parts:
         part = columns.part
-        if part is None or part.block is not first.block or part.start != next_start:
+        if part is None:
             return None
-        next_start += len(columns.payloads)
-    return first
+        if not blocks:
+            start = part.start
+        elif part.block is not blocks[-1]:
+            if start or upto != blocks[-1].count:
+                return None
+            upto = 0
+        if not blocks or part.block is not blocks[-1]:
+            blocks.append(part.block)
+            upto = part.start
+        if part.start != upto:
+            return None
+        upto += part.count
+    if len(blocks) == 1:
+        return BlockPart(blocks[0], start, upto - start, sum([one.payload_bytes() for one in parts]))
+    if start or upto != blocks[-1].count or not _may_be_chained(blocks):
+        return None
+    block = _chain(blocks)
+    return BlockPart(block, 0, block.count, block.payload_bytes)
+
+
+def _may_be_chained(blocks: Sequence[Block]) -> bool:
+    return len({block.mask for block in blocks}) == 1 and min([b.layout_bytes for b in blocks]) >= CHAINED_BYTES_MIN
+
+
+def _chain(blocks: Sequence[Block]) -> Block:
+    return Block(
+        chained([block.body for block in blocks]),
+        joined_bytes([block.layout_bytes for block in blocks]),
+        sum([block.count for block in blocks]),
+        blocks[0].mask,
+        sum([block.payload_bytes for block in blocks]),
+        max([block.payload_bytes_max for block in blocks]),
+    )
 
 
 def check_shape(columns: object) -> Columns:
@@ -154,6 +246,8 @@ def check_shape(columns: object) -> Columns:
     """
     if not isinstance(columns, Columns):
         raise InvalidRequest(f"the columns of a batch must be Columns, not {type(columns).__name__}")
+    if columns.part is not None:
+        return columns  # decoded from a block
     for name, column in zip(COLUMN_NAMES, columns.all(), strict=True):
         if column is None and name != "payloads":
             continue
@@ -163,6 +257,11 @@ def check_shape(columns: object) -> Columns:
             text = f"the column {name} has {len(column)} values for {len(columns.payloads)} messages"
             raise InvalidRequest(text)
     return columns
+
+
+def counts_of(columns: Sequence[Columns]) -> list[int]:
+    """How many messages each of these has; for many of them, which a call of len() each would slow down."""
+    return [len(one.payloads) if one.part is None else one.part.count for one in columns]
 
 
 class Described(msgspec.Struct, frozen=True, kw_only=True):
@@ -280,11 +379,11 @@ class Run:
     delivery: DeliveryFields = NOT_DELIVERED
 
     def __len__(self) -> int:
-        return len(self.columns.payloads)
+        return len(self.columns)
 
     @property
     def last_seq(self) -> int:
-        return self.first_seq + len(self.columns.payloads) - 1
+        return self.first_seq + len(self.columns) - 1
 
     def message(self, offset: int) -> Message:
         columns = self.columns
@@ -310,7 +409,7 @@ class Run:
         )
 
     def messages(self) -> Iterator[Message]:
-        return map(self.message, range(len(self.columns.payloads)))
+        return map(self.message, range(len(self.columns)))
 
 
 def _at(column: list[Any] | None, offset: int) -> Any:
@@ -472,7 +571,7 @@ class PushResult(Sequence[Receipt]):
         """The batch used last, which usually has the next receipt as well, and the positions of its duplicates."""
 
     def __len__(self) -> int:
-        return sum(len(batch.columns.payloads) for batch in self.batches)
+        return sum(len(batch.columns) for batch in self.batches)
 
     def in_order(self, order: Sequence[tuple[int, int]] | None) -> PushResult:
         """The same receipts in another order: each entry is a batch and a position in it."""
@@ -527,7 +626,7 @@ class PushResult(Sequence[Receipt]):
             return
         index = 0
         for batch_index, batch in enumerate(self.batches):
-            for position in range(len(batch.columns.payloads)):
+            for position in range(len(batch.columns)):
                 yield self._receipt(index, batch_index, position)
                 index += 1
 
@@ -535,9 +634,9 @@ class PushResult(Sequence[Receipt]):
         if self._order is not None:
             return self._order[index]
         for batch_index, batch in enumerate(self.batches):
-            if index < len(batch.columns.payloads):
+            if index < len(batch.columns):
                 return batch_index, index
-            index -= len(batch.columns.payloads)
+            index -= len(batch.columns)
         raise IndexError(index)
 
     def _receipt(self, index: int, batch_index: int, position: int) -> Receipt:

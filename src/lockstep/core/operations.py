@@ -19,8 +19,9 @@ import msgspec
 from msgspec import Struct
 
 from lockstep import errors
-from lockstep.core.codec import Codec, pack, unseal
+from lockstep.core.codec import Codec, unseal
 from lockstep.core.ids import message_id, split_message_id
+from lockstep.core.layouts import pack
 from lockstep.core.messages import Appointment, Batch, Columns, NewSchedule, Occupancy, Placement, PushResult
 from lockstep.core.records import Ack, AckOutcome
 from lockstep.errors import (
@@ -59,10 +60,10 @@ class NewOperation:
 
     def messages(self) -> int:
         """The number of messages, or of acks."""
-        return len(self.acks) or sum([len(batch.columns.payloads) for batch in self.batches])
+        return len(self.acks) or sum([len(batch.columns) for batch in self.batches])
 
     def bytes(self) -> int:
-        return sum([sum(map(len, batch.columns.payloads)) for batch in self.batches])
+        return sum([batch.columns.payload_bytes() for batch in self.batches])
 
     def places(self) -> list[tuple[str, str]]:
         """Queue and partition of the messages to push now; scheduled messages have no order to keep."""

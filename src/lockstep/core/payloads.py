@@ -5,7 +5,7 @@ here.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import zip_longest
+from itertools import accumulate, pairwise, zip_longest
 
 import msgspec
 
@@ -38,6 +38,17 @@ def check_json_column(payloads: Sequence[bytes]) -> None:
     if list(map(len, _raws.decode(together))) != list(map(len, payloads)):
         for payload in payloads:
             decode_raw(payload)
+
+
+def check_json_run(payloads: bytes, lengths: Sequence[int]) -> None:
+    """The same for payloads that lie one behind the other. None of them is copied."""
+    check_utf8(payloads)
+    try:
+        found = list(map(len, _raw.decode_lines(payloads)))
+    except msgspec.DecodeError:
+        found = []  # two numbers side by side are none
+    if found != list(lengths):
+        check_json_column([payloads[a:b] for a, b in pairwise(accumulate(lengths, initial=0))])
 
 
 def check_json(messages: Sequence[NewMessage] | Sequence[Batch]) -> None:

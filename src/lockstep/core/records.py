@@ -66,7 +66,7 @@ class Popped:
     """More messages may be due behind expired ones, which were too many to skip in one call."""
 
     def __len__(self) -> int:
-        return sum(len(run.columns.payloads) for run in self.runs)
+        return sum(len(run.columns) for run in self.runs)
 
     @property
     def partition_ids(self) -> list[int]:

@@ -73,7 +73,7 @@ class Arrivals:
         messages: dict[str, int] = {}
         for batch in batches:
             partitions.setdefault(batch.queue, set()).add(batch.partition)
-            messages[batch.queue] = messages.get(batch.queue, 0) + len(batch.columns.payloads)
+            messages[batch.queue] = messages.get(batch.queue, 0) + len(batch.columns)
         self._pushed_to(partitions, messages)
 
     @_never_raises

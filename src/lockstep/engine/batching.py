@@ -41,7 +41,7 @@ from msgspec.structs import replace
 
 from lockstep.config import Config
 from lockstep.core.applying import ack_keys
-from lockstep.core.messages import Batch, PushResult
+from lockstep.core.messages import Batch, PushResult, counts_of
 from lockstep.core.operations import NewOperation
 from lockstep.core.records import Ack, AckOutcome, Continued, NextRequest, Popped, PopRequest, Renewal, Renewed
 from lockstep.engine.arrivals import Arrivals
@@ -153,7 +153,7 @@ class Batching:
         return time.monotonic() - self._delivering_at > _DELIVERING_SECONDS
 
     async def push(self, batches: Sequence[Batch]) -> PushResult:
-        messages = sum([len(batch.columns.payloads) for batch in batches])
+        messages = sum(counts_of([batch.columns for batch in batches]))
         joiner = self._schedule if any([batch.schedule is not None for batch in batches]) else self._push
         return await joiner.ask(batches, messages=messages)
 
@@ -274,7 +274,7 @@ class Batching:
 
 
 def _payload_bytes(batches: Sequence[Batch]) -> int:
-    return sum([sum(map(len, batch.columns.payloads)) for batch in batches])
+    return sum([batch.columns.payload_bytes() for batch in batches])
 
 
 def _operation_bytes(operations: Sequence[NewOperation]) -> int:

@@ -16,7 +16,7 @@ import msgspec
 
 from lockstep.config import Config
 from lockstep.core.gathering import canonical_trace_ids, check_schedule, gather
-from lockstep.core.messages import Batch, Columns, NewMessage, check_shape
+from lockstep.core.messages import Batch, Columns, NewMessage, check_shape, counts_of
 from lockstep.core.names import NAME_LENGTH_MAX, TRANSACTION_ID_LENGTH_MAX, check_name, check_names, storable
 from lockstep.core.operations import Order
 from lockstep.core.policy import SECONDS_MAX
@@ -56,10 +56,11 @@ def _check_lone(batch: Batch, config: Config) -> list[Batch]:
     """The same checks for one batch that has payloads only, as most pushes do."""
     check_name(batch.queue, what="queue")
     check_name(batch.partition, what="partition")
-    payloads = batch.columns.payloads
-    _check_size(_check_payloads(payloads, config), config)
-    _check_count(len(payloads), config)
-    return [batch] if payloads else []
+    columns = batch.columns
+    _check_size(_check_payloads_of([columns], config), config)
+    count = len(columns)
+    _check_count(count, config)
+    return [batch] if count else []
 
 
 def check_batches(batches: Sequence[Batch], config: Config) -> list[Batch]:
@@ -70,25 +71,26 @@ def check_batches(batches: Sequence[Batch], config: Config) -> list[Batch]:
     if _payloads_alone(batches):
         # A push to many partitions has many small batches: their payloads are looked at together.
         checked = list(batches)
-        size = _check_payloads(list(chain.from_iterable([batch.columns.payloads for batch in batches])), config)
+        size = _check_payloads_of([batch.columns for batch in batches], config)
     else:
         checked, size = _check_each(batches, config)
-    _check_count(sum([len(batch.columns.payloads) for batch in checked]), config)
+    counts = counts_of([batch.columns for batch in checked])
+    _check_count(sum(counts), config)
     _check_size(size, config)
     for batch in [batch for batch in checked if batch.schedule is not None]:
-        check_schedule(batch.schedule, messages=len(batch.columns.payloads))
-    return [batch for batch in checked if batch.columns.payloads]
+        check_schedule(batch.schedule, messages=len(batch.columns))
+    return [batch for batch, count in zip(checked, counts, strict=True) if count]
 
 
 def _payloads_alone(batches: Sequence[Batch]) -> bool:
     if len(batches) == 1:
         only = batches[0].columns
-        return type(only) is Columns and only.bare() and type(only.payloads) is list
+        return type(only) is Columns and only.bare() and (only.part is not None or type(only.payloads) is list)
     columns = [batch.columns for batch in batches]
     return (
         set(map(type, columns)) == {Columns}
         and all([one.bare() for one in columns])
-        and {type(one.payloads) for one in columns} == {list}
+        and {type(one.payloads) for one in columns if one.part is None} <= {list}
     )
 
 
@@ -117,7 +119,7 @@ def _check_count(messages: int, config: Config) -> None:
 def _check_columns(columns: Columns, config: Config) -> tuple[Columns, int]:
     """The columns, with trace ids in their canonical spelling, and the bytes of payloads and headers."""
     check_shape(columns)
-    size = _check_payloads(columns.payloads, config)
+    size = _check_payloads_of([columns], config)
     if columns.transaction_ids is not None:
         _check_transaction_ids(columns.transaction_ids)
     for column, what, length_max in (
@@ -139,6 +141,23 @@ def _check_columns(columns: Columns, config: Config) -> tuple[Columns, int]:
     return columns, size
 
 
+def _check_payloads_of(given: Sequence[Columns], config: Config) -> int:
+    """The bytes of all payloads. Those of blocks are not unpacked for it."""
+    loose = [one.payloads for one in given if one.part is None]
+    size = _check_payloads(loose[0] if len(loose) == 1 else list(chain.from_iterable(loose)), config)
+    if len(loose) == len(given):
+        return size
+    parts = [one.part for one in given if one.part is not None]
+    _check_payload_size(max([part.block.payload_bytes_max for part in parts], default=0), config)
+    return size + sum([part.payload_bytes for part in parts])
+
+
+def _check_payload_size(size: int, config: Config) -> None:
+    if size > config.payload_bytes_max:
+        limit = config.payload_bytes_max
+        raise TooLarge(f"a payload has {size} bytes; at most {limit} are allowed")
+
+
 def _check_payloads(payloads: list[bytes], config: Config) -> int:
     if not payloads:
         return 0
@@ -146,10 +165,7 @@ def _check_payloads(payloads: list[bytes], config: Config) -> int:
         index, wrong = _first(payloads, lambda payload: type(payload) is not bytes)
         raise InvalidRequest(f"message {index}: the payload must be bytes, not {type(wrong).__name__}")
     sizes = list(map(len, payloads))
-    largest = max(sizes)
-    if largest > config.payload_bytes_max:
-        limit = config.payload_bytes_max
-        raise TooLarge(f"a payload has {largest} bytes; at most {limit} are allowed")
+    _check_payload_size(max(sizes), config)
     return sum(sizes)
 
 

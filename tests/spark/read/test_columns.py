@@ -13,8 +13,9 @@ import pytest_asyncio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lockstep.core.codec import NO_KEYS, Codec, decode, encode, pack, seal
+from lockstep.core.codec import NO_KEYS, Codec, decode, encode, seal
 from lockstep.core.ids import message_id, segment_uuid7
+from lockstep.core.layouts import pack
 from lockstep.core.messages import Batch, Columns
 from lockstep.core.records import MessageFilter
 from lockstep.core.sealing import Keyring

@@ -84,6 +84,8 @@ RELEASED = {
     "0048_partition_limit.sql": "c5920661fe3dcd9ca315f6a8d48d6cf9d616677a1292ac606a3a22f25a0003bf",
     "0049_reader_rule.sql": "bc55bbd021faea23e2724a93bf8d227bfcbee9316b76a3e233cdf60cfea51c09",
     "0050_continued.sql": "2a6adb4dd5ba0bab877579df7b8f90dfb5c562155cfcdc944da6b724a4e30eb8",
+    "0051_message_walk.sql": "75760627c6e3e9d866d5863692c8d6e2152245c9b850d3a16eaad8c09a3b1a62",
+    "0052_chains.sql": "e9633e56855603f190e97757c9901d452ac6a69399f261301b4fe6f360e53447",
 }
 
 

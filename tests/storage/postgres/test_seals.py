@@ -14,7 +14,7 @@ import pytest_asyncio
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from lockstep.config import load
-from lockstep.core import codec
+from lockstep.core import codec, layouts
 from lockstep.core.applying import ApplyLimits
 from lockstep.core.crons import NewCron
 from lockstep.core.messages import Batch, NewSchedule
@@ -135,7 +135,7 @@ async def test_old_form_in_place_of_the_new_is_refused(make_store: MakeStore) ->
     store = make_store(OLD)
     await sealed_queues(store, "one")
     nonce = os.urandom(12)
-    body = nonce + AESGCM(OLD).encrypt(nonce, codec.pack(codec.encode(batch("q", 3).columns)), None)
+    body = nonce + AESGCM(OLD).encrypt(nonce, layouts.pack(codec.encode(batch("q", 3).columns)), None)
     await execute(store, "update lockstep.segment set codec = 3, body = $1", body)
     with pytest.raises(SealBroken):
         await pop(make_store(OLD), "one", batch=9)
@@ -176,7 +176,7 @@ async def test_waiting_messages_are_bound_and_plain_ones_are_refused(make_store:
         await store.schedules(ScheduleFilter(), limit=10)
     await execute(store, swap)
     await store.schedules(ScheduleFilter(), limit=10)
-    plain = codec.pack(codec.encode(batch("q", 1).columns))
+    plain = layouts.pack(codec.encode(batch("q", 1).columns))
     await execute(store, "update lockstep.scheduled set codec = 1, body = $1", plain)
     with pytest.raises(SealBroken):
         await store.schedules(ScheduleFilter(), limit=10)
@@ -275,7 +275,7 @@ async def test_rotation_reads_the_old_form_and_leaves_what_it_cannot_read(make_s
     store = make_store(OLD)
     await sealed_queues(store, "one", "two")
     nonce = os.urandom(12)
-    body = nonce + AESGCM(OLD).encrypt(nonce, codec.pack(codec.encode(batch("q", 3).columns)), None)
+    body = nonce + AESGCM(OLD).encrypt(nonce, layouts.pack(codec.encode(batch("q", 3).columns)), None)
     await execute(store, "update lockstep.segment set codec = 3, body = $1", body)
     await execute(store, "update lockstep.queue set sealed_after = 1::bigint << 62 where name = 'one'")
     assert (await rotated(store, count_only=True)).found == {"unbound": 2}

@@ -117,7 +117,7 @@ async def _pushed(node: Node, request: Request, batches: list[Batch], order: Ord
 def _count_pushed(node: Node, batches: Sequence[Batch]) -> None:
     counters = node.counters
     for batch in batches:
-        messages = len(batch.columns.payloads)
+        messages = len(batch.columns)
         counters.messages_pushed += messages
         counters.pushed.add(batch.queue, messages)
 

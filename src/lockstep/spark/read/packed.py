@@ -12,7 +12,8 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from lockstep.core.codec import HEADER_BYTES, STORED_COLUMNS, Codec, decrypted, header, layout_bytes, unseal
+from lockstep.core.codec import STORED_COLUMNS, Codec, decrypted, unseal
+from lockstep.core.layouts import HEADER_BYTES, header, layout_bytes
 from lockstep.core.sealing import Keyring
 from lockstep.errors import CorruptSegment, EncryptionUnavailable
 from lockstep.spark.read.segments import Ints

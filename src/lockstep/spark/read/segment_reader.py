@@ -14,7 +14,8 @@ from uuid import UUID
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lockstep.core.codec import Codec, layout_bytes
+from lockstep.core.codec import Codec
+from lockstep.core.layouts import layout_bytes
 from lockstep.core.sealing import segment_binding
 from lockstep.spark.database import Access, cursor_of
 from lockstep.spark.read.columns import Rows, StoredSegment

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lockstep.core import codec
+from lockstep.core import layouts
 from lockstep.core.codec import Buffer, Codec, assemble
 from lockstep.core.ids import SEGMENT_MESSAGES_MAX
 from lockstep.core.names import DEFAULT_PARTITION
@@ -211,7 +211,7 @@ def _part(queue: str, partitions: _RowPartitions, table: pa.Table, form: QueueFo
         part.plain = {name: array.to_pylist() for name, array in arrays.items()}
     else:
         part.codec = Codec.PACKED.value
-        part.body = codec.pack(_layout(arrays, is_uuid))
+        part.body = layouts.pack(_layout(arrays, is_uuid))
     return part
 
 

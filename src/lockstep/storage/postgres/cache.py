@@ -51,8 +51,9 @@ class Segment:
     """Of an encrypted segment that was read: the partitions of its messages."""
 
     def memory_bytes(self) -> int:
-        columns = sum([column is not None for column in self.columns.all()])
-        return self.content_bytes + columns * len(self.columns) * _VALUE_OVERHEAD_BYTES
+        columns = 1 + sum([column is not None for column in self.columns.described()])
+        packed = 0 if self.columns.part is None else len(self.columns.part.block.body)
+        return self.content_bytes + packed + columns * len(self.columns) * _VALUE_OVERHEAD_BYTES
 
 
 class SegmentCache:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lockstep.config import Config
-from lockstep.core.codec import NO_KEYS, Codec, unseal
+from lockstep.core.codec import NO_KEYS, Codec, decrypted, unseal
 from lockstep.core.sealing import Keyring
 from lockstep.errors import EncryptionUnavailable, SealBroken
 
@@ -34,6 +34,10 @@ class Encryption:
         """Raise SealBroken for a body that is not bound to its place, if every stored body must be."""
         if not codec & Codec.BOUND and not self.plain_allowed:
             raise SealBroken(f"{what} is of an encrypted queue, but it is not encrypted as everything there is")
+
+    def decrypted(self, codec: int, body: bytes, binding: bytes) -> bytes:
+        """A packed body as it was before it was encrypted. Raises SealBroken, EncryptionUnavailable."""
+        return decrypted(codec, body, keys=self.keys, binding=binding)
 
     def open(self, codec: int, body: bytes, binding: bytes) -> bytes:
         """The layout in a packed body. Raises CorruptSegment, EncryptionUnavailable."""

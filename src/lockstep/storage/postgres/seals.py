@@ -13,7 +13,8 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import asyncpg
 
-from lockstep.core.codec import SEALED, Codec, decrypted, encode, pack
+from lockstep.core.codec import SEALED, Codec, decrypted, encode
+from lockstep.core.layouts import pack
 from lockstep.core.messages import Columns
 from lockstep.core.records import EncryptionSlice
 from lockstep.core.sealing import cron_binding, key_id_of, segment_binding, waiting_binding

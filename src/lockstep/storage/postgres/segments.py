@@ -11,8 +11,9 @@ from typing import Any
 
 import asyncpg
 
-from lockstep.core.codec import Codec, decode
+from lockstep.core.codec import Codec, decode_block
 from lockstep.core.ids import is_canonical_uuid
+from lockstep.core.layouts import decompress, layout_bytes
 from lockstep.core.messages import Columns, Run
 from lockstep.core.sealing import segment_binding
 from lockstep.errors import CorruptSegment, EncryptionUnavailable
@@ -131,8 +132,10 @@ def decode_segment(row: Any, encryption: Encryption) -> Segment:
     if codec & Codec.BOUND:
         owners = SegmentOwners.of(queue_id, partition_ids, counts)
         binding = segment_binding(uuid, queue_id, partition_ids, counts)
-    layout = encryption.open(codec, body, binding)
-    columns = decode(layout)
+    body = encryption.decrypted(codec, body, binding)
+    layout_bytes(body)  # which is allocated before anything else is checked
+    layout = decompress(body)
+    columns = decode_block(body, layout, kept=True)
     columns.expires_at = others[-1]
     return Segment(uuid, created_at, columns, len(layout), owners)
 

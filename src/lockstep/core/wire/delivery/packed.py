@@ -19,8 +19,20 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import astuple
 
-from lockstep.core.codec import LAYOUT_MAGIC, decode, decode_block, decompress, encode, header, layout_bytes, pack
+from lockstep.core.codec import block_of, decode, decode_block, encode
+from lockstep.core.layouts import (
+    HEADER_BYTES,
+    LAYOUT_MAGIC,
+    column_lengths,
+    decompress,
+    frames_of,
+    header,
+    is_chain,
+    layout_bytes,
+    pack,
+)
 from lockstep.core.messages import (
+    CHAINED_BYTES_MIN,
     Appointment,
     Batch,
     Columns,
@@ -33,7 +45,7 @@ from lockstep.core.messages import (
     join_columns,
 )
 from lockstep.core.operations import Order
-from lockstep.core.payloads import check_json_column
+from lockstep.core.payloads import check_json_column, check_json_run
 from lockstep.core.policy import SECONDS_MAX, GroupMode
 from lockstep.core.records import Popped
 from lockstep.core.wire.times import Time, parse_time_or_none, timestamp, timestamp_or_none
@@ -107,6 +119,8 @@ class _PopHead(Struct, rename="camel", omit_defaults=True):
     segments: list[tuple[str, str]]
     """Id and creation time."""
     runs: list[_PackedRun]
+    blocks: list[_Size]
+    """The size of each block in bytes."""
 
 
 _push_head = msgspec.json.Decoder(_PushHead)
@@ -134,7 +148,7 @@ def write_push(batches: Sequence[Batch]) -> bytes:
             PushBlock(
                 queue=members[0].queue,
                 partitions=[batch.partition for batch in members],
-                counts=[len(batch.columns.payloads) for batch in members],
+                counts=[len(batch.columns) for batch in members],
                 size=len(bodies[-1]),
                 expire_seconds=_spans(columns.expires_at),
                 deliver_at=timestamp_or_none(schedule.deliver_at),
@@ -175,6 +189,8 @@ class PackedPush:
             raise InvalidRequest(f"the blocks have {len(body) - start} bytes, and the head counts {sum(sizes)}")
         ends = list(accumulate(sizes, initial=start))
         self._bodies = [body[a:b] for a, b in pairwise(ends)]
+        if any(map(is_chain, self._bodies)):
+            raise InvalidRequest("a block must be a layout or a single zstd frame, not a chain")
         for index, block in enumerate(self._blocks):
             _check_block(index, block)
 
@@ -206,11 +222,8 @@ class PackedPush:
         block, columns = self._blocks[index], self._columns(index)
         deliver_at = parse_time_or_none(block.deliver_at, what="deliverAt")
         schedule = NewSchedule(deliver_at=deliver_at, delay_seconds=block.delay_seconds, key=block.schedule_key)
-        start = 0
-        for partition, count in zip(block.partitions, block.counts, strict=True):
-            part = columns.slice(start, start + count)
+        for partition, part in zip(block.partitions, columns.split(block.counts), strict=True):
             yield Batch(block.queue, partition, part, None if schedule == _AT_ONCE else schedule)
-            start += count
 
     def _columns(self, index: int) -> Columns:
         block, body = self._blocks[index], self._bodies[index]
@@ -221,12 +234,14 @@ class PackedPush:
         if count != sum(block.counts):
             raise InvalidRequest(f"block {index} has {count} messages, and its counts say {sum(block.counts)}")
         with _ReadingBlock(index):
-            columns = decode(layout) if _is_plain(body) else decode_block(body, layout)
+            columns = (
+                decode(layout) if _is_plain(body) else decode_block(body, layout, kept=len(layout) < CHAINED_BYTES_MIN)
+            )
         if columns.producer_subs is not None:
             raise InvalidRequest(f"block {index} names producers, which only the server does")
         if block.expire_seconds is not None:
             columns.expires_at = _expiries(index, block.expire_seconds, columns)
-        _check_payloads(index, columns)
+        _check_payloads(index, columns, layout)
         return columns
 
 
@@ -247,12 +262,14 @@ def _expiries(index: int, spans: Sequence[float | None], columns: Columns) -> li
     return [time if span is None else timedelta(seconds=span) for span, time in zip(spans, times, strict=True)]
 
 
-def _check_payloads(index: int, columns: Columns) -> None:
-    payloads = columns.payloads
-    if columns.encodings is not None:
-        payloads = [p for p, encoding in zip(payloads, columns.encodings, strict=True) if encoding is None]
+def _check_payloads(index: int, columns: Columns, layout: bytes) -> None:
     try:
-        check_json_column(payloads)
+        if columns.encodings is None:
+            lengths, start, end = column_lengths(layout, HEADER_BYTES, len(columns))
+            check_json_run(layout[start:end], lengths)
+        else:
+            pairs = zip(columns.payloads, columns.encodings, strict=True)
+            check_json_column([payload for payload, encoding in pairs if encoding is None])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidPayload(f"block {index}: a payload is not JSON, and has no encoding: {error}") from error
 
@@ -323,6 +340,7 @@ def write_popped(popped: Popped) -> bytes:
         segment, _ = segments[run.segment]
         place = (run.partition_id, run.first_seq, len(run), segment, run.ordinal)
         runs.append((queue, run.partition, *place, *astuple(run.delivery)))
+    blocks = _blocks_of([run.columns for run in popped.runs])
     head = _PopHead(
         lease_id=popped.lease_id,
         consumer_group=popped.group,
@@ -331,16 +349,25 @@ def write_popped(popped: Popped) -> bytes:
         queues=list(queues),
         segments=[(str(uuid), stored_at) for uuid, (_, stored_at) in segments.items()],
         runs=runs,
+        blocks=list(map(len, blocks)),
     )
-    return _body(head, [encode(join_columns([run.columns for run in popped.runs]))])
+    return _body(head, blocks)
+
+
+def _blocks_of(parts: Sequence[Columns]) -> list[bytes]:
+    """Blocks with these messages: as they are stored, where whole segments were popped."""
+    columns = join_columns(parts)
+    block = block_of(columns)
+    return [encode(columns)] if block is None else frames_of(block.body)
 
 
 def read_popped(body: bytes) -> Popped:
     """The messages in the answer to a pop. Raises InvalidRequest if it is not such an answer."""
     head, start = _head(body, _pop_head, None)
-    layout = body[start:]
+    if start + sum(head.blocks) != len(body):
+        raise InvalidRequest(f"the blocks have {len(body) - start} bytes, and the head counts {sum(head.blocks)}")
     with _ReadingBlock():
-        columns = decode(layout if _is_plain(layout) else decompress(layout))
+        columns = join_columns([_decoded(body[a:b]) for a, b in pairwise(accumulate(head.blocks, initial=start))])
     segments = [(UUID(uuid), datetime.fromisoformat(stored_at)) for uuid, stored_at in head.segments]
     popped = Popped(head.consumer_group, lease_id=head.lease_id, mode=head.mode)
     popped.expires_at = None if head.expires_at is None else datetime.fromisoformat(head.expires_at)
@@ -352,6 +379,10 @@ def read_popped(body: bytes) -> Popped:
         popped.runs.append(Run(*place, uuid, ordinal, created_at, part, DeliveryFields(*delivery)))
         position += count
     return popped
+
+
+def _decoded(block: bytes) -> Columns:
+    return decode(block if _is_plain(block) else decompress(block))
 
 
 # --- Both -----------------------------------------------------------------------------------------------------------

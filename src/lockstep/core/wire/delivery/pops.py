@@ -101,11 +101,11 @@ def pop_answer(popped: Popped) -> PopAnswer:
 
 def _messages(run: Run, lease_id: str, group: str) -> list[PoppedMessage]:
     columns = run.columns
-    ids = message_ids(run.segment, run.ordinal, len(columns.payloads))
+    ids = message_ids(run.segment, run.ordinal, len(columns))
     transaction_ids: Sequence[str | None] = columns.transaction_ids or ids
     created_at, partition_id, partition = timestamp(run.created_at), str(run.partition_id), run.partition
     delivery = asdict(run.delivery)
-    if all([column is None for column in columns.all()[2:]]):  # nothing but payloads and transaction ids
+    if all([column is None for column in columns.described()[1:]]):  # nothing but payloads and transaction ids
         named = [given or identity for identity, given in zip(ids, transaction_ids, strict=True)]
         same = map(repeat, (None, created_at, partition_id, partition, lease_id, group, run.queue))
         values = (ids, named, repeat(None), map(Raw, columns.payloads), *same, count(run.first_seq))

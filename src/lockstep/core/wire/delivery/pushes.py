@@ -186,7 +186,7 @@ def _batch_receipts(result: PushResult, index: int) -> list[PushReceipt]:
     if placement.buffered:
         return _buffered_receipts(batch)
     columns, queue, partition, partition_id = batch.columns, batch.queue, batch.partition, str(placement.partition_id)
-    count, first_seq = len(columns.payloads), placement.first_seq
+    count, first_seq = len(columns), placement.first_seq
     if not result.occupancy and not placement.duplicates and columns.bare():
         return [
             PushReceipt(

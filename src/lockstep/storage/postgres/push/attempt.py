@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ from uuid import UUID
 from lockstep.core import refusals
 from lockstep.core.codec import Codec
 from lockstep.core.ids import all_canonical_uuids, is_canonical_uuid, segment_uuid7
-from lockstep.core.messages import COLUMN_NAMES, Columns, Occupancy, join_columns
+from lockstep.core.messages import COLUMN_NAMES, Columns, Occupancy, counts_of, join_columns
 from lockstep.core.sealing import segment_binding
 from lockstep.errors import QueueFull
 from lockstep.storage.postgres.cache import QueueNames, Segment
@@ -111,7 +111,7 @@ class PushAttempt:
     def add_segment(self, queue: str, names: QueueNames, portions: list[int], parts: list[Columns]) -> Columns:
         """Add the portions of a queue; returns all their messages together."""
         first_run = len(self.portions) + 1
-        counts = [len(part.payloads) for part in parts]
+        counts = counts_of(parts)
         self.queues.append(queue)
         self.names.append(names)
         self.run_counts.append(len(portions))
@@ -165,7 +165,7 @@ class PushAttempt:
             "queue_id": self.names[0].id,
             "partition_id": self.source.ids[self.portions[0]],
             "codec": self.codecs[0],
-            "count": len(content.payloads),
+            "count": len(content),
             "body": body,
             "payloads": content.payloads if body is None else None,
             "plain_allowed": self.plain_allowed,
@@ -253,11 +253,6 @@ class PushAttempt:
 
     def segments(self, row: PushedSegments) -> list[tuple[int, Segment]]:
         return [
-            (segment_id, Segment(uuid, row.created_at, _without_block(content), size))
+            (segment_id, Segment(uuid, row.created_at, content, size))
             for segment_id, uuid, (content, size) in zip(row.segment_ids, row.segment_uuids, self.contents, strict=True)
         ]
-
-
-def _without_block(content: Columns) -> Columns:
-    """As it is kept in memory: the packed form would stand beside it for nothing."""
-    return content if content.part is None else replace(content)

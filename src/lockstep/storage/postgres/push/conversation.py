@@ -16,7 +16,7 @@ from uuid import UUID
 
 from lockstep.core.codec import Codec, block_of, encode, seal, seal_packed
 from lockstep.core.ids import SEGMENT_MESSAGES_MAX
-from lockstep.core.messages import Batch, Columns, Occupancy, Placement, PushResult
+from lockstep.core.messages import Batch, Columns, Occupancy, Placement, PushResult, counts_of
 from lockstep.core.sealing import Keyring
 from lockstep.errors import TooLarge, Unavailable
 from lockstep.storage.postgres import sql
@@ -121,7 +121,7 @@ def push_now(
         if pushed is not None:
             return pushed
     portions = Portions.of(batches)
-    if sum([len(columns.payloads) for columns in portions.columns]) > SEGMENT_MESSAGES_MAX:
+    if sum(counts_of(portions.columns)) > SEGMENT_MESSAGES_MAX:
         raise TooLarge(f"one call may push at most {SEGMENT_MESSAGES_MAX} messages")
     for _ in range(_STALE_ATTEMPTS_MAX):
         known = yield from _resolve(portions, names, at, bounded=bounded)
@@ -160,16 +160,17 @@ def _push_few(
     """The usual push of a lone producer: a few small payloads to a known partition, without the cost of portions. None
     if the push is not of this kind, or something has changed; nothing was pushed then."""
     batch = batches[0]
-    columns, payloads = batch.columns, batch.columns.payloads
+    columns = batch.columns
     known = names.get(batch.queue)
     partition_id = None if known is None else known.partitions.get(batch.partition)
     if known is None or partition_id is None or known.limited or known.encryption:
         return None
-    if len(payloads) > _LOOKED_AT or not columns.bare():
+    if len(columns) > _LOOKED_AT or not columns.bare():
         return None
-    size = sum(map(len, payloads))
+    size = columns.payload_bytes()
     if size > PLAIN_BYTES_MAX:
         return None
+    payloads = columns.payloads
     [row] = yield _PUSH_RUN(
         queue_id=known.id,
         partition_id=partition_id,
@@ -327,11 +328,14 @@ def _attempt(portions: Portions, known: dict[str, QueueNames], encryption: Encry
 
 
 def _pack(attempt: PushAttempt, names: QueueNames, content: Columns, keys: Keyring | None) -> Conversation[None]:
-    content_bytes = sum(map(len, content.payloads[:_LOOKED_AT]))
+    if content.part is not None:
+        content_bytes = content.part.payload_bytes
+    else:
+        content_bytes = sum(map(len, content.payloads[:_LOOKED_AT]))
+        if content_bytes <= PLAIN_BYTES_MAX or names.compression == "none":
+            content_bytes += sum(map(len, content.payloads[_LOOKED_AT:]))
     body: bytes | None = None
     codec = Codec.PLAIN
-    if content_bytes <= PLAIN_BYTES_MAX or names.compression == "none":
-        content_bytes += sum(map(len, content.payloads[_LOOKED_AT:]))
     uuid, binding = (None, b"") if keys is None else attempt.place_of_last()
     if keys is not None or (names.compression != "none" and content_bytes > PLAIN_BYTES_MAX):
         stored = content if content.expires_at is None else replace(content, expires_at=None)

@@ -68,7 +68,7 @@ class Placements(Sequence[Placement]):
         before = start
         if dropped is not None:
             before = bisect_left(dropped.kept, start)
-            stop = start + len(self._batches[index].columns.payloads)
+            stop = start + len(self._batches[index].columns)
             duplicates = self._duplicates(dropped, range(start, stop), first_seq, uuid, ordinal)
         return Placement(self._portions.ids[portion], first_seq + before, uuid, ordinal + before, duplicates)
 
@@ -82,7 +82,7 @@ class Placements(Sequence[Placement]):
             start = 0
             for index in members:
                 places[index] = (portion, start)
-                start += len(self._batches[index].columns.payloads)
+                start += len(self._batches[index].columns)
         return places
 
     @cached_property
