@@ -202,7 +202,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         _Seconds, _help("Calls in flight that take longer than this no longer hold up the next.")
     ] = 0.05
     call_lock_seconds: Annotated[
-        _Seconds, _help("Longest wait of joined pushes or acks for a lock; then each request is tried alone.")
+        _Seconds,
+        _help(
+            "Longest wait of joined pushes or acks for a lock; then each request is tried alone. Also that of a pop of "
+            "a new group for somebody else who makes the group's cursors."
+        ),
     ] = 0.25
     first_polls_max: Annotated[
         _Count,

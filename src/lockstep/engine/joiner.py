@@ -40,6 +40,8 @@ class _Asked(Generic[Item, Answer]):
     apart: frozenset[Hashable]
     answer: asyncio.Future[Answer]
     at: float
+    is_left: bool = False
+    """Whether its caller is gone; the answer is done then, or still wanted by those who give it back."""
 
 
 class Joiner(Generic[Item, Answer]):
@@ -140,7 +142,11 @@ class Joiner(Generic[Item, Answer]):
             self._load.note_crowd(self._kind)
         if self._handover is None:
             return await asked.answer
-        return await (self._handover.take_begun if self._finishes else self._handover.take)(asked.answer)
+        try:
+            return await (self._handover.take_begun if self._finishes else self._handover.take)(asked.answer)
+        except asyncio.CancelledError:
+            asked.is_left = True
+            raise
 
     def _asked(
         self,
@@ -210,7 +216,7 @@ class Joiner(Generic[Item, Answer]):
         while self._calls:
             _, late = await asyncio.wait(set(self._calls), timeout=_CLOSE_SECONDS)
             for task in late:
-                if all([asked.answer.done() for asked in self._calls[task]]):
+                if all([asked.is_left or asked.answer.done() for asked in self._calls[task]]):
                     task.cancel()
 
     def _lock_time(self, *, brief: bool) -> dict[str, float | None]:

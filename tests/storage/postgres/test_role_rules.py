@@ -258,6 +258,7 @@ CALLS = {
     "note_first_poll": "note_first_poll('{queue}', '', '', 'h', 5, 5, null)",
     "use_first_poll": "use_first_poll({queue_id}, 'h', 5, null)",
     "place_for_pop": "place_for_pop({group_id}, {partition_id}, 5, null)",
+    "await_slice": "await_slice({group_id}, 5)",
     "place_slice": "place_slice({group_id}, {partition_id}, 5, null)",
     "pop": "pop(array[0], array[{group_id}], array[{partition_id}], array[1], array[1], array[null::bigint], "
     "array[gen_random_uuid()], array[false], null)",

@@ -51,6 +51,7 @@ CONSUMERS_CALL = set(
         "note_first_poll",
         "use_first_poll",
         "place_for_pop",
+        "await_slice",
         "place_slice",
         "pop",
         "next",

@@ -13,6 +13,7 @@ from lockstep.core.names import QUEUE_MODE
 from lockstep.errors import LockstepError
 from lockstep.storage.postgres import sql
 from lockstep.storage.postgres.cache import QueueNames
+from lockstep.storage.postgres.calls import milliseconds
 from lockstep.storage.postgres.context import Context
 
 logger = logging.getLogger("lockstep.storage")
@@ -20,6 +21,7 @@ logger = logging.getLogger("lockstep.storage")
 SUBSCRIBE: sql.Procedure[Any] = sql.procedure("subscribe")
 _PLACE: sql.Procedure[Any] = sql.procedure("place_slice")
 _PLACE_FOR_POP: sql.Procedure[Any] = sql.procedure("place_for_pop")
+_AWAIT_SLICE: sql.Procedure[None] = sql.procedure("await_slice")
 _NEXT_UNFINISHED: sql.Procedure[Any] = sql.procedure("next_unfinished_group")
 _REMOVE_CURSORS: sql.Procedure[Any] = sql.procedure("remove_deleted_cursors")
 
@@ -42,15 +44,25 @@ class Placing:
             raise refusals.no_room_for_group(group, limit)
 
     async def for_pop(self, names: QueueNames, group: str, partition_id: int | None) -> None:
-        """Make some of the cursors that a group lacks, of a partition first, if nothing is due for the group."""
+        """Make some of the cursors that a group lacks, of a partition first, if nothing is due for the group. Waits a
+        moment for somebody else who makes them."""
+        group_id, limits = names.groups[group], self._context.limits
+        placed = await self._place_for_pop(group_id, partition_id)
+        if not (placed["_placed"] or placed["_made"] or placed["_due"] or placed["_more"]):
+            lock_ms = milliseconds(limits.call_lock_seconds)
+            await self._context.database.value(_AWAIT_SLICE(group_id=group_id, lock_ms=lock_ms))
+            placed = await self._place_for_pop(group_id, partition_id)
+        if placed["_placed"]:
+            names.unplaced.discard(group)
+
+    async def _place_for_pop(self, group_id: int, partition_id: int | None) -> Any:
         call = _PLACE_FOR_POP(
-            group_id=names.groups[group],
+            group_id=group_id,
             partition_id=partition_id,
             partitions=self._context.limits.slice_partitions_max,
             at=self._context.now(),
         )
-        if (await self._context.database.value(call))["_placed"]:
-            names.unplaced.discard(group)
+        return await self._context.database.value(call)
 
     async def group(self, group_id: int) -> bool:
         """Make cursors that a group lacks, for a while; says whether it has them all."""

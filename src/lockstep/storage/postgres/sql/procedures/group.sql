@@ -323,6 +323,17 @@ begin
     from lockstep.place_slice(_group_id, _partition_id, _partitions, _at) s;
 end $$;
 
+-- Waits until nobody makes cursors of a group, but no longer than _lock_ms. A slice makes what another transaction sees only
+-- when it is committed, and a pop that finds nothing meanwhile would say so although there is something.
+create or replace function lockstep.await_slice(_group_id int, _lock_ms bigint) returns void language plpgsql as $$
+begin
+    if not lockstep.is_trusted() then perform lockstep.need_groups('{pop}', array[_group_id], array[null::bigint]); end if;
+    perform set_config('lock_timeout', _lock_ms::text, true);
+    perform 1 from lockstep.consumer_group g where g.id = _group_id for no key update;
+exception when lock_not_available then
+    null;  -- it takes longer: the pop goes on without it
+end $$;
+
 -- Locks partitions that have messages for a group and lack its cursor, newest segments first.
 -- _next: segments from this one on were searched.
 create or replace function lockstep.seek_unplaced(_group lockstep.consumer_group, _partitions int, out _ids bigint[], out _next bigint) language plpgsql as $$

@@ -104,7 +104,7 @@ begin
             'balanced_over', 'partition_balance', 'occupancy', 'notify_pushed', 'find_queue', 'find_partition',
             'lock_for_transaction', 'schema_state']
         when 'pop' then array[
-            'find_queue', 'find_partition', 'find_group', 'group_room', 'subscribe', 'note_first_poll', 'use_first_poll', 'place_for_pop',
+            'find_queue', 'find_partition', 'find_group', 'group_room', 'subscribe', 'note_first_poll', 'use_first_poll', 'place_for_pop', 'await_slice',
             'place_slice', 'pop', 'shared_pop', 'next', 'load_segments', 'ack_leases', 'ack_items', 'shared_complete', 'renew', 'hold_leases', 'due_in', 'due_in_labels', 'queues_by_priority',
             'lock_for_transaction', 'take_forwards', 'note_copies', 'schema_state',
             'resolve', 'mark_expiring', 'push_segments', 'push_run', 'push_runs', 'occupancy']
