@@ -10,6 +10,8 @@ from lockstep.core.records import Ack, DeadLetterFilter, PopRequest
 from lockstep.storage.postgres.store import PostgresStore
 from scale.conftest import Scale
 from support.builders import batch, configure, pop
+from support.costs import cost
+from support.sessions import Stage
 
 Split = Callable[[int], list[int]]
 OF_QUEUE = DeadLetterFilter(queue="q")
@@ -81,3 +83,38 @@ async def test_sent_back_from_the_dead_queue(store: PostgresStore, scale: Scale,
         moved += sent
     assert moved == count
     assert (await store.dead_letters(OF_QUEUE)).total == 0
+
+
+_OF_OTHERS = """
+insert into lockstep.dead_letter (queue_id, partition_id, seq, group_name, attempts, failed_at)
+select p.queue_id, p.id, 1, 'gone', 1, clock_timestamp()
+from lockstep.partition p join lockstep.queue q on q.id = p.queue_id, generate_series(1, %(count)s) n
+where q.name = 'other'
+"""
+
+
+@pytest.mark.parametrize("analyzed", [False, True])
+async def test_dead_letters_of_other_queues_cost_nothing(database_dsn: str, scale: Scale, analyzed: bool) -> None:
+    """Also when the statistics know of no other queue than theirs."""
+    found: dict[str, list[int]] = {"list": [], "redrive": [], "purge": []}
+    calls = {
+        "list": lambda store: store.dead_letters(OF_QUEUE, limit=5),
+        "redrive": lambda store: store.redrive(OF_QUEUE, limit=5),
+        "purge": lambda store: store.purge(OF_QUEUE),
+    }
+    async with Stage(database_dsn) as stage:
+        actor = await stage.actor()
+        await actor.sql("alter table lockstep.dead_letter set (autovacuum_enabled = off)")
+        await actor.store.push([batch("other")])
+        for count in (200, scale(500_000, at_least=10_000)):
+            await actor.sql(_OF_OTHERS.replace("%(count)s", str(count)))
+            if analyzed:
+                await actor.sql("vacuum analyze lockstep.dead_letter")
+            for name, call in calls.items():
+                for _ in range(2):  # the first makes its plans
+                    await kill(actor.store, [5])
+                    taken = await cost(stage, actor, lambda call=call: call(actor.store))  # type: ignore[misc]
+                found[name].append(taken.blocks)
+            await actor.store.purge(OF_QUEUE)
+    for name, (small, large) in found.items():
+        assert large <= 1.5 * small + 40, name

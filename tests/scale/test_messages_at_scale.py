@@ -15,7 +15,7 @@ from lockstep.core.policy import QueueOptions
 from lockstep.core.records import MessageFilter
 from lockstep.storage.postgres.store import PostgresStore
 from support.builders import batch
-from support.costs import cost
+from support.costs import cost, vacuum_analyze
 from support.databases import Databases, run_apart
 from support.sessions import Stage
 
@@ -77,8 +77,7 @@ async def measured(dsn: str, count: int) -> dict[str, Any]:
             with psycopg.connect(dsn, autocommit=True) as connection:
                 connection.execute(statement, {"count": count})
         await store.push([batch("shop.rare")])
-        with psycopg.connect(dsn, autocommit=True) as connection:
-            connection.execute("vacuum analyze")
+        vacuum_analyze(dsn)
         for name, call in CALLS.items():
             await call(store)
             found[name] = await cost(stage, actor, lambda call=call: call(store))  # type: ignore[misc]

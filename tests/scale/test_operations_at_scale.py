@@ -13,7 +13,7 @@ from lockstep.core.operations import NewOperation, Outcome, operation_ids, pack_
 from lockstep.storage.postgres.operations import LOOKED_INTO_MAX
 from lockstep.storage.postgres.store import PostgresStore
 from support.builders import batch
-from support.costs import cost
+from support.costs import cost, vacuum_analyze
 from support.databases import Databases, run_apart
 from support.sessions import Stage
 
@@ -92,7 +92,7 @@ def sized(databases: Databases) -> dict[int, dict[str, Any]]:
             connection.execute("alter table lockstep.operation set (autovacuum_enabled = off)")
             connection.execute(_FILL, {"count": size, "done": pack_outcomes([Outcome()]), "aims": aims})
             connection.execute(_SUM)
-            connection.execute("vacuum analyze")
+        vacuum_analyze(dsn)
 
         async def main(size: int = size, dsn: str = dsn) -> None:
             found[size] = await measured(dsn)

@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+import psycopg
+
 from support.sessions import Actor, Stage
 
 COUNTERS = """
@@ -35,6 +37,13 @@ class Cost:
     blocks: int
     scanned: frozenset[str]
     """Tables that were read from end to end."""
+
+
+def vacuum_analyze(dsn: str, *tables: str) -> None:
+    """Vacuum and analyze, and count what that reads now: not when the session has ended, in the midst of a call."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(f"vacuum analyze {', '.join(tables)}".encode())
+        connection.execute(FLUSH.encode())
 
 
 async def cost(stage: Stage, actor: Actor, call: Callable[[], Awaitable[Any]]) -> Cost:

@@ -86,6 +86,7 @@ RELEASED = {
     "0050_continued.sql": "2a6adb4dd5ba0bab877579df7b8f90dfb5c562155cfcdc944da6b724a4e30eb8",
     "0051_message_walk.sql": "75760627c6e3e9d866d5863692c8d6e2152245c9b850d3a16eaad8c09a3b1a62",
     "0052_chains.sql": "e9633e56855603f190e97757c9901d452ac6a69399f261301b4fe6f360e53447",
+    "0053_dead_letter_order.sql": "bbca519d84473b1b6fe9dddff3c4c622975b2f6ce834ecba809c5257db4c3765",
 }
 
 

@@ -36,7 +36,7 @@ from lockstep.core.records import (
 from lockstep.storage.postgres import sql
 from lockstep.storage.postgres.session import PLANNER
 from support.builders import ack_of, batch, next_of, pop, push_n
-from support.costs import Cost, cost
+from support.costs import FLUSH, Cost, cost
 from support.databases import Databases, run_apart
 from support.hot_calls import GROW_BESIDE, MORE_SCENARIOS, Call, Scenario
 from support.sessions import Actor, Stage
@@ -158,6 +158,7 @@ def grow(dsn: str, last: int, *, first: int = 1, analyze: bool) -> None:
         connection.execute(_MORE_QUEUES, {"first": first // 10, "last": last // 10})
         if analyze:
             connection.execute("vacuum analyze")
+            connection.execute(FLUSH)  # or it would count as soon as this session has ended
 
 
 def deepen(dsn: str) -> None:

@@ -18,7 +18,7 @@ import psycopg
 import pytest
 
 from lockstep.core.ids import message_id
-from lockstep.spark.database import APPLICATION_NAME, Access, rows_of
+from lockstep.spark.database import Access, rows_of
 from lockstep.spark.jobs.manifest import Manifest, NewFile
 from lockstep.spark.jobs.restoring import Archived, Restorer
 from lockstep.spark.lease.lease_stream import LeasedReader, LeaseStream
@@ -209,15 +209,23 @@ def dsn(databases: Databases, request: pytest.FixtureRequest) -> Iterator[str]:
     databases.drop(made)
 
 
+def await_others(dsn: str) -> None:
+    """Until all other sessions have ended: one has counted what it read before it leaves the list."""
+    others = (
+        "select application_name from pg_stat_activity "
+        "where datname = current_database() and backend_type = 'client backend' and pid <> pg_backend_pid()"
+    )
+    until = time.monotonic() + 30
+    while found := query(dsn, others):
+        assert time.monotonic() < until, f"a session is still open: {found}"
+
+
 def cost(dsn: str, call: Callable[[], Any]) -> Cost:
     """What a call reads on the connections that it makes and closes."""
+    await_others(dsn)  # what prepared the call counts before it
     before = {name: counts for name, *counts in query(dsn, COUNTERS)}
     call()
-    # A session has counted what it read before it leaves the list.
-    here = "select count(*) from pg_stat_activity where application_name = %s and datname = current_database()"
-    until = time.monotonic() + 30
-    while query(dsn, here, APPLICATION_NAME) != [(0,)]:
-        assert time.monotonic() < until, "the call has left a connection open"
+    await_others(dsn)
     after = query(dsn, COUNTERS)
     return Cost(
         sum(blocks - before[name][1] for name, _, blocks in after),

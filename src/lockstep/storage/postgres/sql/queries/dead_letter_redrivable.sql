@@ -1,8 +1,9 @@
--- Of the next $8 matching dead letters after an id: the first $9 that may be redriven, and how far this looked; null at
+-- Of the next $8 dead letters after an id: the first $9 that match and may be redriven, and how far this looked; null at
 -- the end. $10: includes those whose copies queue mode has completed.
-with looked as materialized (
-    select d.* from lockstep.dead_letters_where($1::bigint[], $2::text, $3::text, $4::text, $5::timestamptz, $6::timestamptz) d
-    where d.id > $7::bigint order by d.id limit $8
+with walked as materialized (
+    select d.* from lockstep.dead_letters_after($1::bigint[], $2::text, $7::bigint, $8) d
+), looked as (
+    select d.* from walked d where lockstep.is_letter_of(d, $2, $3::text, $4::text, $5::timestamptz, $6::timestamptz)
 )
 select array(
     select d.id from looked d
@@ -11,4 +12,4 @@ select array(
           ($10 or not lockstep.is_copy_done(d.copy_partition_id, d.copy_seq))
           and not lockstep.is_under_lease(d.copy_partition_id, d.copy_seq, coalesce($11::timestamptz, clock_timestamp()))))
     order by d.id limit $9
-), (select case when count(*) = $8 then max(d.id) end from looked d)
+), (select case when count(*) = $8 then max(d.id) end from walked d)
