@@ -13,7 +13,7 @@ import pytest
 
 from lockstep.errors import EmbeddedError
 from lockstep.storage.postgres.embedded import EmbeddedPostgres, programs
-from lockstep.storage.postgres.embedded.logins import write_logins
+from lockstep.storage.postgres.embedded.cluster import write_logins
 from lockstep.storage.postgres.embedded.programs import USER_VARIABLE, bundled_install, run_program, server_account
 from support.embedded_tools import ORDINARY_USER, SMALL, add_cluster, is_root, query, reachable_directory
 

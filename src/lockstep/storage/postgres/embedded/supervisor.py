@@ -17,12 +17,16 @@ import msgspec
 
 from lockstep.errors import EmbeddedError
 from lockstep.storage.postgres.embedded.cluster import (
+    SUPERUSER,
     check_settings,
+    has_old_logins,
     initialise,
     is_initialised,
     remove_unfinished,
     require_version,
     server_program,
+    upgrade,
+    write_logins,
 )
 from lockstep.storage.postgres.embedded.directory import (
     ROLE,
@@ -33,7 +37,6 @@ from lockstep.storage.postgres.embedded.directory import (
     make_socket_dir,
     remove_short_dir,
 )
-from lockstep.storage.postgres.embedded.logins import SUPERUSER, has_old_logins, upgrade, write_logins
 from lockstep.storage.postgres.embedded.processes import ProcessIdentity, identify_self
 from lockstep.storage.postgres.embedded.programs import (
     Account,

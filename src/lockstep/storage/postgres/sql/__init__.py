@@ -16,6 +16,7 @@ __all__ = [
     "Migration",
     "Procedure",
     "grants",
+    "hand_over",
     "migrations",
     "procedure",
     "procedures",
@@ -58,6 +59,11 @@ def procedures() -> str:
 def grants() -> str:
     """What roles may do with them."""
     return (files(__package__) / "grants.sql").read_text()
+
+
+def hand_over() -> str:
+    """What gives to the role lockstep what it made in a database while it was the superuser."""
+    return (files(__package__) / "hand_over.sql").read_text()
 
 
 def procedures_checksum() -> str:
