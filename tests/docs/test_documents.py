@@ -51,6 +51,16 @@ def test_contributing_has_every_target_of_make() -> None:
     assert [target for target in targets if target != "help" and f"`make {target}`" not in text] == []
 
 
+def test_table_of_additions_names_files_that_are_there() -> None:
+    text = (
+        (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## Where things go")[2].partition("\n## ")[0]
+    )
+    named = re.findall(r"`([\w./]+\.(?:py|sql|tsx|md|yml))`", text)
+    roots = [ROOT, ROOT / "src/lockstep", ROOT / "dashboard/src", ROOT / "src/lockstep/storage/postgres"]
+    assert len(named) > 20
+    assert [name for name in named if not any((root / name).exists() for root in roots)] == []
+
+
 def test_map_has_every_folder() -> None:
     architecture = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
     named = set(re.findall(r"\w+", architecture.partition("## The map")[2].partition("## ")[0]))
