@@ -1605,7 +1605,7 @@ export interface components {
     schemas: {
         /**
          * Error
-         * @description What went wrong. The code is stable, the text is for people.
+         * @description An error. The code is stable; the text is for people.
          */
         Error: {
             error: string;
@@ -1625,7 +1625,7 @@ export interface components {
             version: string;
             worker_id: string;
             /**
-             * @description Why not.
+             * @description The reason, if not.
              * @default null
              */
             reason?: string | null;
@@ -4106,7 +4106,7 @@ export interface operations {
                 autopilot?: boolean;
                 namespace?: string;
                 task?: string;
-                /** @description How the group is served, if this makes it; an existing one must be of this mode. */
+                /** @description The mode of a group that this creates; an existing group must have this mode. */
                 mode?: "ordered" | "shared";
             };
             header?: never;
@@ -4160,7 +4160,7 @@ export interface operations {
                 autopilot?: boolean;
                 namespace?: string;
                 task?: string;
-                /** @description How the group is served, if this makes it; an existing one must be of this mode. */
+                /** @description The mode of a group that this creates; an existing group must have this mode. */
                 mode?: "ordered" | "shared";
             };
             header?: never;
@@ -4215,7 +4215,7 @@ export interface operations {
                 autopilot?: boolean;
                 namespace?: string;
                 task?: string;
-                /** @description How the group is served, if this makes it; an existing one must be of this mode. */
+                /** @description The mode of a group that this creates; an existing group must have this mode. */
                 mode?: "ordered" | "shared";
                 queue?: string;
                 partition?: string;
@@ -4539,7 +4539,7 @@ export interface operations {
     get_api_v1_queues_queue_stats: {
         parameters: {
             query?: {
-                /** @description The last partition of the page before. */
+                /** @description The last partition of the previous page. */
                 after?: string;
                 limit?: number;
             };
@@ -4642,9 +4642,9 @@ export interface operations {
             query?: {
                 /** @description Count everything now, however long it takes. */
                 exact?: boolean;
-                /** @description The name of a partition; those after it are listed. */
+                /** @description The name of a partition; partitions after it are listed. */
                 after?: string;
-                /** @description Most partitions in the answer. */
+                /** @description Maximum number of partitions in the answer. */
                 limit?: number;
             };
             header?: never;
@@ -4710,7 +4710,7 @@ export interface operations {
         parameters: {
             query?: {
                 partition?: string;
-                /** @description `unleased` keeps messages under a live lease; `scheduled` removes only messages that wait for their time. */
+                /** @description `unleased` keeps messages under a live lease; `scheduled` removes only scheduled messages. */
                 scope?: "all" | "scheduled" | "unleased";
             };
             header?: never;
@@ -4780,7 +4780,7 @@ export interface operations {
                 queue?: string;
                 consumerGroup?: string;
                 minLagSeconds?: number;
-                /** @description Most partitions in the answer. */
+                /** @description Maximum number of partitions in the answer. */
                 limit?: number;
             };
             header?: never;
@@ -4841,9 +4841,9 @@ export interface operations {
     get_api_v1_consumer_groups_group: {
         parameters: {
             query?: {
-                /** @description Most partitions of each queue in the answer. */
+                /** @description Maximum number of partitions of each queue in the answer. */
                 limit?: number;
-                /** @description The id of a partition; those after it are listed. */
+                /** @description The id of a partition; partitions after it are listed. */
                 after?: number;
             };
             header?: never;
@@ -4879,7 +4879,7 @@ export interface operations {
     delete_api_v1_consumer_groups_group: {
         parameters: {
             query?: {
-                /** @description Forget also where the group begins. */
+                /** @description Also forget where the group starts. */
                 deleteMetadata?: boolean;
             };
             header?: never;
@@ -4913,7 +4913,7 @@ export interface operations {
     delete_api_v1_consumer_groups_group_queues_queue: {
         parameters: {
             query?: {
-                /** @description Forget also where the group begins. */
+                /** @description Also forget where the group starts. */
                 deleteMetadata?: boolean;
             };
             header?: never;
@@ -5021,7 +5021,7 @@ export interface operations {
             query?: {
                 toEnd?: boolean;
                 timestamp?: string;
-                /** @description Most partitions that are looked at. */
+                /** @description Maximum number of partitions to examine. */
                 limit?: number;
             };
             header?: never;
@@ -5094,7 +5094,7 @@ export interface operations {
             query?: {
                 toEnd?: boolean;
                 timestamp?: string;
-                /** @description Most partitions that are looked at. */
+                /** @description Maximum number of partitions to examine. */
                 limit?: number;
             };
             header?: never;
@@ -5169,7 +5169,7 @@ export interface operations {
             query?: {
                 queue?: string;
                 consumerGroup?: string;
-                /** @description `Default` filters nothing: clients send it unasked. */
+                /** @description `Default` does not filter: clients always send it. */
                 partition?: string;
                 /** @description Failed at or after. */
                 from?: string;
@@ -5306,14 +5306,14 @@ export interface operations {
             query?: {
                 queue?: string;
                 partition?: string;
-                /** @description Only the one with this key; needs a queue, and no other filter. */
+                /** @description Only the message with this key; requires a queue, and excludes other filters. */
                 key?: string;
                 keyPrefix?: string;
                 /** @description Due at or after. */
                 from?: string;
                 /** @description Due before. */
                 to?: string;
-                /** @description The `nextCursor` of the page before. */
+                /** @description The `nextCursor` of the previous page. */
                 cursor?: string;
                 limit?: number;
             };
@@ -5511,7 +5511,7 @@ export interface operations {
     get_api_v1_crons: {
         parameters: {
             query?: {
-                /** @description Those after this name. */
+                /** @description Recurring messages after this name. */
                 after?: string;
                 limit?: number;
             };
@@ -5817,13 +5817,19 @@ export interface operations {
                 /** @description Order by newest first; by default the order is by partition and place. */
                 newestFirst?: boolean;
                 limit?: number;
-                /** @description The messages before it are read, too; paging by `cursor` avoids that. */
+                /** @description Messages before the offset are read, too; paging by `cursor` avoids that. */
                 offset?: number;
-                /** @description What the list before gave. A list that looks for rare messages may be short, or empty, and still give one. */
+                /**
+                 * @description The cursor in the previous answer. A list that searches for rare messages may be short, or empty, and still have
+                 *     a next cursor.
+                 */
                 cursor?: string;
-                /** @description Only the message with this id, whenever it was stored. With a queue and a partition, also a transaction id. */
+                /**
+                 * @description Only the message with this id, whenever it was stored. With a queue and a partition, a transaction id is accepted
+                 *     as well.
+                 */
                 id?: string;
-                /** @description Of a queue and a partition: from this seq on, whenever they were stored. */
+                /** @description With a queue and a partition: messages from this seq on, whenever they were stored. */
                 seq?: number;
             };
             header?: never;
@@ -6120,7 +6126,7 @@ export interface operations {
                 /** @description Count everything now, however long it takes. */
                 exact?: boolean;
                 group?: string;
-                /** @description Most partitions that are looked into for the list of partitions. */
+                /** @description Maximum number of partitions to examine for the list of partitions. */
                 limit?: number;
             };
             header?: never;
@@ -6155,12 +6161,12 @@ export interface operations {
         parameters: {
             query?: {
                 queue?: string;
-                /** @description With a queue: the name of a partition; those after it are listed, without an offset. */
+                /** @description With a queue: the name of a partition; partitions after it are listed, without an offset. */
                 after?: string;
                 /** @description With a queue: only partitions with this prefix. */
                 prefix?: string;
                 limit?: number;
-                /** @description At most `page_items_max`. Beyond that, ask for those after the last one, queue by queue. */
+                /** @description At most `page_items_max`. Beyond that, use `after`, queue by queue. */
                 offset?: number;
             };
             header?: never;
@@ -6194,9 +6200,9 @@ export interface operations {
             query?: {
                 /** @description At or after; by default an hour, a day or 30 days ago, depending on the interval. */
                 from?: string;
-                /** @description Before; now if nothing is said. */
+                /** @description Before; by default now. */
                 to?: string;
-                /** @description In place of `from`: this many seconds before the end. */
+                /** @description Instead of `from`: this many seconds before the end. */
                 lastSeconds?: number;
                 interval?: "day" | "hour" | "minute";
                 queue?: string;
@@ -6234,11 +6240,11 @@ export interface operations {
             query?: {
                 namespace?: string;
                 task?: string;
-                /** @description Only queues with this text in their names, in any case. */
+                /** @description Only queues with this text in their names, ignoring case. */
                 search?: string;
-                /** @description By name; or the largest figure first. Figures that are not known come last. */
+                /** @description By name; or largest figure first. Unknown figures come last. */
                 sort?: "created" | "deadLetters" | "lag" | "messages" | "name" | "partitions" | "pending" | "processing";
-                /** @description With the rates of the last minutes, as far as there are samples. */
+                /** @description Include the rates of the last minutes, as far as there are samples. */
                 recent?: boolean;
                 limit?: number;
                 offset?: number;
@@ -6272,7 +6278,7 @@ export interface operations {
     get_api_v1_status_queues_queue: {
         parameters: {
             query?: {
-                /** @description Most partitions in the answer. */
+                /** @description Maximum number of partitions in the answer. */
                 limit?: number;
             };
             header?: never;
@@ -6348,9 +6354,9 @@ export interface operations {
             query?: {
                 /** @description At or after; by default an hour, a day or 30 days ago, depending on the interval. */
                 from?: string;
-                /** @description Before; now if nothing is said. */
+                /** @description Before; by default now. */
                 to?: string;
-                /** @description In place of `from`: this many seconds before the end. */
+                /** @description Instead of `from`: this many seconds before the end. */
                 lastSeconds?: number;
                 interval?: "day" | "hour" | "minute";
                 queue?: string;
@@ -6446,9 +6452,9 @@ export interface operations {
             query?: {
                 /** @description At or after; by default an hour, a day or 30 days ago, depending on the interval. */
                 from?: string;
-                /** @description Before; now if nothing is said. */
+                /** @description Before; by default now. */
                 to?: string;
-                /** @description In place of `from`: this many seconds before the end. */
+                /** @description Instead of `from`: this many seconds before the end. */
                 lastSeconds?: number;
                 interval?: "day" | "hour" | "minute";
                 queue?: string;
@@ -6486,9 +6492,9 @@ export interface operations {
             query?: {
                 /** @description At or after; by default an hour, a day or 30 days ago, depending on the interval. */
                 from?: string;
-                /** @description Before; now if nothing is said. */
+                /** @description Before; by default now. */
                 to?: string;
-                /** @description In place of `from`: this many seconds before the end. */
+                /** @description Instead of `from`: this many seconds before the end. */
                 lastSeconds?: number;
                 interval?: "day" | "hour" | "minute";
                 queue?: string;
@@ -6526,9 +6532,9 @@ export interface operations {
             query?: {
                 /** @description At or after; by default an hour, a day or 30 days ago, depending on the interval. */
                 from?: string;
-                /** @description Before; now if nothing is said. */
+                /** @description Before; by default now. */
                 to?: string;
-                /** @description In place of `from`: this many seconds before the end. */
+                /** @description Instead of `from`: this many seconds before the end. */
                 lastSeconds?: number;
                 interval?: "day" | "hour" | "minute";
                 queue?: string;
@@ -7319,7 +7325,7 @@ export interface operations {
     get_api_v1_keys: {
         parameters: {
             query?: {
-                /** @description The id of a key; those after it are listed. */
+                /** @description The id of a key; keys after it are listed. */
                 after?: string;
                 limit?: number;
             };
@@ -7421,7 +7427,7 @@ export interface operations {
                 queue?: string;
                 /** @description The verb, such as `seek`. */
                 act?: string;
-                /** @description The id of an entry; those before it are listed. */
+                /** @description The id of an entry; entries before it are listed. */
                 before?: string;
                 limit?: number;
             };

@@ -1,8 +1,8 @@
-"""Something arrived: the one object that notifies whoever waits for it.
+"""Arrivals: the object that notifies everything that waits for messages.
 
-Three may wait: pops in this process (`waiting.py`), the promotion of scheduled messages, and other processes, which the
-store notifies. Everything that commits something calls this object afterwards: joined calls, operations that were
-applied, the spool as it drains, the promotion itself.
+Three things may wait: pops in this process (`waiting.py`), the promotion of scheduled messages, and other processes,
+which the store notifies. Everything that commits something calls this object afterwards: joined calls, operations that
+were applied, the spool as it drains, the promotion itself.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ P = ParamSpec("P")
 
 
 def _never_raises(notify: Callable[P, None]) -> Callable[P, None]:
-    """What is committed stays committed: a caller that got the error of a notification would send its request again.
-    Whoever was not notified finds out by itself, a little later."""
+    """A committed change stays committed: a caller that got the error of a notification would repeat its request. A
+    waiter that is not notified finds out by itself, a little later."""
 
     @wraps(notify)
     def notify_safely(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -51,7 +51,7 @@ class Arrivals:
         self._listening = False
 
     async def listen(self) -> None:
-        """Hear what other processes push, and what the store itself does."""
+        """Receive the pushes of other processes, and what the store itself does."""
         if not self._listening:
             self._listening = True
             await self._store.listen(self._heard, waiting=self.waiting.is_anybody)
@@ -78,7 +78,7 @@ class Arrivals:
 
     @_never_raises
     def pushed_to(self, partitions_by_queue: Mapping[str, set[str]], messages_by_queue: Mapping[str, int]) -> None:
-        """These partitions have new messages; counted by queue."""
+        """These partitions have new messages; the numbers are by queue."""
         self._pushed_to(partitions_by_queue, messages_by_queue)
 
     def _pushed_to(self, partitions_by_queue: Mapping[str, set[str]], messages_by_queue: Mapping[str, int]) -> None:

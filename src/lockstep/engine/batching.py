@@ -5,9 +5,9 @@ of one kind are joined. No timer holds a request back: a request that finds no c
 and alone. While a call is in flight, further requests gather; they go together when it ends. An idle server therefore
 adds no delay, and the busier it is, the larger its calls become.
 
-A second call begins beside the first in two cases. Either enough has gathered to make it worthwhile: the database
-works on one call while the other is packed. Or the first call takes long. A push waits for its partitions, and another
-transaction, perhaps a user's, may hold one of them. That must not delay everybody else. So calls that take long stop
+A second call begins beside the first in two cases. Either enough has gathered to make it worthwhile: the database works
+on one call while the other is packed. Or the first call takes long. A push waits for its partitions, and another
+transaction, perhaps a user's, may hold one of them. That must not delay other requests. So calls that take long stop
 counting as in flight, and a push waits for a lock only briefly. After that each request of the call is tried alone, as
 briefly. Those that still need the lock wait for it as long as it takes, a few at a time, and do not count as in flight,
 so other calls go on. How long "briefly" is depends on how long calls have taken recently: while all of them are slow,
@@ -27,7 +27,7 @@ The callers must not notice that their requests were joined:
   never in flight side by side: while a call has such a group, its next pops gather, and other pops pass them.
 * A caller may stop waiting. A request without a caller is not sent; and leases without a caller are released.
 
-With the setting `batching` off, every request is a call of its own; all else is the same.
+With the setting `batching` off, every request is a call of its own; everything else is the same.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Batching:
             load=self.load,
             alone=self._only_pushes,
         )
-        # Messages that wait for their time take a transaction of several steps, which other pushes need not pay for.
+        # Scheduled messages need a transaction of several steps, which other pushes need not pay for.
         self._schedule: Joiner[Batch, PushResult] = Joiner(
             "push", self._call_push, _part_of_push, **pushes, locks=True, size=_payload_bytes
         )
@@ -104,7 +104,7 @@ class Batching:
             load=self.load,
             handover=self._handover,
         )
-        # The ack in it has its effect whether or not its caller still waits for what is popped.
+        # The ack in it takes effect whether or not its caller still waits for the popped messages.
         self._next: Joiner[NextRequest, list[Continued]] = Joiner(
             "pop",
             self._call_next,
@@ -116,7 +116,7 @@ class Batching:
             handover=self._next_handover,
             finishes=True,
         )
-        # Whole leases have a procedure of their own, which takes no other acks.
+        # Whole leases have a separate procedure, which accepts no other acks.
         self._ack_leases: Joiner[Ack, list[AckOutcome]] = Joiner(
             "ack", self._call_ack, _part_of_outcomes, **acks, load=self.load
         )
@@ -126,7 +126,7 @@ class Batching:
         self._renew: Joiner[Renewal, list[Renewed]] = Joiner(
             "ack", store.renew, _part_of_list, calls_max=ack_calls_max, limits=joined
         )
-        # Requests that are queued become one bundle, and a bundle has one kind.
+        # Queued requests form one bundle, and a bundle has one kind.
         self._queue_push: Joiner[NewOperation, list[str]] = Joiner(
             "push", store.queue_operations, _part_of_list, **pushes, size=_operation_bytes
         )
@@ -159,7 +159,8 @@ class Batching:
 
     async def pop(self, requests: Sequence[PopRequest]) -> list[Popped]:
         self._delivering_at = time.monotonic()
-        # Never in this task: if the caller is cancelled in the middle of the call, nobody knows what it has leased.
+        # Never in this task: if the caller were cancelled in the middle of the call, it would be unknown what it has
+        # leased.
         messages = sum([request.batch for request in requests])
         answers = await self._pop.join(requests, messages=messages, apart=self._shared_of(requests))
         self._learn(requests, answers)
@@ -242,7 +243,7 @@ class Batching:
         return {name: joiner.counts for name, joiner in self._joiners().items()}
 
     def crowds(self) -> dict[LoadKind, Crowd]:
-        """The requests that wait, by kind; and how calls went since this was last called."""
+        """The waiting requests, by kind; and how calls went since the last call of this method."""
         return {
             "push": self._push.crowd() | self._schedule.crowd(),
             "ack": self._ack_leases.crowd() | self._ack.crowd(),
@@ -263,7 +264,7 @@ class Batching:
         return 0.0 if kind == "pop" else (self._queue_push if kind == "push" else self._queue_ack).stalled_seconds()
 
     def refuse_waiting(self, kind: LoadKind, seconds: float, refusal: Callable[[], Exception]) -> None:
-        """Refuse the requests of a kind that have waited this long for their call, or for being queued."""
+        """Refuse the requests of a kind that have waited this long for their call, or to be queued."""
         joiners: dict[LoadKind, tuple[Joiner[Any, Any], ...]] = {
             "push": (self._push, self._schedule, self._queue_push),
             "ack": (self._ack, self._ack_leases, self._renew, self._queue_ack),

@@ -1,7 +1,7 @@
-"""What may be asked: the checks of everything but pushed messages.
+"""Checks of all requests except pushed messages.
 
-Each returns what it checked, or raises InvalidRequest (InvalidName for a name) with a text that says what is
-wrong. Acks come by the thousand, so they are checked column by column.
+Each returns the checked value, or raises InvalidRequest (InvalidName for a name) with a text that says what is wrong.
+Acks come by the thousand, so they are checked column by column.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from lockstep.errors import EncryptionUnavailable, InvalidName, InvalidOption, I
 LEASE_SECONDS_MIN = 0.001
 BIGINT_MAX = 2**63 - 1
 RETRY_YEAR_MAX = 9000
-"""Long before the time that stands for never."""
+"""Far below the time that stands for never."""
 
 _Request = TypeVar("_Request")
 _STATUSES = frozenset(ACK_STATUSES)
@@ -151,7 +151,7 @@ def check_queue_options(options: object, config: Config) -> QueueOptions:
 
 
 def check_option_changes(changes: object, config: Config) -> None:
-    """Options to change, by name. Only the store can check whether they fit those that stay."""
+    """Options to change, by name. Only the store can check whether they are compatible with the unchanged ones."""
     if not isinstance(changes, dict):
         raise InvalidOption(f"changes must be a mapping, not {type(changes).__name__}")
     for name, value in changes.items():
@@ -172,7 +172,7 @@ def check_work_queue_name(queue: str, options: Mapping[str, Any], config: Config
 
 
 def check_shared_name(queue: str | None, mode: GroupMode | None, config: Config) -> None:
-    """A caller that asks for a shared group uses the queue as a work queue."""
+    """A caller that requests a shared group uses the queue as a work queue."""
     if queue is not None and mode == "shared":
         check_work_queue_name(queue, {"group_mode": mode}, config)
 
@@ -275,7 +275,7 @@ def check_acks(acks: Sequence[Ack], config: Config) -> Sequence[Ack]:
 
 
 def _check_forms(acks: Sequence[Ack]) -> None:
-    """Each is by lease, or by message."""
+    """Each ack is by lease or by message."""
     if any([ack.lease_id is None for ack in acks if ack.transaction_id is None]):
         raise InvalidRequest("an ack names a lease, or a partition id and a transaction id")
     if any([ack.partition_id is None or ack.seq is not None for ack in acks if ack.transaction_id is not None]):
@@ -366,7 +366,7 @@ def _check_renewal(renewal: object) -> Renewal:
 
 
 def check_subscribable(group: object) -> None:
-    """A group that can begin somewhere other than at the first message."""
+    """A group that can start somewhere other than at the first message."""
     if check_group(group) == QUEUE_MODE:
         raise InvalidRequest("queue mode always begins with the first message")
 

@@ -59,12 +59,12 @@ _BACKOFF_SECONDS_MAX = 2.0
 
 
 class _Later(Exception):
-    """The record that is next cannot be pushed now."""
+    """The next record cannot be pushed now."""
 
 
 @dataclass(slots=True)
 class _Done:
-    """How far a step came."""
+    """The result of a step."""
 
     place: int
     messages: int = 0
@@ -108,7 +108,7 @@ class Draining:
         """The place of the refused record, and when it was first refused."""
         self._attempts = 0
         self._settled = False
-        """There is no record of which it is unknown whether it was set aside."""
+        """Whether it is known for every record if it was set aside."""
         self.elsewhere = False
         """The spool was drained into another store before, so this store need not have what was drained."""
         self._told_lost = 0
@@ -144,7 +144,7 @@ class Draining:
             self._spool.end_draining()
 
     async def look_back(self) -> None:
-        """See whether the store has lost something that was drained, while nothing is left to drain. Raises
+        """Check whether the store has lost anything that was drained, while nothing is left to drain. Raises
         Unavailable."""
         # The store records it first: a store that lost nothing has everything that this machine counts as drained.
         local = self._spool.place()
@@ -183,7 +183,7 @@ class Draining:
         raise _Later
 
     def ahead(self) -> SpoolAhead | None:
-        """Why nothing is drained, if something is lost."""
+        """Why draining has stopped, if something is lost."""
         lost = self._spool.counts().bytes_lost
         if not lost:
             return None

@@ -70,7 +70,7 @@ class EngineCounts:
 
 
 class _PopsAfter:
-    """Pops of which the first continues a lease. Raises LeaseLost if that is lost."""
+    """Pops of which the first one continues a lease. Raises LeaseLost if that lease is lost."""
 
     def __init__(
         self, request: NextRequest, next: Callable[[NextRequest], Awaitable[Continued]], pops: PopsAtOnce
@@ -131,7 +131,7 @@ class Engine(Administration):
         await self._store.close()
 
     async def listen(self) -> None:
-        """Let pushes of other processes, and of the store itself, wake the pops that wait here."""
+        """Let pushes of other processes, and of the store itself, wake the waiting pops."""
         await self._arrivals.listen()
 
     def start_operations(self) -> None:
@@ -244,9 +244,9 @@ class Engine(Administration):
         return popped
 
     async def next(self, requests: Sequence[NextRequest]) -> list[Continued]:
-        """Complete what leases hold, and lease what comes next. A lease that is lost gets nothing.
+        """Complete everything that leases hold, and lease the next messages. A lost lease gets nothing.
 
-        It is never queued: a server that is too busy refuses it, and nothing of it is done.
+        It is never queued: a server that is too busy refuses it as a whole.
         """
         check_list(requests, what="requests")
         checked = [checks.check_next(request, self._config) for request in requests]
@@ -268,7 +268,7 @@ class Engine(Administration):
         return answers
 
     async def _ack_and_pop(self, request: NextRequest) -> Continued:
-        """In two steps: earlier acks of the lease still wait to be applied."""
+        """In two steps, because earlier acks of the lease still wait to be applied."""
         [acked] = await self._operations.ack([Ack(lease_id=request.lease_id)])
         [popped] = await self.pop([request.pop]) if acked.success else [Popped(request.pop.group)]
         return Continued(acked, popped)
@@ -279,10 +279,10 @@ class Engine(Administration):
         return msgspec.structs.replace(request, give_way=True)
 
     async def wait_next(self, request: NextRequest, seconds: float) -> Continued:
-        """Complete what a lease holds, and lease what comes next; if nothing is available, wait up to `seconds`.
+        """Complete everything that a lease holds, and lease the next messages; if nothing is available, wait up to
+        `seconds`.
 
-        Cancelling the call is safe: the lease is completed all the same, and anything leased in the meantime is
-        released.
+        Cancelling the call is safe: the lease is completed anyway, and anything leased in the meantime is released.
         """
         request = self._giving_way(checks.check_next(request, self._config))
         checks.check_wait_seconds(seconds, self._config)
@@ -310,7 +310,7 @@ class Engine(Administration):
         self._batching.release([popped])
 
     async def ack(self, acks: Sequence[Ack], *, atomic: bool = False) -> list[AckOutcome]:
-        """Ack; with `atomic` all or nothing: if one fails, TransactionRolledBack has the outcome of each."""
+        """Ack; with `atomic`, all or nothing: if one fails, TransactionRolledBack has the outcome of each."""
         acks = checks.check_acks(acks, self._config)
         checks.check_boolean(atomic, what="atomic")
         if atomic:
@@ -381,7 +381,7 @@ class Engine(Administration):
         return self._operations.stats(counts)
 
     async def retry_operation(self, operation_id: str) -> OperationInfo:
-        """Queue a failed operation again, in its old place."""
+        """Queue a failed operation again, in its old position."""
         info = await self._store.retry_operation(str(parse_uuid(operation_id, what="operation id")))
         self._operations.stir()
         return info

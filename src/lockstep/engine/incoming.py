@@ -1,4 +1,4 @@
-"""What may be pushed: the checks of messages on their way in.
+"""Checks of pushed messages.
 
 This is the hot path, so a column is checked as a whole, by functions that loop in C; single messages are
 checked only to find out which one is wrong.
@@ -30,7 +30,7 @@ _decode_headers = msgspec.json.Decoder(dict[str, str]).decode
 
 
 def check_push(messages: Sequence[Batch] | Sequence[NewMessage], config: Config) -> tuple[list[Batch], Order | None]:
-    """The batches to store, checked; and the order of the messages, if they were given one by one."""
+    """The batches to store, checked; and the order of the messages, if they were given singly."""
     check_list(messages, what="messages")
     first = messages[0] if len(messages) == 1 else None
     if type(first) is Batch and first.schedule is None and _payloads_alone([first]):
@@ -69,7 +69,7 @@ def check_batches(batches: Sequence[Batch], config: Config) -> list[Batch]:
         check_name(queue, what="queue")
     check_names([batch.partition for batch in batches], what="partition")
     if _payloads_alone(batches):
-        # A push to many partitions has many small batches: their payloads are looked at together.
+        # A push to many partitions has many small batches, so their payloads are checked together.
         checked = list(batches)
         size = _check_payloads_of([batch.columns for batch in batches], config)
     else:
@@ -214,7 +214,7 @@ def _check_headers(headers: list[bytes | None], config: Config) -> int:
             _decode_headers(encoded)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"headers must be a JSON object of strings: {error}") from error
-    # JSON can spell a NUL, and PostgreSQL's jsonb cannot hold one.
+    # JSON can contain a NUL, which PostgreSQL's jsonb cannot store.
     if any(b"\\u0000" in encoded and _has_nul(encoded) for encoded in given):
         raise InvalidRequest("headers contain a NUL character")
     return sum(map(len, given))
@@ -229,7 +229,7 @@ def _first(values: Iterable[Any], wrong: Callable[[Any], bool]) -> tuple[int, An
 
 
 def _times(expiries: list[datetime | timedelta | None]) -> list[datetime | timedelta | None]:
-    """When messages expire; spans count from now, by this process's clock."""
+    """When messages expire; durations count from now, by this process's clock."""
     now = datetime.now(UTC)
     return [now + _span(expiry) if isinstance(expiry, timedelta) else _time(expiry) for expiry in expiries]
 

@@ -26,7 +26,7 @@ _GOES_ON_SECONDS = 1.0
 _CROWD_PART = 8
 """The oldest request of a crowd has waited for at least this fraction of the time that a crowd takes."""
 _LARGE_EACH = 100
-"""Messages in each item of a large request, on average."""
+"""Average number of messages per item of a large request."""
 
 
 @dataclass(slots=True)
@@ -45,7 +45,7 @@ class _Asked(Generic[Item, Answer]):
 
 
 class Joiner(Generic[Item, Answer]):
-    """Joins requests of one kind. A request is a sequence of items, and has one answer."""
+    """Joins requests of one kind. A request is a sequence of items, and gets one answer."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Joiner(Generic[Item, Answer]):
         self._size = size
         """The bytes of a request, computed only if it has to wait."""
         self._load = load
-        """Is notified of a crowd."""
+        """Notified of a crowd."""
         self._handover = handover
         self._finishes = finishes
         """Whether a request is carried out even if its caller is gone."""
@@ -127,7 +127,7 @@ class Joiner(Generic[Item, Answer]):
         keys: frozenset[Hashable] = frozenset(),
         apart: frozenset[Hashable] = frozenset(),
     ) -> Answer:
-        """Call in a task of its own, with other requests that come. The caller may be cancelled.
+        """Call in a separate task, together with other requests. The caller may be cancelled.
 
         Two requests with one of their `keys` in common never share a call; two with one of `apart` in common are never
         in flight in two calls, but may share one."""
@@ -157,12 +157,12 @@ class Joiner(Generic[Item, Answer]):
     ) -> _Asked[Item, Answer]:
         size = 0 if self._size is None else self._size(items)
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        # Not the loop's own clock, which stands still within a turn: a turn with many requests is long.
+        # Not the event loop's clock, which stands still within a turn: a turn with many requests is long.
         return _Asked(items, messages, size, keys, apart, answer, time.monotonic())
 
     def _is_crowded(self, now: float) -> bool:
-        """Whether too many wait. How long they will take is an estimate from recent messages, which may have been
-        different, so the oldest request must also have waited a little."""
+        """Whether too many requests wait. Their expected duration is an estimate from recent messages, which may have
+        been different, so the oldest request must also have waited a little."""
         if len(self._waiting) > self._limits.crowd_requests or self._waiting_bytes > self._limits.crowd_bytes:
             return True
         return (
@@ -183,7 +183,7 @@ class Joiner(Generic[Item, Answer]):
         fastest = self._pace.take_fastest(self.stalled_seconds() if several else None)
         waiting = [*self._alone_next.values(), *self._waiting]
         if asyncio.get_running_loop().time() - self._pace.ended_at < _GOES_ON_SECONDS:
-            waiting = list(self._waiting)  # while others make progress, one held partition is not a load
+            waiting = list(self._waiting)  # while others make progress, one locked partition does not count as load
         oldest = now - min(waiting[0].at, waiting[-1].at) if waiting else 0.0
         self._pace.look(now)
         return Crowd(len(self._alone_next) + len(self._waiting), self._waiting_bytes, oldest, fastest)
@@ -206,9 +206,9 @@ class Joiner(Generic[Item, Answer]):
             _fail(asked.answer, refusal)
 
     def expected_messages(self, coming: int) -> int:
-        """Messages that wait, and those of `coming` more requests. Messages in flight do not count: what waits is what
-        keeps the store at work when a call ends. A limit on both would slow down calls that take longer, and then even
-        more so."""
+        """Waiting messages, and those of `coming` more requests. Messages in flight do not count: the waiting ones keep
+        the store busy when a call ends. A limit on both would slow down calls that take longer, and then even more so.
+        """
         return self._waiting_messages + int(coming * self._pace.messages_each)
 
     async def close(self) -> None:
@@ -220,7 +220,7 @@ class Joiner(Generic[Item, Answer]):
                     task.cancel()
 
     def _lock_time(self, *, brief: bool) -> dict[str, float | None]:
-        """How long a call waits for a lock: a brief one leaves the others their turn."""
+        """How long a call waits for a lock: a short wait lets the others have their turn."""
         return {"lock_seconds": self._pace.lock_seconds if brief else None} if self._locks else {}
 
     def _is_large(self, messages: int, items: int) -> bool:
@@ -353,7 +353,7 @@ class Joiner(Generic[Item, Answer]):
             return not await self._try(asked, brief=True)
 
     async def _run_all_late(self, gathered: Sequence[_Asked[Item, Answer]]) -> None:
-        """Wait for the locks that requests need. Meanwhile other calls go on as if this one had ended."""
+        """Wait for the locks that requests need. In the meantime, other calls continue as if this one had ended."""
         self._in_flight.pop(asyncio.current_task(), None)
         self._start()
         await asyncio.gather(*[self._run_late(asked) for asked in gathered])
@@ -403,7 +403,7 @@ class Joiner(Generic[Item, Answer]):
 
 
 def _fail_those_behind(gathered: list[_Asked[Any, Any]], error: OperationPending) -> list[_Asked[Any, Any]]:
-    """Fail the requests for whose partitions operations wait; returns the others."""
+    """Fail the requests with partitions for which operations wait; returns the others."""
     behind = set(error.details["batches"])
     others = []
     start = 0

@@ -1,4 +1,4 @@
-"""How busy a server is, and what it does with the next request because of it: execute, queue or reject it.
+"""The load of a server, and what it therefore does with the next request: execute, queue or reject it.
 
 *Load* is a number for each kind of request. It combines how long the oldest request has waited for its call, and how
 long everything waits for its turn in this process; how many requests wait, and their size; the time of the fastest
@@ -50,7 +50,9 @@ _PROBES = 5
 _LATE_SHARE = 0.1
 """Weight of the last probe in the average."""
 _LATE_LEAVE = 3
-"""A process that sheds stays short of time until it is this many times less late: it has more time because it sheds."""
+"""A process that sheds stays short of time until its lateness has fallen by this factor, because shedding itself frees
+time.
+"""
 
 
 class Decision(Enum):
@@ -185,7 +187,7 @@ class Load:
     requests: WaitingRequests
     clock: Callable[[], float] = time.monotonic
     push: Decision = Decision.EXECUTE
-    """The hot path reads these three and nothing else."""
+    """The hot path reads only these three."""
     ack: Decision = Decision.EXECUTE
     pop: Decision = Decision.EXECUTE
     states: dict[LoadKind, LoadState] = field(default_factory=lambda: {kind: LoadState() for kind in LOAD_KINDS})

@@ -268,7 +268,7 @@ class OperationQueue:
 
 
 def _dated(batches: Sequence[Batch]) -> Sequence[Batch]:
-    """The batches with times instead of delays, which count from now and not from when they are applied."""
+    """The batches with times instead of delays: delays count from now, not from when they are applied."""
     if all([batch.schedule is None or batch.schedule.delay_seconds is None for batch in batches]):
         return batches
     return [_dated_one(batch, datetime.now(UTC)) for batch in batches]

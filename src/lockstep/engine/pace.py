@@ -1,4 +1,4 @@
-"""How recent calls of one kind went: how long they took, how much was done, and when too much waits."""
+"""Statistics of recent calls of one kind: their duration, their throughput, and when too much waits."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class CallLimits:
     calls_large_max: int
     """Most large calls in flight: the other connections stay free for everything else."""
     calls_large_alone_max: int
-    """The same while nobody else needs them."""
+    """The same while other kinds do not need them."""
     lock_seconds: float
     """A first attempt waits this long for a lock, or longer while all calls are slow."""
     lock_seconds_max: float
@@ -109,7 +109,7 @@ class CallLimits:
 
 
 class Pace:
-    """What is known of recent calls."""
+    """What is known about recent calls."""
 
     def __init__(self, limits: CallLimits) -> None:
         self._limits = limits
@@ -142,7 +142,7 @@ class Pace:
         seconds = self.ended_at - began
         if seconds < self._fastest_seconds or self._fastest_seconds == 0.0:
             self._fastest_seconds = seconds
-        # One call that was held up must not make all others seem slow. If all are slow, a few more show it.
+        # A single slow call must not make all others seem slow. If all are slow, a few more show it.
         self.seconds_each += _SECONDS_SHARE * (min(seconds, self.patience_seconds) - self.seconds_each)
         limits, slow = self._limits, _SLOW * self.seconds_each
         self.patience_seconds = max(limits.patience_seconds, slow)

@@ -47,9 +47,9 @@ def push_within(
 ) -> PushResult:
     """Push in the transaction of a psycopg connection, which must be READ COMMITTED, PostgreSQL's default.
 
-    The commit notifies the pops that wait, in whichever process. PostgreSQL lets transactions that notify commit one
-    after the other; where that costs too much, pass `notify=False`, and call `notify_pushed` after the commit. Without
-    either, a waiting pop finds the messages within a second.
+    The commit notifies the waiting pops in every process. PostgreSQL serializes the commits of transactions that
+    notify; if that costs too much, pass `notify=False`, and call `notify_pushed` after the commit. Without either, a
+    waiting pop finds the messages within a second.
 
     The database must have been opened by Lockstep once, which creates its tables. Raises what `Engine.push` raises;
     after an error the transaction can only be rolled back. Errors of the connection itself are psycopg's own.

@@ -139,7 +139,7 @@ class Spooling:
         from lockstep.engine.spool.addresses import unclaimed
 
         assert self._directory is not None
-        with suppress(OSError):  # another server may be at work there
+        with suppress(OSError):  # another server may be using it
             for directory, size in unclaimed(self._directory, own):
                 extra = {"action": "spool_unclaimed", "directory": str(directory), "bytes": size}
                 logger.warning("spool_unclaimed", extra=extra)
@@ -358,7 +358,7 @@ class Spooling:
         self._learned_at = _NEVER
         self._stirred.set()
 
-    # Beside the requests
+    # Background work
 
     async def _tend(self) -> None:
         """Follow changes of the modes and drain the spool while this process runs."""
@@ -434,7 +434,7 @@ def _future() -> asyncio.Future[bool]:
 
 def _settle(written: asyncio.Future[bool], outcome: bool | Exception) -> None:
     if written.done():
-        return  # nobody waits for it any more
+        return  # the caller no longer waits for it
     if isinstance(outcome, Exception):
         written.set_exception(outcome)
     else:

@@ -61,7 +61,7 @@ def check_trace(event: object, config: Config) -> NewTraceEvent:
 
 
 def check_message(partition_id: object, transaction_id: object) -> None:
-    """What names a message of a partition."""
+    """The identification of a message in a partition."""
     check_integer(partition_id, what="partition id", low=1)
     check_transaction_id(transaction_id)
 

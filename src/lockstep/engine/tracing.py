@@ -1,4 +1,4 @@
-"""The engine of a traced server: what is pushed without a trace context gets that of its request."""
+"""The engine of a traced server: messages pushed without a trace context get that of their request."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lockstep.tracing import carrying
 
 
 class TracedEngine(Engine):
-    """Messages of a client that knows nothing of tracing, such as curl, are traced from the server on."""
+    """Messages of clients without tracing, such as curl, are traced from the server on."""
 
     async def push(
         self,

@@ -46,17 +46,19 @@ _WAKE_ALL = 1_000_000_000
 _LOOK_SECONDS_MIN = 0.02
 """Between two checks of a key because of acks of other processes."""
 _LEARN_SECONDS = 0.01
-"""A poll that begins to wait, or found nothing, asks this much later when something is due: most are woken before."""
+"""A poll that begins to wait, or found nothing, asks when something is due only after this delay: most are woken
+before.
+"""
 _CHECK_SECONDS_MIN = 0.005
 """Between two checks of any keys: what becomes due in between is one call."""
 _TICK_SECONDS = 0.05
-"""Checks from time to time are made on this beat, so that they come together."""
+"""Periodic checks are made on this beat, so that they coincide."""
 
 
 @dataclass(slots=True)
 class WaitingCounts:
     polls: int = 0
-    """Polls that wait now."""
+    """Number of waiting polls."""
     woken: int = 0
     precheck_hits: int = 0
     """Checks that found something, so that a pop was tried."""
@@ -70,19 +72,19 @@ class _Poll:
     batch: int
     wake: asyncio.Future[None]
     share: int | None = None
-    """How many messages it may take when it is woken; None: as many as it wants."""
+    """How many messages it may take when it is woken; None: as many as it requested."""
     chained: bool = False
     """It was woken by a check, which does not know how much there is: if this poll finds something, it wakes the
     next."""
     checked: bool = False
     """It was woken because a check found something."""
     looked: bool = False
-    """It has looked before: it looks again because it was woken."""
+    """Whether it has looked before, and looks again because it was woken."""
 
 
 @dataclass(slots=True, eq=False)
 class _Queue:
-    """The polls of one key, in the order in which they came, and when it is checked next."""
+    """The polls of one key, in order of arrival, and when the key is checked next."""
 
     key: Awaited
     pause: float
@@ -90,7 +92,7 @@ class _Queue:
     check_at: float = float("inf")
     checked_at: float = float("-inf")
     shared: bool = False
-    """Its group is a shared one."""
+    """Whether its group is shared."""
     vain: int = 0
     """Number of checks in a row that found messages which no pop could get."""
     polls: OrderedDict[_Poll, None] = field(default_factory=OrderedDict)
@@ -129,7 +131,7 @@ class Waiting:
             raise TooManyPolls(f"{self.counts.polls} pops wait for messages (polls_waiting_max)")
         deadline = time.monotonic() + seconds
         poll = _Poll(awaited(request), request.batch, _future())
-        # It counts as waiting before it looks: what comes in between wakes it.
+        # It counts as waiting before it looks: messages that arrive in between wake it.
         self._add(poll)
         waited = False
         try:
@@ -137,7 +139,7 @@ class Waiting:
                 try:
                     popped = (await pops.pop([_limited(request, poll.share)]))[0]
                 except Unavailable:
-                    # One that waits already outlasts a short outage, and is woken when the store is back.
+                    # A poll that already waits survives a short outage, and is woken when the store is back.
                     if not waited:
                         raise
                     popped = Popped(request.group)
@@ -147,12 +149,13 @@ class Waiting:
                 if popped.runs:
                     queue.vain = 0
                     if poll.chained:
-                        queue.polls.pop(poll, None)  # it is served, and not the next one
+                        queue.polls.pop(poll, None)  # this poll is served, not the next one
                         self._wake(poll.key, 1, chained=True)
                     return popped
                 self._learn(queue, poll)
                 if popped.no_queue and request.subscription.mode == "new":
-                    # All that will be there is new; the group would begin behind what wakes this poll.
+                    # All messages that will exist are new; otherwise the group would start behind those that wake this
+                    # poll.
                     request = replace(request, subscription=Subscription())
                 waited = True
                 if not await self._sleep(poll, deadline - time.monotonic()):
@@ -161,7 +164,7 @@ class Waiting:
             self._remove(poll)
 
     def pushed(self, partitions_by_queue: Mapping[str, Collection[str]], messages_by_queue: Mapping[str, int]) -> None:
-        """Something was pushed to these partitions; the number of messages."""
+        """Messages were pushed to these partitions; returns their number."""
         if not self._queues:
             return
         for queue, partitions in partitions_by_queue.items():
@@ -188,8 +191,8 @@ class Waiting:
                 self.counts.woken += 1
 
     def heard(self, queue: str | None, arrival: Arrival) -> None:
-        """Something came to a queue, or, for None, to any, that nobody here has pushed; to which partitions is not
-        known. Or leases have ended there."""
+        """Messages arrived in a queue, or with None in any queue, that this process has not pushed; the partitions are
+        unknown. Or leases have ended there."""
         if arrival == LEASES_ENDED:
             self.look_at(queue)
             return
@@ -273,7 +276,7 @@ class Waiting:
                 timer.cancel()
             if self._stopped or self._paused or time.monotonic() - began >= seconds:
                 return False
-        # It goes to the end of the line, and can be woken again from now on.
+        # It moves to the end of the line, and can be woken again from now on.
         poll.wake = _future()
         self._queues[poll.key].polls.move_to_end(poll)
         return True
@@ -307,7 +310,7 @@ class Waiting:
     # Checks
 
     def _learn(self, queue: _Queue, poll: _Poll) -> None:
-        """A poll has found nothing: see when there will be something, unless that is known."""
+        """A poll has found nothing: find out when there will be something, unless that is known."""
         if poll.checked:
             queue.vain += 1
         if self._config.pop_precheck and (poll.looked or queue.checked_at == float("-inf")):
@@ -315,7 +318,7 @@ class Waiting:
         poll.looked = True
 
     def _rest(self, queue: _Queue) -> float:
-        """For how long a key is not checked again."""
+        """How long a key is not checked again."""
         return min(_LEARN_SECONDS * (1 << min(queue.vain, 16)), max(self._config.pop_check_seconds_max, _LEARN_SECONDS))
 
     def _later(self, queue: _Queue) -> float:
@@ -373,7 +376,7 @@ class Waiting:
             queue.pause = min(queue.pause * 2, max(self._config.pop_check_seconds_max, queue.pause))
             self._plan(queue, self._later(queue))
         try:
-            with suppress(LockstepError):  # the polls themselves will say so when they try
+            with suppress(LockstepError):  # the polls themselves report it when they try
                 await self._check(due)
         finally:
             self._checking = None

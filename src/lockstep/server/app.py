@@ -1,7 +1,7 @@
 """The application: finds the route, keeps the limits, translates errors, counts and logs.
 
-A request is checked twice: when its head has arrived, because the body of a refused one need not be kept; and when it
-is whole. Our own connections ask for both (protocol.py); any other ASGI server can call the application, too.
+A request is checked twice: when its head has arrived, because the body of a refused request need not be kept; and when
+it is complete. Our own connections use both checks (protocol.py); any other ASGI server can call the application, too.
 """
 
 from __future__ import annotations
@@ -98,7 +98,9 @@ class Application:
         return response
 
     def _check_rate(self, rates: Rates, request: Request) -> None:
-        """Known callers have a limit of their own, whatever their address; all others share that of their address."""
+        """Known callers have a limit of their own, whatever their address; all others share the limit of their
+        address.
+        """
         authentication = self._node.guards.authentication
         caller = None
         if authentication.required:
@@ -111,8 +113,8 @@ class Application:
         try:
             request.route, request.parameters = self._routes.find(request.method, request.path)
         finally:
-            # Whether a page may send the request depends on the route; a page that may must be able to read that there
-            # is none.
+            # Whether a page may send the request depends on the route. A page that is allowed must also be able to read
+            # that the route does not exist.
             self._origins.check_page(request)
 
     async def respond(self, request: Request) -> Response | None:
@@ -141,7 +143,7 @@ class Application:
         return response
 
     def _recognise(self, request: Request) -> None:
-        """The caller, if memory suffices to identify it. Raises Unauthorized, Forbidden."""
+        """The caller, if it can be identified from memory. Raises Unauthorized, Forbidden."""
         authentication = self._node.guards.authentication
         if request.route.right is None and authentication.required:
             request.caller = NOBODY

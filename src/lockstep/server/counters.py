@@ -1,4 +1,4 @@
-"""What a server process counts of its requests."""
+"""Counters of a server process for its requests."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ DURATION_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 
 
 OTHER = "other"
-"""What is called so in place of all items that have no figures of their own."""
+"""The name that stands for all items without figures of their own."""
 
 
 class Durations:
-    """A histogram of how long requests took, and how much they carried."""
+    """A histogram of the duration of requests, and of their sizes."""
 
     __slots__ = ("_counts", "bytes_in", "bytes_out", "seconds")
 
@@ -32,12 +32,12 @@ class Durations:
         self.seconds += seconds
 
     def buckets(self) -> Iterator[tuple[str, int]]:
-        """How many requests took at most each bound, as Prometheus writes the bounds."""
+        """How many requests took at most each bound, with the bounds in Prometheus' format."""
         yield from zip([*map(str, DURATION_BOUNDS), "+Inf"], accumulate(self._counts), strict=True)
 
 
 class ByQueue:
-    """Sums by queue. Queues beyond a number are summed as `other`, so that there are never more figures than that."""
+    """Sums by queue. Beyond a maximum number, queues are summed as `other`."""
 
     __slots__ = ("_queues_max", "sums")
 
@@ -75,7 +75,7 @@ class Counters:
     messages_popped: int = 0
     messages_acked: int = 0
     messages_redelivered: int = 0
-    """Those popped for the second time or more."""
+    """Messages popped for at least the second time."""
     pushed: ByQueue = field(init=False)
     popped: ByQueue = field(init=False)
     polls_abandoned: int = 0

@@ -1,7 +1,7 @@
-"""The dashboard as it was built from dashboard/: a page, and the files that it loads.
+"""The dashboard as built from dashboard/: a page, and the files that it loads.
 
-The page is the same for every address of the dashboard; its script shows the content for the address. Files have a hash
-of their contents in their names, so browsers keep them for good. The build leaves packed forms beside them.
+Every address of the dashboard serves the same page; its script shows the content for the address. File names contain a
+hash of the contents, so browsers may cache them forever. The build adds compressed versions of the files.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TYPES = {
     ".woff2": b"font/woff2",
 }
 _PACKED = ((b"br", ".br"), (b"gzip", ".gz"))
-"""Ways to pack, the smallest first, and how the names of packed files end."""
+"""Compression methods, the best one first, and their file suffixes."""
 _NONCE = b"__style_nonce__"
 _FOREVER = (b"cache-control", b"public, max-age=31536000, immutable")
 _ALWAYS_ASK = (b"cache-control", b"no-cache")
@@ -31,8 +31,8 @@ CAREFUL = (
     (b"x-frame-options", b"DENY"),
     (b"cross-origin-resource-policy", b"same-origin"),
 )
-"""Sent with every page and its files: other sites do not learn which page it was, and cannot embed it."""
-# Scripts come from files only, and nothing comes from elsewhere. Components write a few style elements, which need the
+"""Sent with every page and its files: other sites do not learn the page's address, and cannot embed it."""
+# Scripts come from files only, and nothing comes from other sites. Components add a few style elements, which need the
 # nonce of the page.
 _POLICY = (
     b"default-src 'none'; script-src 'self'; style-src 'self' 'nonce-%b'; img-src 'self' data:; font-src 'self'; "
@@ -80,7 +80,7 @@ def _ending(name: str) -> str:
 
 
 def page() -> Response | None:
-    """The page of every address of the dashboard; None if it was not built."""
+    """The page of every address of the dashboard; None if it has not been built."""
     written = _page()
     if written is None:
         return None

@@ -1,6 +1,6 @@
-"""The site of docs/ as tools/docs built it: pages, and the files that they load.
+"""The site of docs/ as built by tools/docs: pages, and the files that they load.
 
-Its manifest names every file with a hash of its contents. Only what it names is served.
+Its manifest lists every file with a hash of its contents. Only listed files are served.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FOREVER = (b"cache-control", b"public, max-age=31536000, immutable")
 _ALWAYS_ASK = (b"cache-control", b"no-cache")
 _HASHED = re.compile(r"\.[0-9a-f]{8}\.min\.(js|css)$")
 """The theme's own files have a hash of their contents in their names."""
-# Scripts and styles come from files only, and nothing comes from elsewhere. The search runs in a worker.
+# Scripts and styles come from files only, and nothing comes from other sites. The search runs in a worker.
 _POLICY = (
     b"content-security-policy",
     b"default-src 'none'; script-src 'self'; worker-src 'self'; style-src 'self'; img-src 'self' data:; "
@@ -40,7 +40,7 @@ def _folder() -> Traversable:
 
 @cache
 def _hashes() -> dict[str, str]:
-    """Of the files, by name; nothing until it is built."""
+    """The hashes of the files, by name; empty until the site is built."""
     manifest = _folder() / "manifest.json"
     return json.loads(manifest.read_text(encoding="utf-8")) if manifest.is_file() else {}
 
@@ -50,7 +50,7 @@ def is_built() -> bool:
 
 
 def file(request: Request, name: str) -> Response | None:
-    """A file of the site; its page of a wrong address where there is none; None if the site was not built."""
+    """A file of the site; the site's error page for an unknown address; None if the site has not been built."""
     if not is_built():
         return None
     if name not in _hashes() or _ending(name) not in _TYPES:
@@ -66,7 +66,7 @@ def file(request: Request, name: str) -> Response | None:
     )
     if tag in _listed(request, b"if-none-match"):
         return Response(304, b"", *headers)
-    # Read anew each time: the files are small and the system keeps them, while every process would keep its own copy.
+    # Read each time: the files are small and cached by the system, while each process would keep its own copy.
     packed = _folder() / f"{name}.gz"
     if b"gzip" in _listed(request, b"accept-encoding") and packed.is_file():
         return Response(200, packed.read_bytes(), *headers, (b"content-encoding", b"gzip"))

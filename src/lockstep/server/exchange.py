@@ -31,13 +31,13 @@ T = TypeVar("T")
 _REMEMBERED_BYTES_MAX = 1024
 JSON = (b"content-type", b"application/json")
 AS_DECLARED = (b"x-content-type-options", b"nosniff")
-"""Sent with every answer, so that no browser guesses another content type."""
+"""Sent with every answer, so that browsers do not guess another content type."""
 _NO_CHOICE = re.compile(r"Invalid enum value .* - at `\$\.(\w+)`")
 _MISSING = re.compile(r"Object missing required field `(\w+)`(?: - at `(.+)`)?")
 
 
 class Disconnected(Exception):
-    """The client has gone and waits for no answer."""
+    """The client is gone and does not wait for an answer."""
 
 
 class Request:
@@ -66,28 +66,28 @@ class Request:
     def __init__(self, method: str, path: bytes, query_string: bytes, headers: Mapping[bytes, bytes], id: str) -> None:
         self.method = method
         self.path = path
-        """As it came over the wire."""
+        """As received."""
         self.query_string = query_string
         self.headers = headers
         """By name in lower case."""
         self.id = id
         self.body = b""
-        """Whole, once the request is answered."""
+        """Complete once the request is answered."""
         self.came_at = time.perf_counter()
         self.address = ""
         """Of its client."""
         self.items_max = 1 << 62
-        """Most values of its body."""
+        """Maximum number of values in its body."""
         self.intake: Intake | None = None
-        """Where bytes count that its body becomes."""
+        """Counts the bytes that its body becomes."""
         self.route: Any = None
-        """Found by the application (routing.py); None if the path leads nowhere."""
+        """Set by the application (routing.py); None if no route matches."""
         self.caller: Caller | None = None
         """The caller; None until it is identified."""
         self.verb: str | None = None
-        """The verb that its duration counts for, if it is not the verb of the route."""
+        """The verb that its duration counts for, if that is not the verb of the route."""
         self.parameters: dict[str, str] = {}
-        """What the path has for the names in the route, percent-decoded."""
+        """The values of the route's parameters in the path, percent-decoded."""
         self.answer_headers: tuple[tuple[bytes, bytes], ...] = ()
         """Further headers of its answer, which depend on the caller (origins.py)."""
         self.gone = False
@@ -106,8 +106,8 @@ class Request:
         return parsed
 
     def check_query(self) -> None:
-        """Raises InvalidRequest if the route has no such parameters, or not of these types. Probes and browsers may add
-        parameters to public routes, which take none: a liveness probe must not fail for that."""
+        """Raises InvalidRequest if the route has no such parameters, or not with these types. Probes and browsers may
+        add parameters to public routes, which take none: a liveness probe must not fail because of them."""
         if self.query_string and (self.route.query is not None or self.route.level != "public"):
             try:
                 self.query(self.route.query or _NoQuery)
@@ -129,12 +129,12 @@ class Request:
             raise belongs_elsewhere(error, self.route.query, "into the query string") from None
 
     def json_or(self, decoder: msgspec.json.Decoder[T], default: T) -> T:
-        """For routes whose fields are all optional: clients send no body at all then."""
+        """The body, or a default if there is none: for routes whose fields are all optional."""
         return self.json(decoder) if self.body.strip() else default
 
     @contextmanager
     def while_connected(self) -> Iterator[None]:
-        """The block is cancelled when the client goes: then this raises Disconnected."""
+        """Cancels the block when the client disconnects, and then raises Disconnected."""
         if self.gone:
             raise Disconnected
         self.waiting = task = asyncio.current_task()
@@ -149,7 +149,7 @@ class Request:
             self.waiting = None
 
     def leave(self) -> None:
-        """The client has gone. Only waiting ends then: a push or an ack that has begun is finished."""
+        """The client is gone. Only waiting is cancelled: a push or an ack that has begun is completed."""
         self.gone = True
         if self.waiting is not None:
             self.waiting.cancel()
@@ -198,7 +198,7 @@ def _decode(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
 
 
 def _what_does_not_fit(error: msgspec.ValidationError) -> str:
-    """The error in the protocol's words, where msgspec uses others."""
+    """The error in the protocol's terms, where msgspec uses others."""
     missing = _MISSING.fullmatch(str(error))
     if missing is None:
         return f"the body does not fit: {error}"
@@ -223,7 +223,7 @@ def _choices(error: msgspec.ValidationError, kind: type[Any]) -> str:
 
 
 _remembered_query = lru_cache(maxsize=4096)(_query)
-"""Consumers repeat the same requests, so decoded short query strings are remembered."""
+"""Consumers repeat the same requests, so short query strings are cached in decoded form."""
 
 
 class Response:
@@ -242,7 +242,7 @@ class Response:
 _EVENT_HEADERS = (
     (b"content-type", b"text/event-stream"),
     (b"cache-control", b"no-store"),
-    (b"x-accel-buffering", b"no"),  # or nginx keeps events back
+    (b"x-accel-buffering", b"no"),  # otherwise nginx buffers events
 )
 
 

@@ -25,7 +25,7 @@ WORKER = "worker"
 VERB = "messaging_operation_name"
 """A label with the name of OpenTelemetry's attribute."""
 _FIELDS = {VERB: "verb"}
-"""What the rows call a label, where that is something else."""
+"""Names of labels in the rows, where they differ."""
 
 _Sample = tuple[Sequence[str | int], float]
 """The values of the labels, and the figure."""

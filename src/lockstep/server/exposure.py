@@ -1,4 +1,4 @@
-"""Whom the server can be reached by, and whether anybody asks who they are."""
+"""Who can reach the server, and whether it authenticates callers."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ logger = logging.getLogger("lockstep.server")
 
 
 def auth_is_on(config: Config) -> bool:
-    """Whether a request must say whose it is."""
+    """Whether requests must be authenticated."""
     return config.auth == "required"
 
 
 def address_in(text: str) -> IPv4Address | IPv6Address | None:
-    """The IP address that a text is; None for a name. Of an IPv6 address that stands for an IPv4 one, the latter."""
+    """The IP address in a text; None for a name. An IPv6 address that maps an IPv4 address yields the latter."""
     try:
         address = ip_address(text.partition("%")[0])
     except ValueError:
@@ -27,7 +27,7 @@ def address_in(text: str) -> IPv4Address | IPv6Address | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host, as a name or an address, is this machine for everybody: such a name needs no look-up."""
+    """Whether a host, given by name or address, always means this machine: such a name needs no look-up."""
     address = address_in(host)
     if address is not None:
         return address.is_loopback
@@ -40,8 +40,8 @@ def is_exposed(config: Config) -> bool:
 
 
 def check_exposure(config: Config, address: str) -> None:
-    """Raises InvalidOption if the server would serve anybody, and nobody has said that this is meant. `address` is the
-    one that the socket is bound to."""
+    """Raises InvalidOption if the server would serve anybody without an explicit setting. `address` is that of the
+    bound socket."""
     if auth_is_on(config) or is_loopback(address):
         return
     if not config.insecure:

@@ -1,7 +1,7 @@
 """Errors as answers. This is the one place where they are translated for HTTP, and logged.
 
-While the database is away every request fails alike. A line for each would fill the disk and hide the rest. So the
-first is logged, then a count at intervals, and the end.
+While the database is away, every request fails in the same way. A line for each would fill the disk and hide everything
+else. So the first failure is logged, then a count at intervals, and the end.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _PATH_LENGTH_MAX = 1000
 
 @dataclass(slots=True)
 class _Spell:
-    """Requests that fail alike."""
+    """A series of requests that fail in the same way."""
 
     began: float
     failed: int = 1
     told: int = 1
-    """How many of them the log knows of."""
+    """How many of them have been logged."""
 
 
 class FailureLog:
@@ -70,11 +70,11 @@ class FailureLog:
 
 
 def failure(error: LockstepError, request: Request, log: FailureLog) -> Response:
-    """The answer for an error that we raised on purpose."""
+    """The answer for a Lockstep error."""
     if error.status >= 500:
         log.note(error, request)
     if type(error) is Overloaded:
-        # In a spike most answers are this one.
+        # During a spike most answers are this one.
         return _overloaded(error.message, **error.details)
     return _failure(error)
 
@@ -105,7 +105,7 @@ def error_content(error: LockstepError) -> dict[str, Any]:
 
 
 def unexpected(error: Exception, request: Request) -> Response:
-    """The answer to an unexpected error: the log has all details, the client gets a text without them."""
+    """The answer to an unexpected error: the log gets all details, the client a text without them."""
     _log(error, request)
     return answer(
         {"error": "the server failed; its log says why", "code": "internal_error", "request": request.id}, 500
@@ -113,7 +113,7 @@ def unexpected(error: Exception, request: Request) -> Response:
 
 
 def _log(error: Exception, request: Request) -> None:
-    # A client's pop shows a failure as an empty queue, so the log is where it is seen.
+    # The client of a pop may show a failure as an empty queue, so the log must show it.
     expected = isinstance(error, LockstepError)
     logger.error(
         "request_failed",

@@ -1,4 +1,4 @@
-"""The figures of a process, and of all that share its port."""
+"""The figures of a process, and of all processes on its port."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Figures(msgspec.Struct):
     metrics: wire.MetricsAnswer
     worker: WorkerRow
     pushed: dict[str, int]
-    """Messages by queue. Not in the answer of `/metrics`, which everybody may read."""
+    """Messages by queue. Not part of the answer of `/metrics`, which is public."""
     popped: dict[str, int]
 
 
@@ -34,7 +34,7 @@ def _own(node: Node) -> Figures:
 
 
 async def all_figures(node: Node) -> list[Figures]:
-    """Of this process, and of the others behind its port."""
+    """The figures of this process, and of the other processes on its port."""
     own = _own(node)
     if node.siblings is None:
         return [own]

@@ -1,7 +1,7 @@
 """Limits on what a server process takes in at a time: connections, bytes of bodies, and requests of one address.
 
-Beyond the limit of connections a few more are accepted, for /health and /ready only: a monitor must not take a full
-server for dead. When these are too many, the oldest is closed.
+Beyond the limit of connections, a few more are accepted for /health and /ready only, so that a monitor does not take a
+full server for dead. If there are too many of these, the oldest is closed.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from lockstep.server.exposure import address_in
 logger = logging.getLogger("lockstep.server")
 
 PROBES = frozenset({b"/health", b"/ready"})
-"""Paths that are answered when nothing else is."""
+"""Paths that are always answered."""
 _SPARE_CONNECTIONS = 64
 _OTHER_FILES = 256
-"""Files that a process has open besides its clients' connections: its database, its log, its spool."""
+"""Files that a process has open besides its clients' connections: database, log, spool."""
 _ADDRESSES_REMEMBERED = 10_000
 
 
@@ -38,7 +38,7 @@ class Guest(Protocol):
 
 
 class Intake:
-    """The limits of one process, and how far they are used."""
+    """The limits of one process, and their current usage."""
 
     def __init__(self, config: Config) -> None:
         self._connections_max = min(config.connections_max, _room_for_files())
@@ -53,7 +53,7 @@ class Intake:
         self._refused = 0
         """Connections beyond the limit that have not been logged yet."""
         self.bytes = 0
-        """Bytes received of the bodies of requests that are not answered yet."""
+        """Bytes received in the bodies of requests that are not answered yet."""
 
     def enter(self, guest: Guest, address: str) -> TooManyConnections | None:
         """Count a connection. If there are too many, returns why only a few paths are answered on it."""
@@ -88,7 +88,7 @@ class Intake:
         return None
 
     def _tell(self, full: TooManyConnections, address: str) -> None:
-        """Limited to a line at intervals, because a flood of connections would fill the log, too."""
+        """At most one line per interval, because a flood of connections would otherwise fill the log."""
         self._refused += 1
         now = time.monotonic()
         if now - self._told_at >= self._summary_seconds:
@@ -104,7 +104,7 @@ class Intake:
 
     @contextmanager
     def holding(self, count: int) -> Iterator[None]:
-        """Count bytes that a body becomes while it is worked on. Raises TooManyBytes."""
+        """Count the bytes that a body becomes while it is processed. Raises TooManyBytes."""
         try:
             self.take(count)
             yield
@@ -113,14 +113,13 @@ class Intake:
 
 
 class Rates:
-    """How many requests each caller sends: a bucket that fills by the rate, and holds a second's worth."""
+    """How many requests each caller sends: a token bucket per caller, which holds one second's worth."""
 
     def __init__(self, per_second: float) -> None:
         self._per_second = per_second
         self._size = max(per_second, 1.0)
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
-        """By caller: the tokens left at its last request, and the time of that request; the most recent caller comes
-        last."""
+        """By caller: the tokens left at its last request, and the time of that request; most recent caller last."""
 
     def check(self, caller: str, now: float) -> None:
         """Raises TooManyRequests."""
@@ -138,7 +137,9 @@ class Rates:
 
 @lru_cache(maxsize=1024)
 def place_of(host: str) -> str:
-    """The client that an address stands for. The holder of one IPv6 address usually has all 2^64 with its prefix."""
+    """The client that an address stands for. The owner of an IPv6 address usually has all 2^64 addresses with its
+    prefix.
+    """
     address = address_in(host)
     if isinstance(address, IPv6Address):
         return str(IPv6Network((address, 64), strict=False))
@@ -146,7 +147,7 @@ def place_of(host: str) -> str:
 
 
 def raise_file_limit(connections: int) -> None:
-    """Let the process have as many files open as its connections need, as far as the system allows."""
+    """Raise the limit on open files to what the connections need, as far as the system allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections + _SPARE_CONNECTIONS + _OTHER_FILES
     if soft == resource.RLIM_INFINITY or soft >= wanted:
@@ -159,7 +160,7 @@ def raise_file_limit(connections: int) -> None:
 
 
 def _room_for_files() -> int:
-    """How many connections the limit on open files has room for."""
+    """For how many connections the limit on open files has room."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return 2**31

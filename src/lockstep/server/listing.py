@@ -1,4 +1,4 @@
-"""Whole lists, gathered page by page: the engine gives no more than a page at a time."""
+"""Whole lists, gathered page by page, because the engine returns at most a page at a time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lockstep.server.node import Node
 
 T = TypeVar("T")
 Page = Callable[[T | None], Awaitable[list[T]]]
-"""The items after one, or from the first; a short page is the last."""
+"""The items after a given one, or from the first; a short page is the last."""
 
 
 async def _all(page: Page[T], size: int, *, enough: int | None = None) -> list[T]:
@@ -39,7 +39,7 @@ async def every_queue(
 
 
 async def some_partitions(node: Node, queue: str, count: int) -> list[PartitionInfo]:
-    """The first items of a queue: at least this many, if there are that many."""
+    """The first items of a queue: at least this many, if they exist."""
     size = node.config.page_items_max
     return await _all(
         lambda last: node.engine.partitions(queue, after=last.name if last else None, limit=size), size, enough=count
@@ -47,7 +47,7 @@ async def some_partitions(node: Node, queue: str, count: int) -> list[PartitionI
 
 
 async def each_lag(node: Node, queue: str, group: str) -> AsyncIterator[PartitionLag]:
-    """A group's place in each partition of a queue, page by page."""
+    """A group's cursors in the partitions of a queue, page by page."""
     size = node.config.page_items_max
     after = 0
     while True:
@@ -72,7 +72,7 @@ async def every_task(node: Node, *, exact: bool = False) -> list[LabelInfo]:
 
 
 async def every_sample(node: Node, *, queue: str | None, from_at: datetime, to_at: datetime) -> list[Sample]:
-    """All samples of a time. Raises InvalidRequest if they are too many."""
+    """All samples of a period. Raises InvalidRequest if there are too many."""
     size = node.config.page_items_max
     return await _some(
         lambda last: node.engine.samples(queue=queue, from_at=from_at, to_at=to_at, after=last, limit=size), node
@@ -80,7 +80,7 @@ async def every_sample(node: Node, *, queue: str | None, from_at: datetime, to_a
 
 
 async def every_removal(node: Node, *, queue: str | None, from_at: datetime, to_at: datetime) -> list[Removal]:
-    """All removals of a time. Raises InvalidRequest if they are too many."""
+    """All removals of a period. Raises InvalidRequest if there are too many."""
     size = node.config.page_items_max
     return await _some(
         lambda last: node.engine.removals(queue=queue, from_at=from_at, to_at=to_at, after=last, limit=size), node

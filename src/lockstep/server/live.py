@@ -1,7 +1,7 @@
 """Event streams for pages: figures are sent again whenever they change.
 
-A page names the GET routes whose answers it shows. Each is asked for at an interval, once for all pages that watch it,
-so that ten thousand open pages cost the database as much as one. Slow answers are requested less often.
+A page names the GET routes whose answers it shows. Each route is requested at an interval, once for all pages that
+watch it, so that ten thousand open pages cost the database as much as one. Slow routes are requested less often.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ from lockstep.server.exchange import Response
 from lockstep.server.watching import WatchedRoutes
 
 _ALIVE_SECONDS = 15.0
-"""Proxies and clients take a connection that is silent for longer to be dead."""
+"""Proxies and clients consider a connection dead that is silent for longer."""
 _REST = 10
-"""The pause after an answer is this many times as long as the answer took, if that is more than the interval."""
+"""The pause after an answer is at least this many times the duration of the answer."""
 
 
 _Key = tuple[str, Rights]
 
 
 class Live:
-    """The streams of a process, and what they watch."""
+    """The streams of a process and their watched paths."""
 
     def __init__(self, routes: WatchedRoutes, *, interval_seconds: float, streams_max: int) -> None:
         self._routes = routes
         self._interval_seconds = interval_seconds
         self._streams_max = streams_max
         self._watched: dict[_Key, _Watched] = {}
-        """A path is requested once for all callers with the same rights, because the answers for others may differ."""
+        """A path is requested once for all callers with the same rights; answers for other callers may differ."""
         self._versions = itertools.count(1)
         self._boot = os.urandom(4).hex()
         self.streams = 0
 
     def events(self, paths: Sequence[str], caller: Caller, *, last_id: str | None) -> AsyncGenerator[bytes]:
-        """The answers to the paths, and again whenever one changes, for as long as the caller is valid. Those that the
-        client has seen up to the event `last_id` are not repeated. Raises Overloaded, NoSuchRoute, InvalidRequest,
+        """The answers to the paths, repeated whenever one changes, for as long as the caller is valid. Answers that the
+        client has seen, up to the event `last_id`, are not repeated. Raises Overloaded, NoSuchRoute, InvalidRequest,
         Forbidden."""
         for path in paths:
             self._routes.check(path, caller)

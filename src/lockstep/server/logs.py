@@ -28,7 +28,7 @@ def log_to_stderr(config: Config) -> None:
 
 
 def _with_request_id(record: logging.LogRecord) -> bool:
-    """Name the request in every line that is logged while it is answered."""
+    """Adds the request id to every line that is logged while the request is answered."""
     request_id = REQUEST_ID.get()
     if request_id is not None and not hasattr(record, "request_id"):
         record.request_id = request_id

@@ -1,4 +1,4 @@
-"""One server process: what its routes share."""
+"""What the routes of one server process share."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Node:
     engine: Engine
     config: Config
     name: str = field(default_factory=lambda: f"{socket.gethostname()}-{os.getpid()}")
-    """For people: shown in /health, in logs and with the duties that it runs. Nothing depends on it."""
+    """For people: shown in /health, in logs and with the duties that it runs. Has no other effect."""
     started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     counters: Counters = field(init=False)
     maintenance: Duties = field(init=False)
@@ -41,11 +41,11 @@ class Node:
     recent: RecentSamples = field(init=False)
     stopping: bool = False
     siblings: Siblings | None = None
-    """The others behind the same port, if it has several processes."""
+    """The other processes on the same port, if there are several."""
     live: Live = field(init=False)
     """The event streams, which the application opens over its routes."""
     guards: GuardContext = field(init=False)
-    """Who may do what."""
+    """The rules about who may do what."""
     _request_prefix: str = field(default_factory=lambda: os.urandom(6).hex())
     _requests: Iterator[int] = field(default_factory=itertools.count)
 

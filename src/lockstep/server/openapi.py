@@ -1,4 +1,4 @@
-"""The OpenAPI document, derived from the routes, whose types are the only description of what they take and return."""
+"""The OpenAPI document, derived from the routes, whose types are the only description of their input and output."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ not exist is refused with status 400, and the answer suggests the nearest one.""
 
 
 class Error(Struct, omit_defaults=True):
-    """What went wrong. The code is stable, the text is for people."""
+    """An error. The code is stable; the text is for people."""
 
     error: str
     code: str
@@ -84,7 +84,7 @@ def _types(routes: Iterable[Route]) -> Iterator[Any]:
 
 
 def _key(kind: Any) -> str:
-    """Generic types such as list[X] are made anew each time, so they are known by how they are written."""
+    """Generic types such as list[X] are created anew each time, so they are identified by their spelling."""
     return f"{kind.__module__}.{kind.__qualname__}" if isinstance(kind, type) and not _is_generic(kind) else repr(kind)
 
 
@@ -168,7 +168,7 @@ def _response(text: str, media: str, schema: Schema | None) -> Schema:
 
 
 def _add_notes(components: Mapping[str, Schema], types: Iterable[Any]) -> None:
-    """Give each field the text that stands below it in the code, which msgspec does not know."""
+    """Add the docstring below each field, which msgspec does not know."""
     for struct in _structs(types):
         schema = components.get(struct.__name__)
         if schema is None or "properties" not in schema:
@@ -180,7 +180,7 @@ def _add_notes(components: Mapping[str, Schema], types: Iterable[Any]) -> None:
 
 
 def _close(components: Mapping[str, Schema], bodies: Iterable[Any]) -> None:
-    """Declare that structs in a body have no other fields: such a body is refused."""
+    """Declare that structs in a body have no other fields: a body with others is refused."""
     for struct in _structs([*bodies, Options]):
         if "properties" in components.get(struct.__name__, {}):
             components[struct.__name__]["additionalProperties"] = False
@@ -200,7 +200,7 @@ def _structs(types: Iterable[Any]) -> Iterator[type[Struct]]:
 
 
 def _notes(struct: type[Struct]) -> dict[str, str]:
-    """By field: the text below it, in the struct or in those that it extends."""
+    """By field: its docstring, in the struct or in those that it extends."""
     notes: dict[str, str] = {}
     for kind in reversed(struct.__mro__):
         if issubclass(kind, Struct) and kind is not Struct:
@@ -212,7 +212,7 @@ def _own_notes(struct: type[Struct]) -> dict[str, str]:
     try:
         body = ast.parse(textwrap.dedent(inspect.getsource(struct))).body[0]
     except (OSError, TypeError, SyntaxError):
-        return {}  # made at run time, or installed without its source
+        return {}  # created at run time, or installed without its source
     notes: dict[str, str] = {}
     statements = body.body if isinstance(body, ast.ClassDef) else []
     for field, below in pairwise(statements):

@@ -1,9 +1,9 @@
 """Which hosts a request may name, and which web pages may send one.
 
-A browser sends whatever any page tells it to send, even to a server on loopback. The page does not get the answer, but
-by then the pop or push has happened. Three headers give such a request away, and no page can forge them:
-`Sec-Fetch-Site` and `Origin` say where the page is from, and `Host` says which name the browser looked up. A name that
-an attacker owns may lead to loopback (DNS rebinding), and the page is then of the same origin as the server.
+A browser sends any request that a page makes, even to a server on loopback. The page cannot read the answer, but the
+pop or push has happened by then. Three headers reveal such a request, and no page can forge them: `Sec-Fetch-Site` and
+`Origin` say where the page is from, and `Host` says which name the browser looked up. A name that an attacker owns may
+lead to loopback (DNS rebinding), and the page is then of the same origin as the server.
 
 Programs do not send the first two, so this does not concern them.
 """
@@ -29,7 +29,7 @@ _OWN_SITES = (b"same-origin", b"none")
 """The page is ours, or there is none because the user typed the address."""
 _PREFLIGHT: Headers = (
     (b"access-control-allow-methods", b"GET, POST, PATCH, DELETE, OPTIONS"),
-    # A * would leave out Authorization.
+    # A * would not cover Authorization.
     (b"access-control-allow-headers", b"authorization, content-type, lockstep-accept, x-request-id"),
     (b"access-control-max-age", b"600"),
 )
@@ -70,8 +70,8 @@ class Origins:
         host = found[1].lower().strip("[]").removesuffix(".")
         if self._any_host or is_loopback(host) or host in self._hosts:
             return True
-        # A server that listens to others is called by its address. No page can be of the origin of an address that is
-        # not its own, so these need no list.
+        # A server that accepts remote connections is called by its address. No page can have the origin of a foreign
+        # address, so addresses need no list.
         return not is_loopback(self._own_host) and (host == self._own_host or address_in(host) is not None)
 
     def _check_page(self, request: Request) -> None:
@@ -86,19 +86,19 @@ class Origins:
             )
 
     def preflight(self, request: Request) -> Response:
-        """The answer to OPTIONS: what a page may send, if it may send anything."""
+        """The answer to OPTIONS: what a page may send, if anything."""
         if not request.answer_headers:
             return _NO_CONTENT
         return Response(204, b"", *_PREFLIGHT)
 
 
 def _is_own(request: Request, origin: bytes | None) -> bool:
-    """Whether the page that asks came from this server."""
+    """Whether the requesting page came from this server."""
     site = request.headers.get(b"sec-fetch-site")
     if site is not None:
         return site in _OWN_SITES
-    # Browsers say the site to hosts that they trust only, such as those with TLS. The scheme is left out: before a
-    # proxy it is another.
+    # Browsers send the site only to trustworthy hosts, such as those with TLS. The scheme is ignored: behind a proxy it
+    # differs.
     return origin is not None and origin.partition(b"://")[2].lower() == request.headers[b"host"].lower()
 
 
@@ -126,7 +126,7 @@ def _allow(origin: str) -> Headers:
 
 
 def hosts_in(text: str) -> frozenset[str]:
-    """The names of a list. Raises InvalidOption."""
+    """The host names in a list. Raises InvalidOption."""
     hosts = [one.lower().strip("[]").removesuffix(".") for one in _listed(text)]
     for host in hosts:
         if host != _ANY and address_in(host) is None and not _NAME.fullmatch(host):

@@ -1,4 +1,4 @@
-"""A server that root started goes on as the user who owns its data, once it has bound and opened what it needs."""
+"""A server started by root switches to the user who owns its data, after it has bound and opened what it needs."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ logger = logging.getLogger("lockstep.server")
 
 
 def drop_root(embedded: EmbeddedPostgres | None) -> None:
-    """Without an embedded database there is no such user. What this process imports later, and its workers, must be
-    readable by the user; if it is not, the server goes on as root, and says so."""
+    """Without an embedded database there is no such user. The user must be able to read what this process imports
+    later, and so must its workers; otherwise the server continues as root, and logs that."""
     if embedded is None or os.geteuid() != 0:
         return
     account = embedded.account

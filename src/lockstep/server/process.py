@@ -32,7 +32,7 @@ def worker_row(node: Node) -> wire.WorkerRow:
 
 
 def answered(node: Node, low: int, high: int) -> int:
-    """How many requests were answered with a status in a range."""
+    """How many requests were answered with a status in the range."""
     return sum([count for (_, _, status), count in node.counters.requests.items() if low <= status < high])
 
 

@@ -1,11 +1,11 @@
-"""An HTTP/1.1 connection of the server: what uvicorn calls for the bytes of a client.
+"""An HTTP/1.1 connection of the server, which uvicorn calls with the bytes of a client.
 
-It stands in for uvicorn's own, which makes an ASGI exchange of every request: with limits on slow and endless requests,
-answers that leave in one piece (one system call, one packet), and nothing between the parser and the application that
-a small request would have to pay for. uvicorn listens, accepts, and ends connections and tasks when it is stopped.
+It replaces uvicorn's own, which makes an ASGI exchange of every request. It limits slow and endless requests, sends
+answers in one piece (one system call, one packet), and adds no cost between the parser and the application. uvicorn
+listens, accepts, and ends connections and tasks when it is stopped.
 
-A request reaches the application when it is complete, so that one that never completes costs nothing; but its head is
-shown before, and the body of a request that is refused by its head is not kept. Requests that a client sends without
+A request reaches the application when it is complete, so that incomplete requests cost nothing. The application checks
+the head earlier, and the body of a request refused by its head is not kept. Requests that a client sends without
 waiting for the answers are answered one after the other. One timer per connection watches all time limits, also that of
 an idle connection, so that a request costs no timer.
 """
@@ -74,7 +74,7 @@ class HttpConnection(asyncio.Protocol):
         app_state: dict[str, Any],  # noqa: ARG002
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        """As uvicorn makes its connections."""
+        """uvicorn's arguments for a connection."""
         self._server = server_state
         self._loop = _loop or asyncio.get_running_loop()
         self._parser: Any = httptools.HttpRequestParser(self)
@@ -89,7 +89,7 @@ class HttpConnection(asyncio.Protocol):
         self._url = b""
         self._headers: dict[bytes, bytes] = {}
         self._doubled: bytes | None = None
-        """A header that came twice, and must not."""
+        """A header that occurred twice although it must not."""
         self._header_count = 0
         self._head_bytes: int | None = 0
         """Bytes of the head that is arriving, without those that came with the previous request; None between heads."""
@@ -110,7 +110,7 @@ class HttpConnection(asyncio.Protocol):
         self._writable = asyncio.Event()
         self._writable.set()
         self._unsent = 0
-        """Bytes that the client had not taken at the last check, and since when there have been that many."""
+        """The number of bytes that the client had not read at the last check, and since when."""
         self._unsent_since = 0.0
         self._closing = False
         """Whether the connection ends with the answer to the last request that has begun to arrive."""
@@ -136,7 +136,7 @@ class HttpConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.enter((transport.get_extra_info("peername") or ("",))[0])
         self._transport = transport
-        # The first head must come, too.
+        # The first head must arrive in time, too.
         self._since = self._loop.time()
         self._watch = self._loop.call_later(self._watch_seconds(), self._look)
 
@@ -169,7 +169,7 @@ class HttpConnection(asyncio.Protocol):
             self._answering.request.leave()
 
     def cut(self) -> None:
-        """End it now, whatever is on its way."""
+        """End it now, even with data in transit."""
         self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
@@ -196,7 +196,7 @@ class HttpConnection(asyncio.Protocol):
                 self._parser.feed_data(data)
             except httptools.HttpParserUpgrade as upgrade:
                 if not self._wants_upgrade():
-                    self.shutdown()  # a tunnel: nothing of what follows is for us
+                    self.shutdown()  # a tunnel: nothing that follows is for us
                     return
                 data = data[upgrade.args[0] :]
                 self._read_head_again()
@@ -204,11 +204,15 @@ class HttpConnection(asyncio.Protocol):
                 return
 
     def _wants_upgrade(self) -> bool:
-        """Whether the request asks for another protocol. That may be ignored; Java's client does it unasked."""
+        """Whether the request asks for another protocol. This may be ignored; Java's client asks without being told
+        to.
+        """
         return bool(self._parser.should_upgrade()) and self._parser.get_method() != b"CONNECT"
 
     def _read_head_again(self) -> None:
-        """Without the wish for another protocol: the parser takes all that follows it for that, the body as well."""
+        """Parse the head without the upgrade header: otherwise the parser treats everything after it, including the
+        body, as the other protocol.
+        """
         start = b"%b %b HTTP/%b\r\n" % (self._parser.get_method(), self._url, self._parser.get_http_version().encode())
         headers = [b"%b: %b\r\n" % header for header in self._headers.items() if header[0] != b"upgrade"]
         self._parser = httptools.HttpRequestParser(self)
@@ -270,7 +274,7 @@ class HttpConnection(asyncio.Protocol):
         arriving.refusal = refusal = self.application.refuse(request)
         asks_first = b"expect" in self._headers and self._headers[b"expect"].lower() == b"100-continue"
         if refusal is not None and (asks_first or refusal.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE):
-            self._refuse(refusal)  # a client that asks first would wait for us, and we for its body
+            self._refuse(refusal)  # a client that expects 100-continue would wait for us, and we for its body
         elif asks_first:
             self._transport.write(_CONTINUE)
 
@@ -298,8 +302,7 @@ class HttpConnection(asyncio.Protocol):
         """A complete request, or one that is refused whatever its body."""
         if self._answering is not None or self._full:
             self._behind.append(arrived)
-            # A few small requests are read ahead; otherwise a poll before them would not notice that its client has
-            # gone.
+            # A few small requests are read ahead; otherwise a poll before them would not notice a disconnect.
             if arrived.chunks or len(self._behind) >= _BEHIND_MAX:
                 self._transport.pause_reading()
         else:
@@ -331,7 +334,9 @@ class HttpConnection(asyncio.Protocol):
             self._go_on()
 
     async def _send_events(self, arrived: _Arriving, stream: EventStream) -> None:
-        """Until the client goes, or the server stops. The end of the connection is the end of the answer."""
+        """Runs until the client disconnects, or the server stops. The end of the connection is the end of the
+        answer.
+        """
         self._server.total_requests += 1
         arrived.streaming = True
         self._transport.write(_stream_head(stream, arrived.request))
@@ -363,8 +368,8 @@ class HttpConnection(asyncio.Protocol):
 
     def _end(self) -> None:
         if self._deaf:
-            # What is on its way is thrown away for a while: a connection that is closed before would be reset, and the
-            # client might never see why.
+            # Input is discarded for a while: closing the connection at once would reset it, and the client might never
+            # see the refusal.
             if self._transport.can_write_eof():  # TLS cannot
                 self._transport.write_eof()
             self._loop.call_later(_LINGER_SECONDS, self._transport.close)
@@ -382,7 +387,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _refuse_unreadable(self, error: httptools.HttpParserError) -> None:
         arriving = self._arriving = self._arriving or self._nameless()
-        reason = error.__context__ or error  # what was raised in a method that the parser called
+        reason = error.__context__ or error  # the error raised in a method called by the parser
         fields = {"request_id": arriving.request.id, "error": str(reason)}
         logger.warning("request_unreadable", extra={"action": "request_unreadable", **fields})
         self._refuse(_BAD_URL if isinstance(reason, httptools.HttpParserInvalidURLError) else _NOT_HTTP)
@@ -408,7 +413,7 @@ class HttpConnection(asyncio.Protocol):
         self._take(arriving)
 
     def _forget(self, arrived: _Arriving) -> None:
-        """Its body takes no room any more."""
+        """Release the memory of its body."""
         self.application.intake.bytes -= arrived.size
         arrived.size = 0
         arrived.chunks = []
@@ -455,7 +460,7 @@ class _Arriving:
         self.request = request
         self.keep_alive = True
         self.refusal: Response | None = None
-        """The answer if it does not depend on the body, which is not kept then."""
+        """The answer, if it does not depend on the body, which is then not kept."""
         self.chunks: list[bytes] = []
         self.size = 0
         self.streaming = False
@@ -474,7 +479,7 @@ _split = lru_cache(maxsize=1024)(_split_url)
 
 
 def _written(response: Response, request: Request, *, last: bool, body: bool) -> bytes:
-    """An answer as it goes over the wire."""
+    """An answer in its wire format."""
     length = b"" if response.status in (204, 304) else b"content-length: %d\r\n" % len(response.body)
     return b"%bx-request-id: %b\r\n%b%b\r\n%b" % (
         _begin_of(response.status, response.headers + request.answer_headers),

@@ -1,4 +1,4 @@
-"""Recent rates of queues, from the stored samples: for the lines in lists.
+"""Recent rates of queues, from the stored samples: for the charts in lists.
 
 Samples are taken once a minute, so a result can be shared for a while.
 """
@@ -21,7 +21,7 @@ _AT_ONCE = 4
 
 
 class RecentSamples:
-    """The samples of single queues, remembered for some seconds."""
+    """The samples of single queues, cached for some seconds."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

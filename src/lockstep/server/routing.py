@@ -1,8 +1,8 @@
-"""Routes as data, and how a request finds its own.
+"""Routes as data, and how requests are matched.
 
-A path is matched piece by piece in a tree, and a piece that is written out wins over a parameter. Pieces are
-split before they are percent-decoded, so a name may contain an encoded slash. Clients do not always encode theirs:
-where no route fits piece by piece, parameters that are names may be several pieces long.
+A path is matched segment by segment in a tree; a literal segment takes precedence over a parameter. Segments are split
+before they are percent-decoded, so a name may contain an encoded slash. Clients do not always encode slashes: if no
+route matches, parameters that are names may span several segments.
 """
 
 from __future__ import annotations
@@ -31,30 +31,30 @@ class Route:
 
     method: str
     path: str
-    """Pieces that begin with a colon are parameters."""
+    """Segments that begin with a colon are parameters."""
     endpoint: Endpoint
     summary: str
     right: Right | tuple[Right, ...] | None
-    """The right that a caller needs on some queue, or one of several; None for a public route. The verbs that it calls
-    then check the rights on their queues (auth/verbs.py)."""
+    """The right that a caller needs on some queue, or several alternatives; None for a public route. The verbs that it
+    calls then check the rights on their queues (auth/verbs.py)."""
     verb: str = "other"
-    """The verb whose histogram has its durations."""
+    """The verb whose histogram includes its durations."""
     query: type[Any] | None = None
     """A struct: the names, types and defaults of the query string."""
     body: Any = None
     body_required: bool = True
     answers: Any = None
-    """The type of the answer; None where it has no JSON body."""
+    """The type of the answer; None if it has no JSON body."""
     status: int = 200
     empty: bool = False
     """Whether it may also answer 204."""
     also: Mapping[int, Any] = field(default_factory=dict)
-    """Other answers that are no plain errors: their types by status."""
+    """Other answers that are not plain errors: their types by status."""
     personal: bool = False
-    """Whether its answer depends on the caller beyond the queues that the caller may browse."""
+    """Whether its answer depends on the caller in ways other than the queues that the caller may browse."""
     media: str = "application/json"
     admit: Callable[[Node], None] | None = None
-    """Called when the head of a request has arrived; raises if the request is refused, whatever its body."""
+    """Called when the head of a request has arrived; raises if the request is refused regardless of its body."""
 
     @property
     def rights(self) -> tuple[Right, ...]:
@@ -64,13 +64,13 @@ class Route:
 
     @property
     def level(self) -> Level:
-        """The role that is enough for it."""
+        """The role that suffices for it."""
         return LEVELS[self.rights[0]] if self.rights else "public"
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """Its own method, and HEAD for a GET that changes nothing: a pop would lease messages that the client never
-        sees."""
+        """Its own method, and HEAD for a GET that changes nothing: HEAD on a pop would lease messages that the client
+        never sees."""
         return ("GET", "HEAD") if self.method == "GET" and self.level != "rw" else (self.method,)
 
 
@@ -84,18 +84,18 @@ class _Branch:
 
 
 class Routes:
-    """All routes, ready to be looked up."""
+    """All routes, ready for look-ups."""
 
     def __init__(self, routes: Iterable[Route], *, addresses: Iterable[Route] = ()) -> None:
-        """`addresses` of pages are found like routes but not documented: they are for people."""
+        """`addresses` of pages are matched like routes but not documented: they are for people."""
         self.all = list(routes)
         addresses = list(addresses)
         self._root = _Branch()
         self._plain: dict[bytes, dict[str, Route]] = {}
-        """Paths without parameters, as they come over the wire: the short way for the busiest routes."""
+        """Paths without parameters in their wire form: the fast path for the busiest routes."""
         self._wide: list[tuple[re.Pattern[bytes], Route]] = []
-        """The longest paths come first, and of those the ones with most written out: another would take their pieces
-        for its parameters."""
+        """Longest paths first, and among those the ones with the most literal segments: another pattern would take
+        these for parameters."""
         for route in (*self.all, *addresses):
             self._add(route)
         self._wide.sort(key=lambda wide: (wide[1].path.count("/"), -wide[1].path.count(":")), reverse=True)
@@ -153,7 +153,7 @@ class Routes:
 
 
 def _wide_pattern(path: str) -> re.Pattern[bytes]:
-    """A name ends where what follows it comes first. Only the last one is tried any longer than that (`?>`), else the
+    """A name ends at the first occurrence of what follows it. Only the last name is tried further (`?>`); otherwise the
     time for a path would grow with a power of its length."""
     begin, *rest = re.split(r"(:\w+)", path)
     taken = [
@@ -169,7 +169,7 @@ def _parameters(route: Route, pieces: list[bytes]) -> dict[str, str]:
 
 
 def _decoded(piece: bytes) -> str:
-    """A piece of a path. Clients do not always encode what they should, so a percent sign may be just that."""
+    """A decoded path segment. Clients do not always encode what they should, so a percent sign may be literal."""
     try:
         return unquote_to_bytes(piece).decode("utf-8")
     except UnicodeDecodeError:

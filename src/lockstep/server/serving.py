@@ -1,7 +1,7 @@
 """The processes of a server: one, or several on the same port, with the embedded PostgreSQL if there is no other.
 
-The first process owns the database and the listening socket. With several workers it only watches over them: one that
-dies is replaced, a stop is passed on, and should it die itself its workers stop. A worker is an engine with its
+The first process owns the database and the listening socket. With several workers it only supervises them: it replaces
+a worker that dies, and passes on a stop; if it dies itself, its workers stop. A worker is an engine with its
 maintenance, and the ASGI application on uvicorn.
 """
 
@@ -53,7 +53,7 @@ Announce = Callable[[str, str], None]
 async def serve(config: Config, *, announce: Announce) -> None:
     """Serve until SIGINT or SIGTERM; then finish the requests in flight and return."""
     _check_workers(config)
-    # These raise if something is not valid, before anything is started.
+    # These raise if a setting is invalid, before anything is started.
     Origins(config)
     Certificate.of(config)
     with _listening_socket(config) as listener:
@@ -144,7 +144,7 @@ def _exporting(config: Config) -> AbstractContextManager[None]:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, which says when it is ready, and lets waiting polls answer before it waits for them."""
+    """uvicorn with a notification when it is ready, and with waiting polls answered before it waits for them."""
 
     def __init__(self, node: Node, ready: Callable[[], None]) -> None:
         config = node.config
@@ -175,7 +175,7 @@ class _Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         super().handle_exit(sig, frame)
-        # uvicorn raises it again when it has ended, and then nobody would close the store and stop PostgreSQL.
+        # Otherwise uvicorn raises it again at its end, and the store is not closed and PostgreSQL not stopped.
         self._captured_signals.clear()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -184,8 +184,8 @@ class _Server(uvicorn.Server):
         else:
             await super().startup([])
             self._listen(self._certificate, sockets or [])
-        # What is here now stays, and requests leave little behind that only the collector can free: with Python's
-        # defaults it looks at everything again and again, which cost 5 to 10 per cent of a small request.
+        # Objects that exist now stay, and requests leave little that only the garbage collector can free. With Python's
+        # defaults it scans everything repeatedly, which costs 5 to 10 per cent of a small request.
         gc.freeze()
         gc.set_threshold(*_GC_THRESHOLDS)
         parent = multiprocessing.parent_process()
@@ -194,7 +194,7 @@ class _Server(uvicorn.Server):
         self._ready()
 
     def _listen(self, certificate: Certificate, sockets: list[socket.socket]) -> None:
-        """With TLS, in place of uvicorn, which would see connections only when their handshake is over."""
+        """With TLS we listen instead of uvicorn, which would see connections only after their handshake."""
         self._renewing = asyncio.create_task(certificate.watch())
         kind: Any = self.config.http_protocol_class
         connect = partial(kind, self.config, self.server_state, {})
@@ -204,7 +204,9 @@ class _Server(uvicorn.Server):
             listener.start()
 
     def _stop_without(self, parent: BaseProcess) -> None:
-        """The parent process that replaces and stops workers is gone, and the port would stay in use."""
+        """Stop if the parent process, which replaces and stops workers, is gone; otherwise the port would stay in
+        use.
+        """
         asyncio.get_running_loop().remove_reader(parent.sentinel)
         logger.error("parent_died", extra={"action": "parent_died", "pid": parent.pid})
         self.should_exit = True

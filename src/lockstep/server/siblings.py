@@ -1,7 +1,7 @@
 """The worker processes behind one port, which exchange their figures.
 
-The process that accepts a request for figures asks the others, over their sockets in a shared directory. A process that
-does not answer soon is left out, because it is being replaced or hangs."""
+The process that accepts a request for figures queries the others, over their sockets in a shared directory. A process
+that does not answer soon is left out, because it is being replaced or hangs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ANSWER_SECONDS_MAX = 1.0
 
 
 class Siblings:
-    """This process among those of its port."""
+    """This process among the processes on its port."""
 
     def __init__(self, directory: Path, tell: Callable[[], bytes]) -> None:
         self._directory = directory
@@ -35,7 +35,7 @@ class Siblings:
             self._server = None
         _remove(self._own)
         with suppress(OSError):
-            self._directory.rmdir()  # the last process, as no other is left to do it
+            self._directory.rmdir()  # the last process removes it
 
     async def ask(self) -> list[bytes]:
         """The answers of the others, by process."""
@@ -52,7 +52,7 @@ class Siblings:
                 finally:
                     writer.close()
         except ConnectionRefusedError:
-            _remove(path)  # of a process that was killed
+            _remove(path)  # left by a process that was killed
         except (OSError, TimeoutError) as error:
             fields = {"action": "sibling_silent", "pid": path.name, "error": str(error) or type(error).__name__}
             logger.info("sibling_silent", extra=fields)

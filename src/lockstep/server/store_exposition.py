@@ -1,10 +1,10 @@
 """The metrics of the store, in Prometheus' text format: queues, groups, duties, the database, Spark.
 
-They are the database's, and not a process's: whoever is asked says the same. Each part is fetched by itself, within a
-time limit, so that a database that is away, or slow in one respect, costs a scrape that part alone.
+They belong to the database, so every process reports the same. Each part is fetched separately, within a time limit, so
+that an unavailable or slow database costs a scrape only that part.
 
-The number of series is bounded: of each part, as many items as `metrics_items_max` have series of their own, the first
-ones in an order that does not change. All others are joined into one whose labels are `other`.
+The number of series is bounded: in each part, the first `metrics_items_max` items in a stable order have series of
+their own. All others are combined into one item whose labels are `other`.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ QUEUE, GROUP = "messaging_destination_name", "messaging_consumer_group_name"
 
 @dataclass(frozen=True)
 class Figure:
-    """One metric of each item of a part: a counter if its name ends in `_total`, otherwise a gauge."""
+    """One metric for each item of a part: a counter if its name ends in `_total`, otherwise a gauge."""
 
     name: str
     text: str
     value: Callable[[Any], float | None]
-    """None while it is not known: then there is no sample."""
+    """None while it is unknown; then there is no sample."""
     join: Join = sum
-    """What becomes of the figures of the items that have no series of their own."""
+    """How to combine the figures of items without series of their own."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class StorePart:
             yield family
 
     def _divided(self, items: Sequence[Any], items_max: int) -> tuple[list[tuple[tuple[str, ...], Any]], list[Any]]:
-        """The items with series of their own, by their labels; and the others, with those that are named alike."""
+        """The items with series of their own, by their labels; and the others, with items that have equal labels."""
         kept, rest = [], list(items[items_max:])
         for item in items[:items_max]:
             labels = self.key(item)
@@ -169,7 +169,7 @@ def _unix(at: datetime | None) -> float | None:
 
 
 def _oldest(kind: str) -> Callable[[DatabaseActivity], float | None]:
-    """0 where there is none: the age of what holds back the cleaning up."""
+    """0 if there is none: the age of what holds back vacuum."""
     return lambda activity: max([one.age_seconds or 0.0 for one in activity.horizon if one.kind == kind], default=0.0)
 
 

@@ -1,7 +1,7 @@
-"""Refuses valid-looking HTTP that a proxy in front of the server may read differently.
+"""Refuses HTTP that a proxy in front of the server may read differently.
 
-An attacker who makes two programs see different requests in the same bytes, or different paths in the same URL, passes
-the checks of the first. So a request that can be read in two ways is refused.
+An attacker who makes two programs see different requests in the same bytes, or different paths in the same URL,
+bypasses the checks of the first. Ambiguous requests are therefore refused.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ def framing_fault(version: str, url: bytes, headers: Mapping[bytes, bytes], doub
 
 
 def check_encoding(headers: Mapping[bytes, bytes]) -> None:
-    """Raises UnsupportedEncoding for a compressed body, of which a few bytes could become many."""
+    """Raises UnsupportedEncoding for a compressed body, because a few bytes could expand to many."""
     if b"content-encoding" in headers:
         raise UnsupportedEncoding
 
 
 def check_path(path: bytes) -> None:
-    """Raises InvalidRequest for a path that a browser or a proxy may shorten: one with an empty piece, or with pieces
-    of one or two dots, however these are encoded. Encoded slashes belong to names, so any number of them may stand
-    together."""
+    """Raises InvalidRequest for a path that a browser or a proxy may shorten: one with an empty segment, or with
+    segments of one or two dots, however these are encoded. Encoded slashes belong to names, so several of them may be
+    adjacent."""
     if not _SUSPECT.search(path):
         return
     if b"//" in path:

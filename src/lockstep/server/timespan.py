@@ -24,9 +24,9 @@ class SpanQuery(Struct, frozen=True):
     from_: Time | None = field(default=None, name="from")
     """At or after; by default an hour, a day or 30 days ago, depending on the interval."""
     to: Time | None = None
-    """Before; now if nothing is said."""
+    """Before; by default now."""
     last_seconds: Annotated[int, Meta(ge=1, le=SECONDS_MAX)] | None = field(default=None, name="lastSeconds")
-    """In place of `from`: this many seconds before the end."""
+    """Instead of `from`: this many seconds before the end."""
     interval: Interval = "minute"
     queue: str | None = None
     namespace: str | None = None
@@ -63,7 +63,7 @@ def before(at: datetime, span: timedelta) -> datetime:
 
 
 async def spans_of(node: Node, query: SpanQuery, span: AskedSpan, *, seconds: int) -> list[SampleSpan]:
-    """The samples that a request asks about, joined over all of their queues."""
+    """The samples for a request, aggregated over all of their queues."""
     return await node.engine.sample_spans(
         seconds=seconds,
         from_at=span.from_at,
@@ -75,7 +75,7 @@ async def spans_of(node: Node, query: SpanQuery, span: AskedSpan, *, seconds: in
 
 
 async def spans_by_queue(node: Node, query: SpanQuery, span: AskedSpan) -> dict[str, list[SampleSpan]]:
-    """The samples that a request asks about, joined for each queue."""
+    """The samples for a request, aggregated for each queue."""
     samples = await every_sample(node, queue=query.queue or None, from_at=span.from_at, to_at=span.to_at)
     wanted = await wanted_queues(node, query)
     found: dict[str, Buckets] = {}
@@ -86,7 +86,7 @@ async def spans_by_queue(node: Node, query: SpanQuery, span: AskedSpan) -> dict[
 
 
 async def wanted_queues(node: Node, query: SpanQuery) -> set[str] | None:
-    """The queues of the namespace and task; None if neither was given."""
+    """The queues of the namespace and task; None if neither is given."""
     if query.namespace is None and query.task is None:
         return None
     return {info.name for info in await every_queue(node, namespace=query.namespace, task=query.task)}

@@ -1,6 +1,6 @@
 """TLS of the server: its certificate, which is reloaded when its files change, and the handshake of connections.
 
-A connection counts from when it is accepted, so clients that never finish their handshake are limited like all others.
+A connection counts from its acceptance, so clients that never finish their handshake are limited like all others.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ logger = logging.getLogger("lockstep.server")
 
 _LOOK_SECONDS = 5.0
 _ACCEPTS = 64
-"""Maximum number of connections that are accepted in a row before other work gets its turn."""
+"""Maximum number of connections accepted in a row before other work gets its turn."""
 _ACCEPT_PAUSE_SECONDS = 1.0
 _Stamp = tuple[tuple[int, int, int], ...]
 
@@ -41,7 +41,7 @@ class Certificate:
 
     @classmethod
     def of(cls, config: Config) -> Certificate | None:
-        """None if the server speaks plain HTTP. Raises InvalidOption."""
+        """None if the server uses plain HTTP. Raises InvalidOption."""
         if config.tls_cert_file is None and config.tls_key_file is None:
             return None
         if config.tls_cert_file is None or config.tls_key_file is None:
@@ -51,7 +51,7 @@ class Certificate:
     def _load(self) -> None:
         """Raises OSError; SSLError is one."""
         stamp = self._look()
-        # Into another one first: should the files not belong together, the handshakes go on with what they have.
+        # Loaded into another context first: if the files do not match, handshakes keep using the current certificate.
         _context().load_cert_chain(*self._files, password=_no_password)
         self.context.load_cert_chain(*self._files, password=_no_password)
         self._stamp = stamp
@@ -101,10 +101,10 @@ def _reason(error: OSError) -> str:
 
 
 class TlsConnection(HttpConnection):
-    """A connection that is one of HTTP once its handshake is over."""
+    """A connection that becomes an HTTP connection after its handshake."""
 
     shaking: socket.socket | None = None
-    """As long as the handshake goes on."""
+    """Set while the handshake is in progress."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.shaking = None
@@ -115,7 +115,7 @@ class TlsConnection(HttpConnection):
             super().cut()
         else:
             with suppress(OSError):
-                self.shaking.shutdown(socket.SHUT_RDWR)  # the handshake fails by that
+                self.shaking.shutdown(socket.SHUT_RDWR)  # this makes the handshake fail
 
     def shutdown(self) -> None:
         if self.shaking is None:
@@ -125,7 +125,7 @@ class TlsConnection(HttpConnection):
 
 
 class TlsListener:
-    """Accepts connections, and shakes hands with their clients."""
+    """Accepts connections, and performs the handshakes."""
 
     def __init__(
         self, listener: socket.socket, connect: Callable[[], TlsConnection], certificate: Certificate, seconds: float
@@ -155,7 +155,7 @@ class TlsListener:
                 accepted, address = self._listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
-            except OSError as error:  # no files are left
+            except OSError as error:  # no file descriptors are left
                 logger.error("accept_failed", extra={"action": "accept_failed", "error": str(error)})
                 self.stop()
                 self._pause = self._loop.call_later(_ACCEPT_PAUSE_SECONDS, self.start)

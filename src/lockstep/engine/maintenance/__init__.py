@@ -1,4 +1,4 @@
-"""What a server does in the background: one duty per file, and the schedule that runs them."""
+"""The background work of a server: one duty per file, and the schedule that runs them."""
 
 from lockstep.engine.maintenance.promotion import Promotion
 from lockstep.engine.maintenance.schedule import Duties

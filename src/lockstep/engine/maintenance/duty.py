@@ -1,4 +1,4 @@
-"""What every duty is: a name, an interval, and one pass of its work."""
+"""The interface of every duty: a name, an interval, and one pass of its work."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def duty_error(error: Exception) -> str:
 
 
 def problems_of(batches: Iterable[Pruned]) -> tuple[str, ...]:
-    """The problems that batches met, each once."""
+    """The problems that batches met, without repetitions."""
     return tuple(dict.fromkeys(batch.problem for batch in batches if batch.problem is not None))
 
 
@@ -65,7 +65,7 @@ class Walk:
         return self._place is None
 
     async def go(self, batch: Callable[[Place | None], Awaitable[_Done]]) -> list[_Done]:
-        """One pass; what each of its batches did."""
+        """One pass; yields the result of each of its batches."""
         time = asyncio.get_running_loop().time
         until = time() + self._pass_seconds_max
         done: list[_Done] = []

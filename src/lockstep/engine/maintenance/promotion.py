@@ -1,8 +1,8 @@
-"""Makes messages deliverable whose time has come.
+"""Makes scheduled messages deliverable when they are due.
 
 Unlike the duties of the schedule this is urgent, so it has a task of its own and needs no claim: the store lets one
-process at a time promote a queue, and a second process finds nothing left. When nothing is due a pass is a probe of an
-index. The task sleeps until the next due time that this process knows, at most for its interval; then it finds what
+process at a time promote a queue, and a second process finds nothing left. If nothing is due, a pass is a single index
+probe. The task sleeps until the next due time that this process knows, at most for its interval; then it finds what
 other processes have scheduled.
 
 The duties list it all the same. It makes too many passes to record each, so from time to time one process reports what
@@ -63,7 +63,7 @@ class Promotion:
         await self._passes.stop()
 
     def note(self, due_at: datetime | None) -> None:
-        """Something was scheduled here for this time."""
+        """A message was scheduled here for this time."""
         next_at = self._last.next_at
         if due_at is not None and (next_at is None or due_at < next_at):
             self._passes.stir()
@@ -77,7 +77,7 @@ class Promotion:
         if promoted.partitions_by_queue:
             self._arrivals.pushed_to(promoted.partitions_by_queue, promoted.messages_by_queue)
         for where, why in promoted.postponed.items():
-            if where not in self._last.postponed:  # once, and not with every pass
+            if where not in self._last.postponed:  # once, not with every pass
                 fields = {"action": "promotion_postponed", "where": where, "error": why}
                 logger.warning("promotion_postponed", extra=fields)
         self._last = promoted

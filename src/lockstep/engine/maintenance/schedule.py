@@ -163,7 +163,7 @@ def _jitter(interval_seconds: float) -> float:
 def _log_failure(duty: Duty, error: Exception) -> None:
     fields = {"action": "duty_failed", "duty": duty.name, "error": str(error)}
     if isinstance(error, Unavailable) and error.details.get("unreachable"):
-        # Whatever notices the outage logs it, once.
+        # The code that notices the outage logs it, once.
         logger.debug("duty_failed", extra=fields)
         return
     logger.error("duty_failed", extra=fields, exc_info=error)

@@ -70,7 +70,7 @@ def _path(root: Path, address: str | None) -> Path:
 
 
 def _shown(address: str) -> str:
-    """Without the password, which may change, unless the address cannot be parsed."""
+    """Without the password, which may change; unless the address cannot be parsed."""
     shown = without_password(address)
     return shown if "://" in shown else address
 
@@ -84,7 +84,7 @@ def _read(path: Path) -> _SpoolNames | None:
 
 
 def _write(path: Path, known: _SpoolNames) -> None:
-    """Whole or not at all."""
+    """Written completely or not at all."""
     whole = path.with_suffix(".new")
     descriptor = os.open(whole, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     with os.fdopen(descriptor, "wb") as file:

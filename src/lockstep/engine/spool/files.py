@@ -1,9 +1,8 @@
 """The files in the directory of a spool, by name.
 
-<id>.<place>.log        records, from a place on
-<id>.<place>.refused    a record that the database refuses, until it is known that it has passed it
-<id>.<place>.rejected   a record that the database did not take, and has passed
-<id>.<place>.damaged    bytes that are no record any more
+<id>.<place>.log records, from a place on <id>.<place>.refused a record that the database refuses, until the database is
+known to have skipped it <id>.<place>.rejected a record that the database refused and has skipped <id>.<place>.damaged
+bytes that are no longer a record
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ class SpoolFiles:
             os.fsync(file.fileno())
 
     def keep(self, path: Path, data: bytes) -> None:
-        """Write a file of its own, safely."""
+        """Write a separate file, durably."""
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
@@ -59,7 +58,7 @@ class SpoolFiles:
         self.sync()
 
     def sync(self) -> None:
-        """Make the names of the files durable, too."""
+        """Make the file names durable as well."""
         descriptor = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(descriptor)

@@ -215,7 +215,7 @@ class Spool:
         return self._known().drained
 
     def left(self, start: int) -> int:
-        """How many bytes lie behind a place."""
+        """The number of bytes after a place."""
         return self._known().end - start
 
     def read(self, start: int, *, bytes_max: int) -> Stretch:
@@ -291,10 +291,12 @@ class Spool:
             if base < following <= places.drained:
                 self._files.path(places.id, base).unlink(missing_ok=True)
 
-    # What the database does not take
+    # Records that the database refuses
 
     def refuse(self, frame: Frame) -> None:
-        """Keep a record to set aside. It counts as set aside once the store has skipped it: see `settle`."""
+        """Keep a record in order to set it aside. It counts as set aside once the store has skipped it: see
+        `settle`.
+        """
         identity = self.id
         path = self._files.path(identity, frame.start, "refused")
         self._files.keep(path, framed(identity, frame.start, RecordContent(frame.messages, frame.body)))
@@ -321,7 +323,7 @@ class Spool:
             if frame is not None:
                 yield path, uuid5(identity, str(place)), frame
 
-    # The state, and how it is recovered
+    # The state and its recovery
 
     @contextmanager
     def _locked(self, *, drains: bool = False) -> Iterator[None]:

@@ -36,7 +36,9 @@ class Audit:
     async def record(
         self, caller: Caller, act: str, queues: Iterable[str], outcome: Outcome, detail: str | None
     ) -> None:
-        """An act that has ended must not fail because its entry cannot be written; the log reports that instead."""
+        """Record an act that has ended. It must not fail because its entry cannot be written; the log reports that
+        instead.
+        """
         entry = NewAuditEntry(
             who=caller.name,
             act=act,
@@ -90,7 +92,7 @@ def detail_of(arguments: dict[str, Any]) -> str:
 
 
 def _shown(value: Any) -> Any:
-    """Structs without fields that have their default, and without payloads."""
+    """Structs without fields that have their default value, and without payloads."""
     if isinstance(value, msgspec.Struct):
         fields = msgspec.structs.fields(value)
         given = {field.name: getattr(value, field.name) for field in fields}

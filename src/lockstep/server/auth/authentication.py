@@ -60,7 +60,7 @@ class Authentication:
         self._comparing: asyncio.Task[None] | None = None
 
     def recognise(self, header: bytes | None) -> Caller | None:
-        """The caller; None if memory does not suffice and `identify` is needed. Raises Unauthorized."""
+        """The caller; None if `identify` is needed. Raises Unauthorized."""
         if not self.required:
             return ANYBODY
         token = _bearer(header)
@@ -105,7 +105,7 @@ class Authentication:
         return self._verified(token, fitting) if fitting else self._unverified()
 
     def _unverified(self) -> Caller | None:
-        """No key fits; the issuer may have a new one."""
+        """No key matches; the issuer may have a new one."""
         if not self._tokens.any:
             raise Unauthorized("this server takes API keys, and no other tokens")
         return None
@@ -191,7 +191,7 @@ class Authentication:
         except LockstepError as error:
             fields = {"action": "keys_not_compared", "error": error.message, "code": error.code}
             logger.warning("keys_not_compared", extra=fields)
-            began -= KEYS_SECONDS  # to be tried again with the next request
+            began -= KEYS_SECONDS  # retried with the next request
         finally:
             self._compared_at = began
             self._comparing = None

@@ -15,7 +15,7 @@ CallerKind = Literal["key", "token", "anonymous"]
 
 @dataclass(slots=True, eq=False)
 class Caller:
-    """A caller and its rights. The same key or token gives the same object while it is remembered."""
+    """A caller and its rights. The same key or token yields the same object while it is cached."""
 
     kind: CallerKind
     name: str
@@ -23,12 +23,12 @@ class Caller:
     rights: Rights
     role: str | None = None
     sub: str | None = None
-    """The producer's name on what they push."""
+    """The producer name of messages that the caller pushes."""
     key_id: str | None = None
     expires_at: float | None = None
     """Unix time."""
     node: Node | None = field(default=None, repr=False)
-    """The server as they see it (Node.seen_by)."""
+    """The server as this caller sees it (Node.seen_by)."""
 
     def may_enter(self, rights: tuple[Right, ...]) -> bool:
         """Whether the caller has one of the rights on some queue. Any right admits to the right `browse`; the answer

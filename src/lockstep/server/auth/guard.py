@@ -1,7 +1,8 @@
 """The engine as one caller may use it: each verb first checks that the caller has the rights on all its queues.
 
 A verb without a rule is denied. The busy verbs are here, the rules of the others in auth/verbs.py. A request for
-several queues is allowed for all of them or refused. A caller with the right on `*` costs only a look into a set.
+several queues is allowed for all of them or refused. For a caller with the right on `*`, the check is a look-up in a
+set.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class GuardedCall:
         self.verb = verb
         self.arguments = arguments
         self.queues: set[str] = set()
-        """Those that rights were asked for."""
+        """The queues that rights were required on."""
 
     async def run(self, **changed: Any) -> Any:
         return await getattr(self.guard.engine, self.verb)(**{**self.arguments, **changed})
@@ -77,7 +78,7 @@ Rule = Callable[[GuardedCall], Awaitable[Any]]
 
 
 class Guard:
-    """An engine that asks first."""
+    """An engine that checks rights first."""
 
     def __init__(self, guards: GuardContext, caller: Caller) -> None:
         self.guards = guards
@@ -139,7 +140,7 @@ class Guard:
         return popped
 
     async def _hand_over(self, popped: Popped) -> None:
-        """After a wait: the caller may have lost its rights meanwhile."""
+        """After a wait: the caller may have lost its rights in the meantime."""
         try:
             await self.guards.authentication.check(self.caller)
         except BaseException:
@@ -170,7 +171,7 @@ class Guard:
 
     def _need_pop(self, request: PopRequest) -> None:
         if request.queue is None:
-            self.need_everywhere("pop")  # of a namespace, which any queue may join
+            self.need_everywhere("pop")  # for a namespace, which any queue may join
         else:
             self.need("pop", (request.queue,))
 
@@ -181,8 +182,8 @@ class Guard:
         return await self.engine.ack(await self._own_acks(acks), atomic=atomic)
 
     async def _own_acks(self, acks: Sequence[Ack]) -> Sequence[Ack]:
-        """The acks, if the caller may consume all of their queues. Ids that do not exist now stay invalid for this
-        call, because an ack may be queued, and its partition id may come into use before it is applied."""
+        """The acks, if the caller may consume all of their queues. Ids that do not exist now remain invalid for this
+        call: an ack may be queued, and its partition id may be assigned before the ack is applied."""
         if self.everywhere("pop"):
             return acks
         partitions = await self.guards.owners.of_partitions(
@@ -275,6 +276,6 @@ class Guard:
 
 @cache
 def _signature(verb: str) -> inspect.Signature:
-    """Without `self`."""
+    """The signature without `self`."""
     signature = inspect.signature(getattr(Engine, verb))
     return signature.replace(parameters=list(signature.parameters.values())[1:])

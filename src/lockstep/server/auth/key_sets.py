@@ -53,7 +53,7 @@ class TokenKeys:
         return bool(self._fixed) or self._source is not None
 
     def known(self) -> Sequence[TokenKey]:
-        """Starts to fetch the set again if it is due."""
+        """The known keys. Starts to fetch the set again if it is due."""
         if self._source is None:
             return self._fixed
         age = None if self._fetched_at is None else time.monotonic() - self._fetched_at
@@ -64,7 +64,7 @@ class TokenKeys:
         return [*self._fixed, *self._set]
 
     async def renewed(self) -> Sequence[TokenKey]:
-        """The keys for a token whose key is unknown: the set is fetched again first, unless that was just done."""
+        """The keys for a token whose key is unknown: fetches the set again first, unless that was just done."""
         if self._source is not None and (self._fetching is not None or self._may_ask()):
             await asyncio.shield(self._begin())
         return self.known()
@@ -92,7 +92,7 @@ class TokenKeys:
                 text = await asyncio.to_thread(_read, self._source, "auth_jwks")
             self._take(keys_of_set(text, f"what {self._source} answers"))
         except Exception as error:
-            # Whatever the failure, the known keys stay in use, and the log says why there are no newer ones.
+            # Whatever the failure, the known keys stay in use, and the log says why they are not updated.
             fields = {"action": "key_set_unavailable", "source": self._source, "error": str(error) or repr(error)}
             logger.warning("key_set_unavailable", extra=fields)
         finally:

@@ -103,7 +103,7 @@ async def dead_letters(call: GuardedCall) -> Any:
 
 async def _queues_with_dead_letters(call: GuardedCall) -> list[str]:
     infos = await visible_queues(call)
-    # A figure that was counted some time ago may be too small now.
+    # A figure counted some time ago may be too small now.
     queues = [info.name for info in infos if info.dead_letters != 0 or info.figures_at is not None]
     if len(queues) > _QUEUES_MAX:
         raise InvalidRequest(f"dead letters of more than {_QUEUES_MAX} queues are listed queue by queue")
@@ -140,7 +140,7 @@ async def trace_names(call: GuardedCall) -> Any:
 
 
 async def job_runs(call: GuardedCall) -> Any:
-    """Those of which the caller may browse every queue."""
+    """The runs for which the caller may browse every queue."""
     runs = await call.run()
     if call.guard.everywhere("browse"):
         return runs

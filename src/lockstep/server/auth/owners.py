@@ -1,6 +1,6 @@
-"""Finds the queues that ids belong to; ids that this process has handed out or looked up before are in memory.
+"""Finds the queues that ids belong to; ids that this process has handed out or looked up before are cached.
 
-A partition stays in its queue, and a lease in its partitions, so what is known stays true; no id is used again, not
+A partition stays in its queue, and a lease in its partitions, so cached answers stay true. Ids are never reused, not
 even after a failover (decision 0041).
 """
 
@@ -28,7 +28,7 @@ class Owners:
         self._leases: dict[str, tuple[str, ...]] = {}
 
     def learn(self, popped: Popped) -> None:
-        """Remember what was handed out."""
+        """Remember ids that were handed out."""
         for run in popped.runs:
             self._partitions[run.partition_id] = run.queue
         if popped.lease_id is not None:
@@ -37,7 +37,7 @@ class Owners:
         _bound(self._leases, _LEASES_MAX)
 
     async def of_partitions(self, ids: Iterable[int]) -> dict[int, str]:
-        """Their queues; those that do not exist are left out."""
+        """The queues of partitions; unknown ids are left out."""
         wanted = set(ids)
         missing = [one for one in wanted if one not in self._partitions]
         if missing:
@@ -62,7 +62,7 @@ class Owners:
 
 
 def _canonical(lease_id: str) -> str | None:
-    """The spelling of leases here; a store reads any spelling of a UUID."""
+    """Our spelling of a lease id; a store reads any spelling of a UUID."""
     try:
         return str(parse_uuid(lease_id, what="lease id"))
     except InvalidRequest:

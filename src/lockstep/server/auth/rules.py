@@ -1,4 +1,4 @@
-"""The shapes of rules: on a named queue, on all queues, or over a list, of which the caller sees its part."""
+"""The kinds of rules: for a named queue, for all queues, or for a list, of which the caller sees its part."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Rights = Right | tuple[Right, ...]
 
 
 def free() -> Rule:
-    """Says nothing about any queue."""
+    """A rule for verbs that concern no queue."""
 
     async def rule(call: GuardedCall) -> Any:
         return await call.run()
@@ -25,7 +25,7 @@ def free() -> Rule:
 
 
 def everywhere(right: Right) -> Rule:
-    """Concerns all queues, or the server."""
+    """A rule for verbs that concern all queues, or the server."""
 
     async def rule(call: GuardedCall) -> Any:
         call.guard.need_everywhere(right)
@@ -35,7 +35,7 @@ def everywhere(right: Right) -> Rule:
 
 
 def on_queue(*rights: Right) -> Rule:
-    """On the argument `queue`; without it, on all queues."""
+    """A rule for the queue in the argument `queue`; without it, for all queues."""
 
     async def rule(call: GuardedCall) -> Any:
         _need_named(call, rights, call.arguments.get("queue"))
@@ -52,7 +52,7 @@ def _need_named(call: GuardedCall, rights: tuple[Right, ...], queue: str | None)
 
 
 def listed(queue_of: Callable[[Any], str | None]) -> Rule:
-    """A whole list: the items of queues that the caller may browse."""
+    """A whole list: only items of queues that the caller may browse."""
 
     async def rule(call: GuardedCall) -> Any:
         if sees_all(call):
@@ -63,7 +63,7 @@ def listed(queue_of: Callable[[Any], str | None]) -> Rule:
 
 
 def paged(queue_of: Callable[[Any], str], after: Callable[[Any], Any]) -> Rule:
-    """A page after an item, as long as if the list contained nothing else."""
+    """A page after an item, filled as if the list contained only what the caller may browse."""
 
     async def rule(call: GuardedCall) -> Any:
         if sees_all(call):
@@ -82,7 +82,7 @@ def paged(queue_of: Callable[[Any], str], after: Callable[[Any], Any]) -> Rule:
 
 
 def by_cursor(queues_of: Callable[[Any], Iterable[str]]) -> Rule:
-    """A page with a cursor: it may be short, even empty, and still have a next one."""
+    """A page with a cursor: it may be short, even empty, and still have a next page."""
 
     async def rule(call: GuardedCall) -> Any:
         page = await call.run()
@@ -94,8 +94,8 @@ def by_cursor(queues_of: Callable[[Any], Iterable[str]]) -> Rule:
 
 
 def sees_all(call: GuardedCall) -> bool:
-    """Whether the caller may browse all of the answer: everything, or the queue that the call names. Raises Forbidden
-    if it names another."""
+    """Whether the caller may browse the whole answer: everything, or the queue that the call names. Raises Forbidden if
+    the call names a queue that the caller may not browse."""
     if call.guard.everywhere("browse"):
         return True
     where = call.arguments.get("where")
@@ -116,7 +116,7 @@ def visible(call: GuardedCall, items: Iterable[Any], queue_of: Callable[[Any], s
 
 
 def found(rights: Rights, queue_of: Callable[[Any], str]) -> Rule:
-    """A single item that is read by its id. Its queue is known once it is found, and reading changes nothing."""
+    """A single item that is read by its id. Its queue is known only once it is found; reading changes nothing."""
 
     async def rule(call: GuardedCall) -> Any:
         result = await call.run()
@@ -127,7 +127,7 @@ def found(rights: Rights, queue_of: Callable[[Any], str]) -> Rule:
 
 
 def in_partition(rights: Rights, of: Callable[[Any], int] = lambda arguments: arguments["partition_id"]) -> Rule:
-    """On the queue of a partition id. An id that does not exist now stays invalid for this call."""
+    """A rule for the queue of a partition id. An id that does not exist now remains invalid for this call."""
 
     async def rule(call: GuardedCall) -> Any:
         partition_id = of(call.arguments)

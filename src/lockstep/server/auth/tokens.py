@@ -85,8 +85,8 @@ _READERS = {"RSA": RSAAlgorithm.from_jwk, "EC": ECAlgorithm.from_jwk, "OKP": OKP
 
 
 def keys_of_set(text: bytes, source: str) -> list[TokenKey]:
-    """The keys of a JSON Web Key Set that verify signatures we know; the others are left out. Secrets are: what lies in
-    a set is not secret. Raises InvalidOption."""
+    """The keys of a JSON Web Key Set that verify signatures with a known algorithm; other keys are left out. So are
+    secrets: a key in a public set is not secret. Raises InvalidOption."""
     try:
         listed = json.loads(text)["keys"]
         if not isinstance(listed, list) or len(listed) > KEYS_MAX:
@@ -112,7 +112,7 @@ def _key_of(given: Any) -> TokenKey | None:
 
 
 def header_of(token: str) -> dict[str, Any]:
-    """The header of a token, which proves nothing. Raises Unauthorized."""
+    """The header of a token, which is not verified yet. Raises Unauthorized."""
     if len(token) > TOKEN_LENGTH_MAX:
         raise Unauthorized(f"the token has more than {TOKEN_LENGTH_MAX} characters")
     try:
@@ -129,7 +129,7 @@ def candidates(header: Mapping[str, Any], keys: Iterable[TokenKey]) -> list[Toke
 
 
 def claims_of(token: str, keys: Sequence[TokenKey], expected: Expected) -> dict[str, Any]:
-    """The claims of a token that one of the keys has signed, and that is valid now. Raises Unauthorized."""
+    """The claims of a token that one of the keys has signed and that is valid now. Raises Unauthorized."""
     for key in keys:
         try:
             return jwt.decode(
@@ -182,7 +182,7 @@ def caller_of(claims: Mapping[str, Any], expected: Expected) -> Caller:
 
 
 def _texts(claim: object) -> list[str]:
-    """A text, or the texts of a list."""
+    """A string, or the strings of a list."""
     if isinstance(claim, str):
         return [claim]
     return [one for one in claim if isinstance(one, str)] if isinstance(claim, list) else []

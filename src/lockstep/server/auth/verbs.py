@@ -1,8 +1,8 @@
 """The rights that each verb of the engine needs: a rule for every verb that a route may call.
 
-A rule finds the queues of a call, by name or through what its ids belong to, and asks for a right on all of them; or it
-leaves out of the answer what the caller may not browse. Anything that sends messages to a queue needs the push right
-there: a cron, a redrive, a dead queue, the sink of a stream query.
+A rule finds the queues of a call, by name or through its ids, and requires a right on all of them; or it removes from
+the answer what the caller may not browse. Anything that sends messages to a queue needs the push right there: a cron, a
+redrive, a dead queue, the sink of a stream query.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from lockstep.server.auth.rules import (
 
 
 def configuring(options_of: Callable[[Any], Mapping[str, Any]]) -> Rule:
-    """On the queue, and the push right on its dead queue."""
+    """Requires rights on the queue, and the push right on its dead queue."""
 
     async def rule(call: GuardedCall) -> Any:
         queue = call.arguments["queue"]
@@ -49,8 +49,8 @@ def configuring(options_of: Callable[[Any], Mapping[str, Any]]) -> Rule:
 
 
 def _check_labels(call: GuardedCall, queue: str) -> None:
-    """A queue with a namespace or a task of another would be popped by the consumers of that namespace or task. Every
-    caller may pass None and the parts of the queue's own name, which it has anyway."""
+    """Consumers of a namespace or task would pop from a queue that is moved there. Every caller may pass None and the
+    parts of the queue's own name, which are its defaults."""
     pieces = dict(zip(("namespace", "task"), [*queue.split("."), "", ""], strict=False))
     if any(call.arguments.get(label) not in (None, "", piece) for label, piece in pieces.items()):
         call.guard.need_everywhere("manage")
@@ -142,7 +142,7 @@ async def _change_cron(call: GuardedCall) -> Any:
 
 
 async def _need_cron(call: GuardedCall, name: str) -> None:
-    """The push right on the queue of a cron, if there is one with this name."""
+    """Requires the push right on the queue of a cron, if there is one with this name."""
     try:
         known = await call.guard.engine.cron(name)
     except (CronNotFound, InvalidRequest):
@@ -151,7 +151,9 @@ async def _need_cron(call: GuardedCall, name: str) -> None:
 
 
 def selecting(*rights: Right) -> Rule:
-    """Dead letters by a filter: on its queue, on those of its ids, or else on all."""
+    """For dead letters selected by a filter: requires a right on its queue, on the queues of its ids, or else on all
+    queues.
+    """
 
     async def rule(call: GuardedCall) -> Any:
         where: DeadLetterFilter = call.arguments["where"]

@@ -1,4 +1,4 @@
-"""Who one is, and what one may do; API keys, and the audit log."""
+"""The caller's identity and rights; API keys, and the audit log."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _key_body = msgspec.json.Decoder(wire.KeyBody)
 
 class KeysQuery(Struct, frozen=True):
     after: str | None = None
-    """The id of a key; those after it are listed."""
+    """The id of a key; keys after it are listed."""
     limit: Limit = 100
 
 
@@ -34,7 +34,7 @@ class AuditQuery(Struct, frozen=True):
     act: str | None = None
     """The verb, such as `seek`."""
     before: str | None = None
-    """The id of an entry; those before it are listed."""
+    """The id of an entry; entries before it are listed."""
     limit: Limit = 100
 
 

@@ -1,4 +1,4 @@
-"""Rates, lag and removals over time, and how the server and its database are doing."""
+"""Rates, lag and removals over time, and the state of the server and its database."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class DeadLettersQuery(Struct, rename="camel", frozen=True):
     queue: str | None = None
     consumer_group: str | None = None
     partition: str | None = None
-    """`Default` filters nothing: clients send it unasked."""
+    """`Default` does not filter: clients always send it."""
     from_: Time | None = field(default=None, name="from")
     """Failed at or after."""
     to: Time | None = None

@@ -62,11 +62,11 @@ class PopQuery(Struct, rename="camel", frozen=True):
     namespace: str | None = None
     task: str | None = None
     mode: GroupMode | None = None
-    """How the group is served, if this makes it; an existing one must be of this mode."""
+    """The mode of a group that this creates; an existing group must have this mode."""
 
 
 class PopFromQuery(PopQuery, frozen=True):
-    """Names that no path can have, `.` and `..`, stand here."""
+    """For the names `.` and `..`, which cannot be part of a path."""
 
     queue: str | None = None
     partition: str | None = None
@@ -78,7 +78,7 @@ class PushQuery(Struct, frozen=True):
 
 
 async def push(node: Node, request: Request) -> Response:
-    node.engine.check_load("push")  # it may have been decided while the body came
+    node.engine.check_load("push")  # it may have been decided while the body arrived
     if wire.is_packed(request.header(b"content-type")):
         return await _push_packed(node, request)
     body = request.json(_push_body)
@@ -90,7 +90,7 @@ async def push(node: Node, request: Request) -> Response:
 
 
 async def _push_packed(node: Node, request: Request) -> Response:
-    """Messages as columns, which go as they are to where they are stored."""
+    """Messages as columns, which are stored without conversion."""
     body = wire.PackedPush(request.body, items_max=request.items_max)
     config = node.config
     body.check(messages_max=config.push_messages_max, unpacked_bytes_max=config.unpacked_bytes_max)
@@ -103,7 +103,7 @@ async def _push_packed(node: Node, request: Request) -> Response:
 
 
 async def _pushed(node: Node, request: Request, batches: list[Batch], order: Order | None = None) -> PushResult:
-    """Pushed, and counted; or queued as an operation, for a client that understands that."""
+    """Pushed and counted; or queued as an operation, for a client that understands that."""
     result = await node.engine.push(batches, queued="return", told_in=order)
     if result.operation is not None:
         if _understands_queued(request):
@@ -127,7 +127,7 @@ def _admit_push(node: Node) -> None:
 
 
 def _understands_queued(request: Request) -> bool:
-    """Whether the client asks for it: older clients take every 2xx to mean stored."""
+    """Whether the client understands 202: older clients take every 2xx to mean stored."""
     return request.header(b"lockstep-accept") == "queued" or request.query(PushQuery).queued
 
 
@@ -170,7 +170,7 @@ def _count_popped(node: Node, popped: Popped) -> None:
 
 
 async def next(node: Node, request: Request) -> Response:
-    """All that a lease holds is done, and what comes next is leased."""
+    """Complete everything that a lease holds, and lease the next messages."""
     body = request.json(_next_body)
     wanted = NextRequest(lease_id=wire.lease_of(request.parameters["leaseId"]) or "", pop=_next_pop(body))
     if not body.wait:
@@ -228,7 +228,7 @@ def _pop_request(query: PopQuery, parameters: dict[str, str]) -> PopRequest:
 
 
 def _subscription(mode: str, begin: str) -> Subscription:
-    """Where a new group begins. An unknown value means the beginning, as the protocol wants it."""
+    """Where a new group starts. An unknown value means the beginning, as the protocol requires."""
     if begin and begin != "now":
         return Subscription("from", parse_time(begin, what="subscriptionFrom"))
     return Subscription("new" if begin == "now" or mode in ("new", "new-only") else "all")
@@ -237,7 +237,7 @@ def _subscription(mode: str, begin: str) -> Subscription:
 def _wait_seconds(node: Node, timeout_ms: int) -> float:
     if timeout_ms < 0:
         raise InvalidRequest("timeout must not be negative")
-    # Compared as a whole number: one with hundreds of digits is no float.
+    # Compared as an integer, because a number with hundreds of digits overflows a float.
     return min(timeout_ms, node.config.pop_wait_seconds_max * 1000) / 1000
 
 
@@ -264,7 +264,7 @@ def _count_acked(node: Node, outcomes: list[AckOutcome]) -> None:
 
 
 async def lease_ack(node: Node, request: Request) -> Response:
-    """All that a lease holds, or up to one message of it, in one small request."""
+    """Acknowledge everything that a lease holds, or up to one message, in one small request."""
     lease_id = request.parameters["leaseId"]
     body = request.json_or(_lease_ack_body, wire.LeaseAckBody())
     acked = Ack(

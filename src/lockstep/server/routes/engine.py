@@ -1,7 +1,7 @@
 """The engine's own verbs, for our client and command line: one POST for each row of core/wire/verbs.py.
 
-The arguments are a JSON object, by name, and the answer holds the verb's result, both as msgspec writes our records:
-what a verb takes and returns in the process, it takes and returns over HTTP.
+The arguments are a JSON object, by name, and the answer contains the verb's result, both as msgspec encodes our
+records: a verb takes and returns the same over HTTP as in the process.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _arguments(verb: Callable[..., Any], name: str) -> type[msgspec.Struct]:
         required = parameter.default is inspect.Parameter.empty
         kind = hints[parameter.name]
         fields.append((parameter.name, kind) if required else (parameter.name, kind, parameter.default))
-    fields.sort(key=len)  # those without a default come first
+    fields.sort(key=len)  # parameters without a default come first
     return msgspec.defstruct(f"{name.title().replace('_', '')}Arguments", fields, forbid_unknown_fields=True)
 
 

@@ -1,4 +1,4 @@
-"""Consumer groups: what they are behind with, where they begin and where they are."""
+"""Consumer groups: their lag, their start and their position."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class GroupsQuery(Struct, frozen=True):
 
 class GroupQuery(Struct, frozen=True):
     limit: Limit = 1000
-    """Most partitions of each queue in the answer."""
+    """Maximum number of partitions of each queue in the answer."""
     after: Annotated[int, Meta(ge=0)] = 0
-    """The id of a partition; those after it are listed."""
+    """The id of a partition; partitions after it are listed."""
 
 
 class LaggingQuery(Struct, rename="camel", frozen=True):
@@ -44,19 +44,19 @@ class LaggingQuery(Struct, rename="camel", frozen=True):
     consumer_group: str | None = None
     min_lag_seconds: Annotated[float, Meta(ge=0, le=SECONDS_MAX)] = 3600
     limit: Limit = 1000
-    """Most partitions in the answer."""
+    """Maximum number of partitions in the answer."""
 
 
 class PreviewQuery(Struct, rename="camel", frozen=True):
     to_end: bool = False
     timestamp: Time | None = None
     limit: Limit = 1000
-    """Most partitions that are looked at."""
+    """Maximum number of partitions to examine."""
 
 
 class DeleteGroupQuery(Struct, rename="camel", frozen=True):
     delete_metadata: bool = True
-    """Forget also where the group begins."""
+    """Also forget where the group starts."""
 
 
 async def groups(node: Node, request: Request) -> Response:
@@ -81,7 +81,8 @@ async def group(node: Node, request: Request) -> Response:
 async def lagging(node: Node, request: Request) -> Response:
     """Only groups with an old enough oldest message are examined closely, until the answer is full.
 
-    It looks at as many places as a list may count. If the answer is not full then, the caller asks group by group.
+    It examines as many cursors as a list may count. If the answer is not full then, the caller must query group by
+    group.
     """
     query, now = request.query(LaggingQuery), datetime.now(UTC)
     check_limit(query.limit, node.config)
@@ -89,7 +90,7 @@ async def lagging(node: Node, request: Request) -> Response:
     places_max = max(node.config.figures_exact_max, node.config.page_items_max)
     places = 0
     for info in await node.engine.groups(queue=query.queue or None, group=query.consumer_group or None):
-        # For a group with unknown lag, its cursors are examined.
+        # For a group with unknown lag, the cursors are examined.
         if info.lag is not None and (
             info.oldest_at is None or seconds_since(info.oldest_at, now) < query.min_lag_seconds
         ):
@@ -154,7 +155,7 @@ async def seek(node: Node, request: Request) -> Response:
 
 
 def _seek_routes(path: str, within: str) -> list[Route]:
-    """Preview and seek, of all partitions of a queue or of one."""
+    """The routes of preview and seek, for all partitions of a queue or one."""
     preview = Route(
         method="GET",
         path=path,

@@ -1,4 +1,4 @@
-"""Whether the server lives, and whether it is ready for work."""
+"""Whether the server is alive, and whether it is ready for traffic."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class Health(Struct, omit_defaults=True):
     version: str
     worker_id: str
     reason: str | None = None
-    """Why not."""
+    """The reason, if not."""
     insecure: bool = False
     """Whether everybody who can reach the server over a network may use it."""
 
 
 async def health(node: Node, _: Request) -> Response:
-    """Whether the server lives, and whether the database answers. Without the database, a server that buffers pushes is
-    alive, too, because restarting it would stop the buffering; it is 503 if it cannot buffer."""
+    """Whether the server is alive and the database answers. A server that buffers pushes is alive without the database
+    as well, because restarting it would stop the buffering; the answer is 503 if it cannot buffer."""
     reason = await _failure(node, node.engine.ping)
     if reason is None:
         return answer(Health("healthy", "connected", VERSION, node.name, insecure=is_exposed(node.config)))
@@ -49,7 +49,7 @@ async def ready(node: Node, _: Request) -> Response:
 
 
 async def _failure(node: Node, look: Callable[[], Awaitable[None]]) -> str | None:
-    """What is wrong. The wait is short, because health checks have little patience and connecting would be retried for
+    """What is wrong. The wait is short, because health checks time out early and connecting would be retried for
     long."""
     try:
         async with asyncio.timeout(node.config.health_timeout_seconds):

@@ -1,4 +1,4 @@
-"""Stored messages: list, show, remove, push again, give up."""
+"""Stored messages: list, show, remove, push again, bury."""
 
 from __future__ import annotations
 
@@ -52,13 +52,17 @@ class MessagesQuery(Struct, rename="camel", frozen=True):
     """Order by newest first; by default the order is by partition and place."""
     limit: Limit = 200
     offset: Annotated[int, Meta(ge=0, le=OFFSET_MAX)] = 0
-    """The messages before it are read, too; paging by `cursor` avoids that."""
+    """Messages before the offset are read, too; paging by `cursor` avoids that."""
     cursor: str | None = None
-    """What the list before gave. A list that looks for rare messages may be short, or empty, and still give one."""
+    """The cursor in the previous answer. A list that searches for rare messages may be short, or empty, and still have
+    a next cursor.
+    """
     id: str | None = None
-    """Only the message with this id, whenever it was stored. With a queue and a partition, also a transaction id."""
+    """Only the message with this id, whenever it was stored. With a queue and a partition, a transaction id is accepted
+    as well.
+    """
     seq: Annotated[int, Meta(ge=1, le=2**62)] | None = None
-    """Of a queue and a partition: from this seq on, whenever they were stored."""
+    """With a queue and a partition: messages from this seq on, whenever they were stored."""
 
 
 async def messages(node: Node, request: Request) -> Response:
@@ -89,7 +93,7 @@ def _namespace(query: MessagesQuery) -> str | None:
 
 
 class AskedPage(Protocol):
-    """Which part of a list of messages a query asks for."""
+    """The part of a list of messages that a query requests."""
 
     @property
     def newest_first(self) -> bool: ...
@@ -102,7 +106,7 @@ class AskedPage(Protocol):
 
 
 async def _one(node: Node, query: MessagesQuery) -> Response:
-    """A list of the message with an id; empty if there is none, or it is not of the queue and partition."""
+    """A list with the message of this id; empty if it does not exist, or is not in the queue and partition."""
     assert query.id is not None
     partition_id = None
     try:
@@ -126,7 +130,7 @@ async def _from_seq(node: Node, query: MessagesQuery, seq: int) -> Response:
 
 
 async def list_messages(node: Node, where: MessageFilter, page: AskedPage) -> Response:
-    """A list as the protocol has it."""
+    """A list in the format of the protocol."""
     check_limit(page.limit, node.config)
     views, cursor = await _read(node, where, page.newest_first, page.cursor or None, page.offset + page.limit)
     return await _answer(node, views[page.offset :], where.queue, cursor)
@@ -143,20 +147,20 @@ async def _answer(node: Node, views: list[MessageView], queue: str | None, curso
 async def _read(
     node: Node, where: MessageFilter, newest_first: bool, cursor: str | None, count: int
 ) -> tuple[list[MessageView], str | None]:
-    """Up to `count` messages after the cursor, fewer if they end or are rare, and the next cursor."""
+    """Up to `count` messages after the cursor, fewer at the end or if matches are rare, and the next cursor."""
     views: list[MessageView] = []
     while True:
         limit = min(count - len(views), node.config.page_items_max)
         page = await node.engine.messages(where, newest_first=newest_first, cursor=cursor, limit=limit)
         views += page.items
         cursor = page.next_cursor
-        # A page that is short has looked at as much as one request may.
+        # A short page has examined as much as one request may.
         if cursor is None or len(page.items) < limit or len(views) == count:
             return views, cursor
 
 
 async def _queues(node: Node, names: Iterable[str]) -> dict[str, QueueInfo]:
-    """The queues that are still there."""
+    """The queues that still exist."""
     found = {}
     for name in dict.fromkeys(names):
         try:
@@ -178,7 +182,7 @@ async def stored_message(node: Node, request: Request) -> Response:
 
 
 async def _dead_letter(node: Node, view: MessageView) -> DeadLetter | None:
-    """The message's newest dead letter, if it is one of the latest of its partition."""
+    """The message's newest dead letter, if it is among the latest of its partition."""
     if view.status != "dead_letter":
         return None
     message = view.message

@@ -1,4 +1,4 @@
-"""The counters: as JSON of the process that answers, and for Prometheus of all that share its port."""
+"""Counters: as JSON for the answering process, and for Prometheus for all processes on its port."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def metrics(node: Node, _: Request) -> Response:
 
 
 async def prometheus(node: Node, request: Request) -> Response:
-    """Everybody may have the sums. What names queues, and the figures of the store, are for callers who may browse."""
+    """Everybody may read the sums. Figures that name queues, and those of the store, are for callers who may browse."""
     caller = await _caller(node, request)
     text = exposition([_visible(one, caller) for one in await all_figures(node)])
     if caller is not NOBODY:
@@ -29,7 +29,7 @@ async def prometheus(node: Node, request: Request) -> Response:
 
 
 async def _caller(node: Node, request: Request) -> Caller:
-    """Raises Unauthorized for a key that is not valid. Without one it is NOBODY, where the server asks for keys."""
+    """The caller; NOBODY without a key on a server with authentication. Raises Unauthorized for an invalid key."""
     authentication, header = node.guards.authentication, request.headers.get(b"authorization")
     if authentication.required and header is None:
         return NOBODY

@@ -1,4 +1,4 @@
-"""Operations: requests that were accepted while the server was busy, and how busy it is."""
+"""Operations: requests that were accepted while the server was busy, and the server's load."""
 
 from __future__ import annotations
 

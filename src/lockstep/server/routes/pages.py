@@ -17,7 +17,7 @@ from lockstep.server.routing import Route
 from lockstep.version import VERSION
 
 _HTML = (b"content-type", b"text/html; charset=utf-8")
-# Scripts and styles come from files of this server, and nothing comes from elsewhere.
+# Scripts and styles come from files of this server, and nothing comes from other sites.
 _POLICY = (
     b"content-security-policy",
     b"default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; "
@@ -122,7 +122,7 @@ ADDRESSES = [
 
 
 def _list(shown: Sequence[Route]) -> str:
-    """A short list of the routes, which the script replaces where scripts run."""
+    """A short list of the routes, which the page's script replaces."""
     rows = [f"<li><code>{escape(one.method)} {escape(one.path)}</code> {escape(one.summary)}</li>" for one in shown]
     return f"<ul>{''.join(rows)}</ul>"
 

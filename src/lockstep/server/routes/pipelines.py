@@ -1,4 +1,4 @@
-"""Pipelines on Spark: how their steps are doing, and what jobs did."""
+"""Spark pipelines: the status of their steps, and the results of jobs."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ _update_body = msgspec.json.Decoder(wire.UpdateBody)
 class ClearQuery(Struct, frozen=True):
     partition: str | None = None
     scope: ClearScope = "all"
-    """`unleased` keeps messages under a live lease; `scheduled` removes only messages that wait for their time."""
+    """`unleased` keeps messages under a live lease; `scheduled` removes only scheduled messages."""
 
 
 class QueuePageQuery(Struct, frozen=True):
@@ -41,7 +41,7 @@ class QueuePageQuery(Struct, frozen=True):
 
 class StatsQuery(Struct, frozen=True):
     after: str | None = None
-    """The last partition of the page before."""
+    """The last partition of the previous page."""
     limit: Limit = 100
 
 
@@ -54,14 +54,16 @@ async def configure(node: Node, request: Request) -> Response:
     asked = wire.options_of(body.options)
     await _refuse_to_stop_encryption(node, body)
     info = await node.engine.configure(body.queue, wire.queue_options(asked), namespace=body.namespace, task=body.task)
-    if info.options.encryption:  # stays on where it was not mentioned
+    if info.options.encryption:  # stays on if the request does not mention it
         asked = msgspec.structs.replace(asked, encryption_enabled=True)
     partition = await node.engine.partition(body.queue, DEFAULT_PARTITION)
     return answer(wire.configure_answer(info, partition.id, asked))
 
 
 async def _refuse_to_stop_encryption(node: Node, body: wire.ConfigureBody) -> None:
-    """An encrypted queue stays so where the option is missing. A request for the contrary must not seem to succeed."""
+    """The queue of a request without this option stays encrypted. A request to switch it off must not seem to
+    succeed.
+    """
     if wire.option_changes(body.options).get("encryption") is False:
         with suppress(QueueNotFound):
             if (await node.engine.queue(body.queue)).options.encryption:

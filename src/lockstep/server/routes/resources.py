@@ -1,4 +1,4 @@
-"""Queues, partitions, namespaces and tasks, with how much is in them."""
+"""Queues, partitions, namespaces and tasks, with their message counts."""
 
 from __future__ import annotations
 
@@ -39,26 +39,26 @@ class QueuesQuery(ExactQuery, frozen=True):
 
 class QueueQuery(ExactQuery, frozen=True):
     after: str | None = None
-    """The name of a partition; those after it are listed."""
+    """The name of a partition; partitions after it are listed."""
     limit: Limit = 1000
-    """Most partitions in the answer."""
+    """Maximum number of partitions in the answer."""
 
 
 class PartitionsQuery(Struct, frozen=True):
     queue: str | None = None
     after: str | None = None
-    """With a queue: the name of a partition; those after it are listed, without an offset."""
+    """With a queue: the name of a partition; partitions after it are listed, without an offset."""
     prefix: str | None = None
     """With a queue: only partitions with this prefix."""
     limit: Limit = 100
     offset: Offset = 0
-    """At most `page_items_max`. Beyond that, ask for those after the last one, queue by queue."""
+    """At most `page_items_max`. Beyond that, use `after`, queue by queue."""
 
 
 class DepthQuery(ExactQuery, frozen=True):
     group: str = QUEUE_MODE
     limit: Limit = 1000
-    """Most partitions that are looked into for the list of partitions."""
+    """Maximum number of partitions to examine for the list of partitions."""
 
 
 async def queues(node: Node, request: Request) -> Response:
@@ -120,7 +120,7 @@ async def depth(node: Node, request: Request) -> Response:
 
 
 async def _partition_depths(node: Node, queue: str, group: str, limit: int) -> list[wire.PartitionDepth]:
-    """Partitions with pending messages. For plain consumers that never popped, all messages are pending."""
+    """Partitions with pending messages. If queue mode never popped, all messages are pending."""
     try:
         pending = [(lag.partition, lag.lag) for lag in await node.engine.lag(queue, group=group, limit=limit)]
     except GroupNotFound:

@@ -1,4 +1,4 @@
-"""Messages that wait for their time: list, show, cancel, reschedule; and recurring ones."""
+"""Scheduled messages: list, show, cancel, reschedule; and recurring messages."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class SchedulesQuery(Struct, rename="camel", frozen=True):
     queue: str | None = None
     partition: str | None = None
     key: str | None = None
-    """Only the one with this key; needs a queue, and no other filter."""
+    """Only the message with this key; requires a queue, and excludes other filters."""
     key_prefix: str | None = None
     from_: Time | None = field(default=None, name="from")
     """Due at or after."""
     to: Time | None = None
     """Due before."""
     cursor: str | None = None
-    """The `nextCursor` of the page before."""
+    """The `nextCursor` of the previous page."""
     limit: Limit = 100
 
 
@@ -41,7 +41,7 @@ class KeyQuery(Struct, rename="camel", frozen=True):
 
 class CronsQuery(Struct, rename="camel", frozen=True):
     after: str | None = None
-    """Those after this name."""
+    """Recurring messages after this name."""
     limit: Limit = 100
 
 
@@ -69,7 +69,7 @@ async def _page_of_key(node: Node, query: SchedulesQuery) -> SchedulePage:
 
 
 def _named(request: Request) -> ScheduleName:
-    """By the id in the path, or by queue and key in the query."""
+    """Identified by the id in the path, or by queue and key in the query."""
     if "id" in request.parameters:
         return ScheduleName(id=number_of(request.parameters["id"], what="id"))
     query = request.query(KeyQuery)

@@ -27,25 +27,25 @@ from lockstep.server.routing import Route
 from lockstep.server.timespan import AskedSpan, SpanQuery, spans_of
 
 _BUCKETS = ((timedelta(hours=6), 1), (timedelta(days=7), 60))
-"""Minutes that are joined into one point, for spans up to a length; beyond that, a day."""
+"""Minutes that are aggregated into one point, for spans up to a length; beyond that, a day."""
 
 
 class StatusQueuesQuery(Struct, frozen=True):
     namespace: str | None = None
     task: str | None = None
     search: str | None = None
-    """Only queues with this text in their names, in any case."""
+    """Only queues with this text in their names, ignoring case."""
     sort: wire.QueueOrder = "name"
-    """By name; or the largest figure first. Figures that are not known come last."""
+    """By name; or largest figure first. Unknown figures come last."""
     recent: bool = False
-    """With the rates of the last minutes, as far as there are samples."""
+    """Include the rates of the last minutes, as far as there are samples."""
     limit: Limit = 100
     offset: Offset = 0
 
 
 class StatusQueueQuery(Struct, frozen=True):
     limit: Limit = 1000
-    """Most partitions in the answer."""
+    """Maximum number of partitions in the answer."""
 
 
 class QueueMessagesQuery(Struct, rename="camel", frozen=True):
@@ -97,7 +97,7 @@ async def _queues(node: Node, query: SpanQuery) -> list[QueueInfo]:
 
 
 async def _leases(node: Node, queue: str | None) -> wire.LeaseSums:
-    """Leases are counted by partition only as long as they fit on one page."""
+    """Leases are counted by partition only if they fit on one page."""
     size = node.config.page_items_max
     uses = await node.engine.utilisation(queue=queue)
     leases = await node.engine.leases(queue=queue, limit=size)
@@ -148,7 +148,7 @@ async def buffers(node: Node, _: Request) -> Response:
 
 
 async def refresh(node: Node, _: Request) -> Response:
-    """Take the samples, and with them the figures of large queues, as far as time allows."""
+    """Take the samples, and thereby the figures of large queues, as far as time allows."""
     return answer(wire.RefreshAnswer(True, await node.engine.sample(), timestamp(datetime.now(UTC))))
 
 

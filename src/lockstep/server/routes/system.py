@@ -1,4 +1,4 @@
-"""The server as a whole: its settings, and whether what is stored is consistent."""
+"""The server as a whole: its settings, and the consistency of the stored data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trace events: what consumers report about a message on its way."""
+"""Trace events: what consumers report about a message."""
 
 from __future__ import annotations
 
