@@ -185,6 +185,7 @@ ROUTES: Mapping[tuple[str, str], Case] = {
         lambda _: ("/api/v1/analytics/postgres-activity", None), "browse", everywhere=True
     ),
     ("GET", "/api/v1/analytics/postgres-stats"): _list("/api/v1/analytics/postgres-stats"),
+    ("GET", "/api/v1/analytics/requests"): _list("/api/v1/analytics/requests"),
     ("GET", "/api/v1/analytics/system-metrics"): _list("/api/v1/analytics/system-metrics"),
     ("GET", "/api/v1/analytics/worker-metrics"): _list("/api/v1/analytics/worker-metrics"),
     ("POST", "/streams/v1/queries"): on(
@@ -337,6 +338,7 @@ VERBS: Mapping[str, Case] = {
     "duties": _all(),
     "samples": _all(),
     "sample_spans": _all({"seconds": 60, **_SPAN}),
+    "server_spans": _all({"seconds": 60, **_SPAN}),
     "removals": _all(),
     "database_stats": _all(),
     "database_activity": _everywhere("browse"),

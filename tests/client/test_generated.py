@@ -22,6 +22,7 @@ NOT_FOR_CLIENTS = {
     "find_keys",
     "queues_of",
     "record_audit",
+    "record_server",
     "open",
     "close",
     "ready",

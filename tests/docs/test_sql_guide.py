@@ -12,6 +12,8 @@ from blocks import ROOT
 from lockstep import Client, connect
 
 GUIDE = ROOT / "docs/guides/sql.md"
+ROLES = ("reporting", "order_reports")
+"""Those of the guide."""
 _BLOCK = re.compile(r"^```sql\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 BLOCKS = _BLOCK.findall(GUIDE.read_text(encoding="utf-8"))
 QUERIES = [block for block in BLOCKS if block.startswith("select")]
@@ -73,9 +75,9 @@ def test_guide_shows_every_view(dsn: str) -> None:
 def test_role_with_the_grants_of_the_guide_reads_every_view(dsn: str) -> None:
     [block] = GRANTS
     with psycopg.connect(dsn, autocommit=True) as connection:
-        exists = connection.execute("select 1 from pg_roles where rolname = 'reporting'").fetchone()
-        if not exists:
-            connection.execute("create role reporting")
+        for role in ROLES:
+            if not connection.execute("select 1 from pg_roles where rolname = %s", [role]).fetchone():
+                connection.execute(f"create role {role}")
         connection.execute(block)
         connection.execute("set role reporting")
         for query in QUERIES:
@@ -83,5 +85,6 @@ def test_role_with_the_grants_of_the_guide_reads_every_view(dsn: str) -> None:
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             connection.execute("delete from lockstep.run")
         connection.execute("reset role")
-        connection.execute("drop owned by reporting")
-        connection.execute("drop role reporting")
+        for role in ROLES:
+            connection.execute(f"drop owned by {role}")
+            connection.execute(f"drop role {role}")

@@ -1086,6 +1086,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/analytics/requests": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Requests, errors and load of all servers, by time */
+        get: operations["get_api_v1_analytics_requests"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/analytics/utilisation": {
         parameters: {
             query?: never;
@@ -3355,6 +3372,35 @@ export interface components {
             lastEffect: Record<string, never> | null;
             runs: number;
             failures: number;
+        };
+        /** RequestsAnswer */
+        RequestsAnswer: {
+            /** @enum {unknown} */
+            interval: "day" | "hour" | "minute";
+            timeRange: components["schemas"]["TimeRange"];
+            dataPoints: components["schemas"]["RequestPoint"][];
+        };
+        /**
+         * RequestPoint
+         * @description What the servers did in one time span.
+         */
+        RequestPoint: {
+            /** @description The start of the span. */
+            timestamp: string;
+            /** @description How many processes took a sample in it. */
+            servers: number;
+            requests: number;
+            /** @description Answers with a status of 4xx, other than 429. */
+            clientErrors: number;
+            /** @description Answers with a status of 5xx. */
+            serverErrors: number;
+            /** @description Requests that became operations because a server was busy. */
+            queued: number;
+            /** @description Requests that load management refused. */
+            rejected: number;
+            requestsPerSecond: number;
+            /** @description The highest load of any process; at 1 it has reached the limit that the settings define. */
+            load: number;
         };
         /** UtilisationAnswer */
         UtilisationAnswer: {
@@ -6554,6 +6600,43 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["RetentionAnswer"];
+                };
+            };
+            /** @description An error. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    get_api_v1_analytics_requests: {
+        parameters: {
+            query?: {
+                /** @description At or after; by default an hour, a day or 30 days ago, depending on the interval. */
+                from?: string;
+                /** @description Before; now if nothing is said. */
+                to?: string;
+                /** @description In place of `from`: this many seconds before the end. */
+                lastSeconds?: number;
+                interval?: "day" | "hour" | "minute";
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The answer. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RequestsAnswer"];
                 };
             };
             /** @description An error. */

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from typing import Literal
 
 import msgspec
@@ -19,6 +20,48 @@ class QueryCounts(msgspec.Struct):
     failures: int = 0
     slow: int = 0
     """Queries that took at least `slow_query_seconds`."""
+
+
+class ServerSample(msgspec.Struct, frozen=True, kw_only=True):
+    """What a server process did since its previous sample, or since it started."""
+
+    server: str
+    """The name of the process."""
+    seconds: float
+    """The length of that time span."""
+    requests: int
+    client_errors: int
+    """Requests answered with a status of 4xx, other than 429."""
+    server_errors: int
+    """Requests answered with a status of 5xx."""
+    queued: int
+    """Requests that became operations because the server was busy."""
+    rejected: int
+    """Requests that load management refused."""
+    load: float
+    """The highest load that was seen; at 1 it has reached the limit that the settings define."""
+
+
+class ServerSpan(msgspec.Struct, frozen=True, kw_only=True):
+    """The samples of one time span, over all server processes."""
+
+    at: datetime
+    """The start of the span."""
+    servers: int
+    """How many processes took a sample in it."""
+    seconds: float
+    """The time that the samples cover: the longest such time of any process."""
+    requests: int
+    client_errors: int
+    server_errors: int
+    queued: int
+    rejected: int
+    load: float
+    """The maximum over the processes."""
+
+    def rate(self, count: int) -> float:
+        """A number as a rate per second."""
+        return count / self.seconds if self.seconds > 0 else 0.0
 
 
 class StoreCounts(msgspec.Struct, frozen=True, kw_only=True):

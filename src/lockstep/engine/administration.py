@@ -42,6 +42,7 @@ from lockstep.core.records import (
     Subscription,
 )
 from lockstep.core.schedules import Scheduled, ScheduleFilter, ScheduleName
+from lockstep.core.statistics import ServerSample
 from lockstep.core.streams import NewStreamQuery, StateFilter, StateRow
 from lockstep.core.times import check_time
 from lockstep.core.traces import NewTraceEvent
@@ -367,6 +368,7 @@ class Administration:
     job_runs = checked(Inspection.job_runs)
     samples = checked(Inspection.samples, together=_check_period)
     sample_spans = checked(Inspection.sample_spans)
+    server_spans = checked(Inspection.server_spans)
     removals = checked(Inspection.removals, together=_check_period)
     verify = checked(Consistency.verify)
     repair = checked(Consistency.repair, stirs=True)
@@ -397,6 +399,10 @@ class Administration:
 
     async def record_audit(self, entry: NewAuditEntry) -> None:
         await self._store.record_audit(entry)
+
+    async def record_server(self, sample: ServerSample) -> None:
+        """Store what this server process did, for the history."""
+        await self._store.record_server(sample)
 
     async def queues_of(self, kind: OwnedKind, ids: Sequence[str]) -> dict[str, list[str]]:
         """The queues that these ids belong to. Unknown ids are left out."""

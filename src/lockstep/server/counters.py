@@ -81,6 +81,10 @@ class Counters:
     polls_abandoned: int = 0
     """Waiting polls whose client disconnected."""
 
+    def answered(self, low: int, high: int) -> int:
+        """How many requests were answered with a status at or above `low` and below `high`."""
+        return sum([count for (_, _, status), count in self.requests.items() if low <= status < high])
+
     def __post_init__(self) -> None:
         self.pushed = ByQueue(self.queues_max)
         self.popped = ByQueue(self.queues_max)

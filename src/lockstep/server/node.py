@@ -20,6 +20,7 @@ from lockstep.server.auth.guard import Guard, GuardContext
 from lockstep.server.counters import Counters
 from lockstep.server.failures import FailureLog
 from lockstep.server.recent import RecentSamples
+from lockstep.server.sampling import Sampling
 from lockstep.server.siblings import Siblings
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class Node:
     maintenance: Duties = field(init=False)
     failures: FailureLog = field(init=False)
     recent: RecentSamples = field(init=False)
+    sampling: Sampling = field(init=False)
     stopping: bool = False
     siblings: Siblings | None = None
     """The other processes on the same port, if there are several."""
@@ -54,6 +56,7 @@ class Node:
         self.guards = GuardContext(self.engine, Authentication(self.engine, self.config))
         self.maintenance = self.engine.maintenance()
         self.recent = RecentSamples(self.engine)
+        self.sampling = Sampling(self)
         self.failures = FailureLog(self.config.log_summary_seconds)
 
     def next_request_id(self) -> str:
@@ -75,11 +78,13 @@ class Node:
         await self.engine.start_buffering()
         self.engine.start_operations()
         self.maintenance.start()
+        self.sampling.start()
         if self.siblings is not None:
             await self.siblings.start()
 
     async def stop(self) -> None:
         if self.siblings is not None:
             await self.siblings.stop()
+        await self.sampling.stop()
         await self.maintenance.stop()
         await self.guards.close()

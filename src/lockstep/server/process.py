@@ -26,14 +26,9 @@ def worker_row(node: Node) -> wire.WorkerRow:
         messages_popped=counters.messages_popped,
         messages_acked=counters.messages_acked,
         polls_waiting=node.engine.counts.waiting.polls,
-        client_errors=answered(node, 400, 500),
-        server_errors=answered(node, 500, 600),
+        client_errors=counters.answered(400, 500),
+        server_errors=counters.answered(500, 600),
     )
-
-
-def answered(node: Node, low: int, high: int) -> int:
-    """How many requests were answered with a status in the range."""
-    return sum([count for (_, _, status), count in node.counters.requests.items() if low <= status < high])
 
 
 def uptime_seconds(node: Node) -> float:

@@ -20,7 +20,7 @@ _SPANS = {"minute": timedelta(hours=1), "hour": timedelta(days=1), "day": timede
 """How far a request looks back by default."""
 
 
-class SpanQuery(Struct, frozen=True):
+class PeriodQuery(Struct, frozen=True):
     from_: Time | None = field(default=None, name="from")
     """At or after; by default an hour, a day or 30 days ago, depending on the interval."""
     to: Time | None = None
@@ -28,6 +28,9 @@ class SpanQuery(Struct, frozen=True):
     last_seconds: Annotated[int, Meta(ge=1, le=SECONDS_MAX)] | None = field(default=None, name="lastSeconds")
     """Instead of `from`: this many seconds before the end."""
     interval: Interval = "minute"
+
+
+class SpanQuery(PeriodQuery, frozen=True):
     queue: str | None = None
     namespace: str | None = None
     task: str | None = None
@@ -39,7 +42,7 @@ class AskedSpan:
     to_at: datetime
 
     @classmethod
-    def of(cls, query: SpanQuery) -> AskedSpan:
+    def of(cls, query: PeriodQuery) -> AskedSpan:
         """Raises InvalidRequest."""
         to_at = parse_time_or_none(query.to, what="to") or datetime.now(UTC)
         from_at = parse_time_or_none(query.from_, what="from") or before(to_at, _length(query))
@@ -51,7 +54,7 @@ class AskedSpan:
         return time_range(self.from_at, self.to_at)
 
 
-def _length(query: SpanQuery) -> timedelta:
+def _length(query: PeriodQuery) -> timedelta:
     return _SPANS[query.interval] if query.last_seconds is None else timedelta(seconds=query.last_seconds)
 
 

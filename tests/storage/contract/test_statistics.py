@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from lockstep.core.messages import Batch
 from lockstep.core.records import PopRequest
-from lockstep.core.statistics import DatabaseStats, StoreCounts
+from lockstep.core.statistics import DatabaseStats, ServerSample, StoreCounts
 from lockstep.storage.base import Store
 from lockstep.storage.memory import MemoryStore
 from support.builders import pop, push_n
@@ -76,3 +78,35 @@ async def test_spans_are_filtered_by_namespace_task_and_time(store: Store, clock
     assert await store.sample_spans(seconds=60, from_at=begin, to_at=clock.now) == []
     await store.delete_queue("a.mail")
     assert (await pushed(), await pushed(namespace="a")) == (3, 0)
+
+
+def server_sample(server: str, **changes: float) -> ServerSample:
+    first = ServerSample(
+        server=server, seconds=60, requests=10, client_errors=2, server_errors=1, queued=3, rejected=4, load=0.5
+    )
+    return msgspec.structs.replace(first, **changes)
+
+
+async def test_samples_of_servers_are_joined_into_spans(store: Store, clock: SetClock) -> None:
+    begin = clock.now
+    await store.record_server(server_sample("a"))
+    await store.record_server(server_sample("b", seconds=30, load=0.25))
+    clock.advance(3600)
+    await store.record_server(server_sample("a", requests=7))
+
+    first, second = await store.server_spans(seconds=3600, from_at=begin, to_at=clock.ahead(1))
+    assert (first.servers, first.seconds, first.requests, first.client_errors, first.server_errors) == (2, 60, 20, 4, 2)
+    assert (first.queued, first.rejected, first.load) == (6, 8, 0.5)
+    assert first.at <= begin < second.at
+    assert (second.servers, second.requests, second.rate(second.requests)) == (1, 7, 7 / 60)
+    assert await store.server_spans(seconds=3600, from_at=begin, to_at=begin) == []
+
+
+async def test_old_samples_of_servers_are_removed(store: Store, clock: SetClock) -> None:
+    begin = clock.now
+    await store.record_server(server_sample("a"))
+    clock.advance(7200)
+    await store.record_server(server_sample("a"))
+    assert await store.prune_history(3600, limit=10) == 1
+    [span] = await store.server_spans(seconds=60, from_at=begin, to_at=clock.ahead(1))
+    assert span.requests == 10

@@ -31,6 +31,7 @@ from lockstep.core.records import (
     Subscription,
 )
 from lockstep.core.schedules import ScheduleFilter, ScheduleName
+from lockstep.core.statistics import ServerSample
 from lockstep.core.streams import NewStreamQuery, StateFilter, StreamCycle
 from lockstep.core.traces import NewTraceEvent
 from lockstep.errors import Unavailable
@@ -40,6 +41,9 @@ from support.databases import scratch_directory
 from support.relay import relay, through
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
+SERVER_SAMPLE = ServerSample(
+    server="s", seconds=60, requests=1, client_errors=0, server_errors=0, queued=0, rejected=0, load=0.0
+)
 LEASE = str(UUID(int=7))
 OTHERS = {
     *("open", "ready", "listen", "close"),  # the life of a store
@@ -122,6 +126,8 @@ VERBS: dict[str, Verb] = {
     "forget_spark_stream": lambda store: store.forget_spark_stream("7"),
     "samples": lambda store: store.samples(),
     "sample_spans": lambda store: store.sample_spans(seconds=60, from_at=NOW, to_at=NOW),
+    "server_spans": lambda store: store.server_spans(seconds=60, from_at=NOW, to_at=NOW),
+    "record_server": lambda store: store.record_server(SERVER_SAMPLE),
     "removals": lambda store: store.removals(),
     "duties": lambda store: store.duties(),
     "system": lambda store: store.system(),

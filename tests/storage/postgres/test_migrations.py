@@ -87,6 +87,7 @@ RELEASED = {
     "0051_message_walk.sql": "75760627c6e3e9d866d5863692c8d6e2152245c9b850d3a16eaad8c09a3b1a62",
     "0052_chains.sql": "e9633e56855603f190e97757c9901d452ac6a69399f261301b4fe6f360e53447",
     "0053_dead_letter_order.sql": "bbca519d84473b1b6fe9dddff3c4c622975b2f6ce834ecba809c5257db4c3765",
+    "0054_server_samples.sql": "7bc7b80cb6f6f8e60f95b989a8559054d51f650cdf329036b61eb07b0579894a",
 }
 
 

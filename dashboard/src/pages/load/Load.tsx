@@ -8,6 +8,7 @@ import { Joined } from "./Joined";
 import { Limits } from "./Limits";
 import { Modes } from "./Modes";
 import { Operations } from "./Operations";
+import { RequestHistory } from "../overview/RequestHistory";
 import { Workers } from "./Workers";
 
 export function Load() {
@@ -16,12 +17,13 @@ export function Load() {
   return (
     <Page title="Load" note="What the server does when it is busy, or PostgreSQL is away.">
       <Tabs
-        value={one(tab, ["now", "operations"] as const, "now")}
+        value={one(tab, ["now", "history", "operations"] as const, "now")}
         onChange={(value) => void navigate({ search: { tab: value ?? undefined } })}
         keepMounted={false}
       >
         <Tabs.List mb="md">
           <Tabs.Tab value="now">Now</Tabs.Tab>
+          <Tabs.Tab value="history">History</Tabs.Tab>
           <Tabs.Tab value="operations">Queued operations</Tabs.Tab>
         </Tabs.List>
         <Tabs.Panel value="now">
@@ -33,6 +35,11 @@ export function Load() {
           </Columns>
           <Workers />
           <Joined />
+        </Tabs.Panel>
+        <Tabs.Panel value="history">
+          <Columns>
+            <RequestHistory range="6h" />
+          </Columns>
         </Tabs.Panel>
         <Tabs.Panel value="operations">
           <Operations />

@@ -4,26 +4,7 @@ import { Empty, Panel } from "../../design/parts";
 import { count, duration, rate } from "../../design/format";
 import { TimeChart } from "../../design/TimeChart";
 import { useLive } from "../../live/useLive";
-import type { Range } from "./Range";
-
-const SPANS = {
-  "1h": { interval: "minute", lastSeconds: 3_600 },
-  "6h": { interval: "minute", lastSeconds: 21_600 },
-  "24h": { interval: "hour", lastSeconds: 86_400 },
-  "7d": { interval: "hour", lastSeconds: 604_800 },
-} as const;
-
-const MINUTE_MS = 60_000;
-
-/** Without the minute that is not over: only some queues have their sample yet, and the lines would fall. */
-export function complete<P extends { timestamp: string }>(
-  points: P[],
-  interval: "minute" | "hour",
-  now = Date.now(),
-): P[] {
-  if (interval === "hour") return points;
-  return points.filter(({ timestamp }) => Date.parse(timestamp) + MINUTE_MS <= now);
-}
+import { complete, SPANS, type Range } from "./Range";
 
 interface HistoryProps {
   range: Range;

@@ -3,6 +3,7 @@ import { Page, Columns } from "../../design/parts";
 import { Attention } from "./Attention";
 import { Busiest } from "./Busiest";
 import { History } from "./History";
+import { RequestHistory } from "./RequestHistory";
 import { Now } from "./Now";
 import { RangeControl, rangeOf } from "./Range";
 
@@ -19,6 +20,7 @@ export function Overview() {
       <Now />
       <Columns>
         <History range={chosen} />
+        <RequestHistory range={chosen} />
       </Columns>
       <Busiest />
     </Page>

@@ -15,7 +15,7 @@ from lockstep.core.outage import MaintenanceMode
 from lockstep.core.overview import Overview
 from lockstep.core.pipelines import JobRun, PipelineStep
 from lockstep.core.records import EncryptionSlice, LeaseInfo, Problem, Utilisation
-from lockstep.core.statistics import DatabaseActivity, DatabaseStats
+from lockstep.core.statistics import DatabaseActivity, DatabaseStats, ServerSpan
 from lockstep.core.traces import NamedTracePage, NewTraceEvent, TraceEvent, TraceNamePage
 
 
@@ -180,6 +180,11 @@ class AsyncOperations:
             namespace=namespace,
             task=task,
         )
+        return result
+
+    async def server_spans(self, *, seconds: int, from_at: datetime, to_at: datetime) -> list[ServerSpan]:
+        """What the server processes did, summed up over spans of the given seconds."""
+        result: list[ServerSpan] = await self._call("server_spans", seconds=seconds, from_at=from_at, to_at=to_at)
         return result
 
     async def removals(

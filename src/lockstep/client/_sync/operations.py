@@ -16,7 +16,7 @@ from lockstep.core.outage import MaintenanceMode
 from lockstep.core.overview import Overview
 from lockstep.core.pipelines import JobRun, PipelineStep
 from lockstep.core.records import EncryptionSlice, LeaseInfo, Problem, Utilisation
-from lockstep.core.statistics import DatabaseActivity, DatabaseStats
+from lockstep.core.statistics import DatabaseActivity, DatabaseStats, ServerSpan
 from lockstep.core.traces import NamedTracePage, NewTraceEvent, TraceEvent, TraceNamePage
 
 
@@ -179,6 +179,11 @@ class Operations:
             namespace=namespace,
             task=task,
         )
+        return result
+
+    def server_spans(self, *, seconds: int, from_at: datetime, to_at: datetime) -> list[ServerSpan]:
+        """What the server processes did, summed up over spans of the given seconds."""
+        result: list[ServerSpan] = self._call("server_spans", seconds=seconds, from_at=from_at, to_at=to_at)
         return result
 
     def removals(

@@ -11,7 +11,7 @@ from msgspec import Struct
 from lockstep.core.buckets import SampleSpan
 from lockstep.core.maintenance import DutyInfo, Removal, RemovalKind
 from lockstep.core.records import Utilisation
-from lockstep.core.statistics import DatabaseActivity, DatabaseStats
+from lockstep.core.statistics import DatabaseActivity, DatabaseStats, ServerSpan
 from lockstep.core.wire.times import timestamp, timestamp_or_none
 
 Interval = Literal["minute", "hour", "day"]
@@ -42,6 +42,33 @@ class AnalyticsAnswer(Struct, rename="camel"):
     interval: Interval
     time_range: TimeRange
     data_points: list[Point]
+
+
+class RequestPoint(Struct, rename="camel", kw_only=True):
+    """What the servers did in one time span."""
+
+    timestamp: str
+    """The start of the span."""
+    servers: int
+    """How many processes took a sample in it."""
+    requests: int
+    client_errors: int
+    """Answers with a status of 4xx, other than 429."""
+    server_errors: int
+    """Answers with a status of 5xx."""
+    queued: int
+    """Requests that became operations because a server was busy."""
+    rejected: int
+    """Requests that load management refused."""
+    requests_per_second: float
+    load: float
+    """The highest load of any process; at 1 it has reached the limit that the settings define."""
+
+
+class RequestsAnswer(Struct, rename="camel"):
+    interval: Interval
+    time_range: TimeRange
+    data_points: list[RequestPoint]
 
 
 class QueuePoints(Struct):
@@ -237,6 +264,23 @@ def utilisation_answer(found: Sequence[Utilisation]) -> UtilisationAnswer:
 
 def time_range(from_at: datetime, to_at: datetime) -> TimeRange:
     return TimeRange(timestamp(from_at), timestamp(to_at))
+
+
+def request_points(spans: Sequence[ServerSpan]) -> list[RequestPoint]:
+    return [
+        RequestPoint(
+            timestamp=timestamp(span.at),
+            servers=span.servers,
+            requests=span.requests,
+            client_errors=span.client_errors,
+            server_errors=span.server_errors,
+            queued=span.queued,
+            rejected=span.rejected,
+            requests_per_second=span.rate(span.requests),
+            load=span.load,
+        )
+        for span in spans
+    ]
 
 
 def points(spans: Sequence[SampleSpan]) -> list[Point]:

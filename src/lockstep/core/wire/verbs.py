@@ -41,7 +41,7 @@ from lockstep.core.records import (
 )
 from lockstep.core.rights import LEVELS, Level, Right
 from lockstep.core.schedules import Scheduled, SchedulePage
-from lockstep.core.statistics import DatabaseActivity, DatabaseStats
+from lockstep.core.statistics import DatabaseActivity, DatabaseStats, ServerSpan
 from lockstep.core.streams import StateRow, StreamQuery
 from lockstep.core.traces import NamedTracePage, TraceEvent, TraceNamePage
 
@@ -132,6 +132,7 @@ VERBS: Mapping[str, Verb] = {
     "duties": Verb("browse", list[DutyInfo]),
     "samples": Verb("browse", list[Sample]),
     "sample_spans": Verb("browse", list[SampleSpan]),
+    "server_spans": Verb("browse", list[ServerSpan]),
     "removals": Verb("browse", list[Removal]),
     "database_stats": Verb("browse", DatabaseStats),
     "database_activity": Verb("browse", DatabaseActivity),

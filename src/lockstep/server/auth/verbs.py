@@ -264,6 +264,7 @@ RULES: Mapping[str, Rule] = {
     "samples": paged(of_queue, after=lambda sample: sample),
     "sample": everywhere("admin"),
     "sample_spans": lists.sample_spans,
+    "server_spans": free(),
     "removals": paged(of_queue, after=lambda removal: removal),
     "database_stats": free(),
     "database_activity": everywhere("browse"),

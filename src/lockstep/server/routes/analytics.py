@@ -11,7 +11,7 @@ from lockstep.server.listing import every_removal
 from lockstep.server.node import Node
 from lockstep.server.process import system_metrics
 from lockstep.server.routing import Route
-from lockstep.server.timespan import AskedSpan, SpanQuery, spans_by_queue, wanted_queues
+from lockstep.server.timespan import AskedSpan, PeriodQuery, SpanQuery, spans_by_queue, wanted_queues
 
 
 async def queue_ops(node: Node, request: Request) -> Response:
@@ -37,6 +37,15 @@ async def retention(node: Node, request: Request) -> Response:
     wanted = await wanted_queues(node, query)
     removals = [removal for removal in removals if wanted is None or removal.queue in wanted]
     return answer(wire.retention_answer(span.shown(), removals, await node.engine.duties()))
+
+
+async def requests(node: Node, request: Request) -> Response:
+    query = request.query(PeriodQuery)
+    span = AskedSpan.of(query)
+    found = await node.engine.server_spans(
+        seconds=wire.INTERVAL_SECONDS[query.interval], from_at=span.from_at, to_at=span.to_at
+    )
+    return answer(wire.RequestsAnswer(query.interval, span.shown(), wire.request_points(found)))
 
 
 class UtilisationQuery(Struct, frozen=True):
@@ -91,6 +100,15 @@ ROUTES = [
         right="browse",
         query=SpanQuery,
         answers=wire.RetentionAnswer,
+    ),
+    Route(
+        method="GET",
+        path="/api/v1/analytics/requests",
+        endpoint=requests,
+        summary="Requests, errors and load of all servers, by time",
+        right="browse",
+        query=PeriodQuery,
+        answers=wire.RequestsAnswer,
     ),
     Route(
         method="GET",

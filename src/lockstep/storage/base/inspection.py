@@ -10,7 +10,7 @@ from lockstep.core.maintenance import Removal, Sample
 from lockstep.core.overview import LabelInfo, Overview
 from lockstep.core.pipelines import JobRun, PipelineStep
 from lockstep.core.records import LeaseInfo, Utilisation
-from lockstep.core.statistics import DatabaseActivity, DatabaseStats, StoreCounts
+from lockstep.core.statistics import DatabaseActivity, DatabaseStats, ServerSpan, StoreCounts
 
 
 class Inspection(Protocol):
@@ -58,6 +58,9 @@ class Inspection(Protocol):
     ) -> list[SampleSpan]:
         """The samples taken at or after `from_at` and before `to_at`, joined into spans of `seconds`, by time.
         A namespace or task is that of queues that still exist."""
+
+    async def server_spans(self, *, seconds: int, from_at: datetime, to_at: datetime) -> list[ServerSpan]:
+        """What the server processes did at or after `from_at` and before `to_at`, in spans of `seconds`, by time."""
 
     async def removals(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from lockstep.core.maintenance import DutyClaim, DutyInfo, Moved, Place, Pruned, PruneKind
+from lockstep.core.statistics import ServerSample
 
 
 class Maintenance(Protocol):
@@ -53,6 +54,9 @@ class Maintenance(Protocol):
 
     async def prune_history(self, seconds: float, *, limit: int) -> int:
         """Remove samples and removals that are older, at most `limit` of each; returns how many."""
+
+    async def record_server(self, sample: ServerSample) -> None:
+        """Store what a server process did; its samples are removed with those of queues."""
 
     async def claim_duty(self, name: str, *, interval_seconds: float, hold_seconds: float, by: str) -> DutyClaim:
         """Begin a duty, if it is due and unclaimed. The claim ends with finish_duty, or by itself after

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from lockstep.core.maintenance import DutyInfo, Removal, RemovalKind, Sample
+from lockstep.core.statistics import ServerSample
 from lockstep.storage.memory.state import Queue
 
 
@@ -25,6 +26,7 @@ class Books:
     duties: dict[str, DutyInfo] = field(default_factory=dict)
     removals: dict[tuple[datetime, str, RemovalKind], Removal] = field(default_factory=dict)
     samples: dict[tuple[datetime, str], Sample] = field(default_factory=dict)
+    server_samples: dict[tuple[datetime, str], ServerSample] = field(default_factory=dict)
     sums: dict[int, Sums] = field(default_factory=dict)
     """By queue id."""
     empty: dict[int, tuple[int, datetime]] = field(default_factory=dict)

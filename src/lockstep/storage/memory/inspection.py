@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 
 from lockstep.core.buckets import Buckets, SampleSpan
@@ -13,7 +13,7 @@ from lockstep.core.pipelines import JobRun, PipelineStep
 from lockstep.core.records import LeaseInfo, QueueInfo, Utilisation
 from lockstep.core.rules import STOPPED, Cursor
 from lockstep.core.shared import Range, due_at
-from lockstep.core.statistics import DatabaseActivity, DatabaseStats, StoreCounts
+from lockstep.core.statistics import DatabaseActivity, DatabaseStats, ServerSample, ServerSpan, StoreCounts
 from lockstep.storage.memory.books import Books
 from lockstep.storage.memory.queues import queue_info
 from lockstep.storage.memory.state import Group, Partition, State
@@ -127,6 +127,13 @@ class MemoryInspection:
                 buckets.add(sample)
         return buckets.spans()
 
+    async def server_spans(self, *, seconds: int, from_at: datetime, to_at: datetime) -> list[ServerSpan]:
+        found: dict[int, list[ServerSample]] = {}
+        for (at, _), sample in sorted(self._books.server_samples.items(), key=lambda item: item[0]):
+            if from_at <= at < to_at:
+                found.setdefault(int(at.timestamp() // seconds), []).append(sample)
+        return [_server_span(number * seconds, samples) for number, samples in found.items()]
+
     async def removals(
         self,
         *,
@@ -158,6 +165,23 @@ class MemoryInspection:
 
     async def job_runs(self, *, limit: int = 100) -> list[JobRun]:  # noqa: ARG002
         return []
+
+
+def _server_span(since: int, samples: list[ServerSample]) -> ServerSpan:
+    seconds: dict[str, float] = {}
+    for sample in samples:
+        seconds[sample.server] = seconds.get(sample.server, 0.0) + sample.seconds
+    return ServerSpan(
+        at=datetime.fromtimestamp(since, UTC),
+        servers=len(seconds),
+        seconds=max(seconds.values()),
+        requests=sum(sample.requests for sample in samples),
+        client_errors=sum(sample.client_errors for sample in samples),
+        server_errors=sum(sample.server_errors for sample in samples),
+        queued=sum(sample.queued for sample in samples),
+        rejected=sum(sample.rejected for sample in samples),
+        load=max(sample.load for sample in samples),
+    )
 
 
 def _lags(state: State, now: datetime) -> list[tuple[float, int]]:

@@ -26,6 +26,7 @@ from lockstep.core.maintenance import (
 from lockstep.core.messages import Run
 from lockstep.core.names import DEFAULT_PARTITION, QUEUE_MODE
 from lockstep.core.rules import Cursor
+from lockstep.core.statistics import ServerSample
 from lockstep.storage.memory.books import Books, Sums
 from lockstep.storage.memory.clock import move_back
 from lockstep.storage.memory.dead_queue import DeadQueues, note_done_copies
@@ -107,6 +108,9 @@ class MemoryMaintenance:
         before = now - timedelta(seconds=seconds)
         old_samples = [key for key in sorted(books.samples) if key[0] < before][:limit]
         old_removals = [key for key in sorted(books.removals) if key[0] < before][:limit]
+        old_servers = [key for key in sorted(books.server_samples) if key[0] < before][:limit]
+        for server_key in old_servers:
+            del books.server_samples[server_key]
         for sample_key in old_samples:
             del books.samples[sample_key]
         for removal_key in old_removals:
@@ -114,7 +118,10 @@ class MemoryMaintenance:
         ids = {queue.id for queue in state.queues.values()}
         books.sums = {queue_id: sums for queue_id, sums in books.sums.items() if queue_id in ids}
         books.empty = {id_: since for id_, since in books.empty.items() if id_ in state.partitions}
-        return len(old_samples) + len(old_removals)
+        return len(old_samples) + len(old_removals) + len(old_servers)
+
+    async def record_server(self, sample: ServerSample) -> None:
+        self._books.server_samples[self._state.now(), sample.server] = sample
 
     async def claim_duty(self, name: str, *, interval_seconds: float, hold_seconds: float, by: str) -> DutyClaim:
         books, now = self._books, self._state.now()

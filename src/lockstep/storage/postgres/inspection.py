@@ -9,7 +9,7 @@ from lockstep.core.maintenance import Removal, Sample
 from lockstep.core.overview import LabelInfo, LabelKind, Overview, Spread
 from lockstep.core.pipelines import GONE_SECONDS, JobRun, PipelineStep
 from lockstep.core.records import LeaseInfo, Utilisation
-from lockstep.core.statistics import DatabaseActivity, DatabaseStats, HorizonHolder, StoreCounts, TableStats
+from lockstep.core.statistics import DatabaseActivity, DatabaseStats, HorizonHolder, ServerSpan, StoreCounts, TableStats
 from lockstep.storage.postgres.context import Context
 from lockstep.storage.postgres.lookups import Lookups
 
@@ -82,6 +82,9 @@ class PostgresInspection:
     ) -> list[SampleSpan]:
         rows = await self._context.query("sample_spans", queue, from_at, to_at, seconds, namespace, task)
         return [SampleSpan(**row) for row in rows]
+
+    async def server_spans(self, *, seconds: int, from_at: datetime, to_at: datetime) -> list[ServerSpan]:
+        return [ServerSpan(**row) for row in await self._context.query("server_sample_spans", from_at, to_at, seconds)]
 
     async def removals(
         self,

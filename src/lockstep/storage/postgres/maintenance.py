@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from lockstep.core.maintenance import START, DutyClaim, DutyInfo, Moved, Place, Pruned, PruneKind
+from lockstep.core.statistics import ServerSample
 from lockstep.errors import LockstepError
 from lockstep.storage.postgres import sql
 from lockstep.storage.postgres.context import Context
@@ -122,6 +123,9 @@ class PostgresMaintenance:
         return await self._context.database.value(
             _PRUNE_HISTORY(seconds=float(seconds), limit=limit, at=self._context.now())
         )
+
+    async def record_server(self, sample: ServerSample) -> None:
+        await self._context.query("server_sample_add", self._context.now(), *msgspec.structs.astuple(sample))
 
     async def claim_duty(self, name: str, *, interval_seconds: float, hold_seconds: float, by: str) -> DutyClaim:
         call = _CLAIM_DUTY(

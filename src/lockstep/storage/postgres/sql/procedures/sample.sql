@@ -170,7 +170,12 @@ declare
     _before timestamptz := coalesce(_at, clock_timestamp()) - make_interval(secs => _seconds);
     _samples int;
     _removals int;
+    _servers int;
 begin
+    delete from lockstep.server_sample s using (
+        select o.at, o.server from lockstep.server_sample o where o.at < _before order by o.at, o.server limit _limit
+    ) t where s.at = t.at and s.server = t.server;
+    get diagnostics _servers = row_count;
     delete from lockstep.sample s using (
         select o.at, o.queue from lockstep.sample o where o.at < _before order by o.at, o.queue limit _limit
     ) t where s.at = t.at and s.queue = t.queue;
@@ -186,5 +191,5 @@ begin
     -- Independent of a short history: a batch may run for long, and needs what it has staged and leased.
     perform lockstep.spark_prune(least(_before, coalesce(_at, clock_timestamp()) - interval '1 day'));
     perform lockstep.forget_batches(_at);
-    return _samples + _removals;
+    return _samples + _removals + _servers;
 end $$;

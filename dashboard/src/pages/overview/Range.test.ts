@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { complete } from "./History";
+import { complete } from "./Range";
 
 const points = [{ timestamp: "2026-05-01T10:00:00Z" }, { timestamp: "2026-05-01T10:01:00Z" }];
 
