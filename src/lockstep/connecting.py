@@ -8,20 +8,19 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from ssl import SSLContext, SSLError, create_default_context
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, urlsplit
 
-from lockstep.client import AsyncClient, Client
-from lockstep.client._async.transport_engine import AsyncEngineTransport
 from lockstep.client._retry import Bases, RetryPolicy
-from lockstep.client._sync.transport_engine import EngineTransport
 from lockstep.config import Config, load
 from lockstep.core.operations import QueuedAs
 from lockstep.core.statistics import QueryHook
-from lockstep.engine.engine import Engine
 from lockstep.errors import InvalidOption, InvalidRequest
-from lockstep.opening import check_address, open_engine
 from lockstep.version import VERSION
+
+if TYPE_CHECKING:
+    from lockstep.client import AsyncClient, Client
+    from lockstep.engine.engine import Engine
 
 Address = str | Sequence[str] | None
 
@@ -60,7 +59,11 @@ def connect(
     retries = (timeout_seconds, retry_attempts_max, max_retry_delay, exactly_once)
     given = (*retries, queued, retry_on_429, honor_retry_after, token, ca_file)
     config, bases, opening = _understood(url, overrides, given, config_file, on_query)
+    from lockstep.client._sync.client import Client  # what an address does not need is not loaded
+
     if opening is not None:
+        from lockstep.client._sync.transport_engine import EngineTransport
+
         return Client(
             EngineTransport(opening, wait_seconds_max=config.pop_wait_seconds_max, queued=config.client_queued),
             tracing=config.tracing,
@@ -100,7 +103,11 @@ def connect_async(
     retries = (timeout_seconds, retry_attempts_max, max_retry_delay, exactly_once)
     given = (*retries, queued, retry_on_429, honor_retry_after, token, ca_file)
     config, bases, opening = _understood(url, overrides, given, config_file, on_query)
+    from lockstep.client._async.client import AsyncClient  # what an address does not need is not loaded
+
     if opening is not None:
+        from lockstep.client._async.transport_engine import AsyncEngineTransport
+
         return AsyncClient(
             AsyncEngineTransport(opening, wait_seconds_max=config.pop_wait_seconds_max, queued=config.client_queued),
             tracing=config.tracing,
@@ -152,6 +159,8 @@ def _understood(
     bases = _bases(url)
     _check_use(bases, settings, on_query)
     if bases is None:
+        from lockstep.opening import open_engine
+
         return config, [], open_engine(_one(url), config_file=config_file, on_query=on_query, **settings)
     return config, bases, None
 
@@ -208,6 +217,8 @@ def _one(url: Address) -> str | None:
         raise InvalidRequest("there is no address in the list")
     if not urls:
         return None
+    from lockstep.opening import check_address
+
     try:
         check_address(urls[0])
     except InvalidRequest:

@@ -200,7 +200,7 @@ def test_long_work_is_waited_for(
         raise errors.Unavailable
 
     monkeypatch.setenv("LOCKSTEP_CLIENT_TIMEOUT_SECONDS", limit)
-    monkeypatch.setattr("lockstep.cli.connection.connect", connect)
+    monkeypatch.setattr("lockstep.connecting.connect", connect)
     CommandLine()(*command.split(), code=5)
     assert given == [settings]
 

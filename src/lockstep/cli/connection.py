@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 import msgspec
@@ -15,12 +15,12 @@ from click.shell_completion import CompletionItem
 
 from lockstep.cli.output import FORMATS, Format, Output
 from lockstep.cli.settings import refuse_secret, safer_ways
-from lockstep.client import Client
 from lockstep.config import Config, has_password, load
-from lockstep.connecting import connect
 from lockstep.errors import Unavailable
 from lockstep.secret_files import read_secret
-from lockstep.storage.postgres.embedded import EmbeddedPostgres, has_database, running_dsn
+
+if TYPE_CHECKING:
+    from lockstep.client import Client
 
 URL_VARIABLE = "LOCKSTEP_URL"
 DEFAULT_URL = "http://localhost:6632"
@@ -113,6 +113,8 @@ def _opened(address: str, of_server: Mapping[str, str | None], **settings: Any) 
         settings |= {name: value for name, value in of_server.items() if value is not None}
     elif any(of_server.values()):
         raise click.UsageError("--token-file and --ca-file are for a server: they go with --url.")
+    from lockstep.connecting import connect  # here, as what help and mistakes do not need is loaded late
+
     client = connect(address, **settings)
     try:
         client.open()
@@ -131,6 +133,8 @@ def database_in(data_dir: str, *, begins: bool = False) -> Iterator[str]:
 
     A missing directory is created for commands with `begins`; for others it is probably a typo.
     """
+    from lockstep.storage.postgres.embedded import EmbeddedPostgres, has_database, running_dsn
+
     running = running_dsn(data_dir)
     if running is not None:
         yield running

@@ -3,101 +3,93 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, MutableMapping
+from importlib import import_module
 
 import click
 
-from lockstep.cli.commands.ack import ack
-from lockstep.cli.commands.audit import audit
-from lockstep.cli.commands.bench import bench
-from lockstep.cli.commands.completion import completion
-from lockstep.cli.commands.cron import cron
-from lockstep.cli.commands.demo import demo
-from lockstep.cli.commands.dlq import dlq
-from lockstep.cli.commands.doctor import doctor
-from lockstep.cli.commands.dsn import dsn
-from lockstep.cli.commands.encryption import encryption
-from lockstep.cli.commands.grant import grant, grants, revoke
-from lockstep.cli.commands.groups import groups
-from lockstep.cli.commands.job import job
-from lockstep.cli.commands.key import key
-from lockstep.cli.commands.lag import lag
-from lockstep.cli.commands.leases import leases
-from lockstep.cli.commands.maintenance import maintenance
-from lockstep.cli.commands.messages import messages
-from lockstep.cli.commands.migrate import migrate
-from lockstep.cli.commands.next import next
-from lockstep.cli.commands.operations import operations
-from lockstep.cli.commands.partitions import partitions
-from lockstep.cli.commands.pause import pause, resume
-from lockstep.cli.commands.pipeline import pipeline
-from lockstep.cli.commands.pop import pop
-from lockstep.cli.commands.push import push
-from lockstep.cli.commands.queue import queue
-from lockstep.cli.commands.queues import queues
-from lockstep.cli.commands.schedule import schedule
-from lockstep.cli.commands.seek import seek
-from lockstep.cli.commands.serve import serve
-from lockstep.cli.commands.streams import streams
-from lockstep.cli.commands.tail import tail
-from lockstep.cli.commands.top import top
-from lockstep.cli.commands.trace import trace
-from lockstep.cli.commands.verify import verify
 from lockstep.cli.connection import Session, shared_options
 from lockstep.cli.exits import Program
 from lockstep.cli.output import prepare_stdout
 from lockstep.version import VERSION
 
-COMMANDS = (
-    serve,
-    push,
-    pop,
-    next,
-    ack,
-    tail,
-    top,
-    queues,
-    queue,
-    partitions,
-    groups,
-    seek,
-    pause,
-    resume,
-    lag,
-    streams,
-    schedule,
-    cron,
-    dlq,
-    messages,
-    trace,
-    leases,
-    pipeline,
-    job,
-    operations,
-    verify,
-    maintenance,
-    key,
-    audit,
-    grant,
-    revoke,
-    grants,
-    encryption,
-    migrate,
-    doctor,
-    dsn,
-    bench,
-    demo,
-    completion,
-)
+COMMANDS = {
+    "serve": "serve",
+    "push": "push",
+    "pop": "pop",
+    "next": "next",
+    "ack": "ack",
+    "tail": "tail",
+    "top": "top",
+    "queues": "queues",
+    "queue": "queue",
+    "partitions": "partitions",
+    "groups": "groups",
+    "seek": "seek",
+    "pause": "pause",
+    "resume": "pause",
+    "lag": "lag",
+    "streams": "streams",
+    "schedule": "schedule",
+    "cron": "cron",
+    "dlq": "dlq",
+    "messages": "messages",
+    "trace": "trace",
+    "leases": "leases",
+    "pipeline": "pipeline",
+    "job": "job",
+    "operations": "operations",
+    "verify": "verify",
+    "maintenance": "maintenance",
+    "key": "key",
+    "audit": "audit",
+    "grant": "grant",
+    "revoke": "grant",
+    "grants": "grant",
+    "encryption": "encryption",
+    "migrate": "migrate",
+    "doctor": "doctor",
+    "dsn": "dsn",
+    "bench": "bench",
+    "demo": "demo",
+    "completion": "completion",
+}
+"""Each command and its module in `lockstep.cli.commands`, the most useful first."""
+
+
+class _Commands(MutableMapping[str, click.Command]):
+    """The commands, each imported when it is asked for: a call of one does not wait until all are loaded."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[str, click.Command] = {}
+
+    def __getitem__(self, name: str) -> click.Command:
+        if name not in self._loaded:
+            module = import_module(f"lockstep.cli.commands.{COMMANDS[name]}")
+            self._loaded[name] = getattr(module, name)
+        return self._loaded[name]
+
+    def __setitem__(self, name: str, command: click.Command) -> None:
+        self._loaded[name] = command
+
+    def __delitem__(self, name: str) -> None:
+        del self._loaded[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS)
+
+    def __len__(self) -> int:
+        return len(COMMANDS)
 
 
 class _InOrder(Program):
-    """Lists the commands in the order in which they were added, so that the most useful come first."""
+    """Lists the commands in the order of the table, so that the most useful come first."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(self.commands)
 
 
-@click.group(cls=_InOrder, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_InOrder, commands=_Commands(), context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(VERSION, message="lockstep %(version)s")
 @shared_options
 @click.pass_context
@@ -110,10 +102,6 @@ def cli(ctx: click.Context) -> None:
     ctx.ensure_object(Session)
     if os.environ.get("NO_COLOR"):
         ctx.color = False
-
-
-for command in COMMANDS:
-    cli.add_command(command)
 
 
 def main() -> None:
