@@ -62,7 +62,7 @@ async def issuer(answering: Answering, certificate: tuple[Path, Path]) -> AsyncI
     application = web.Application()
     application.router.add_get("/set", answering)
     application.router.add_get("/other", _whole)
-    runner = web.AppRunner(application)
+    runner = web.AppRunner(application, shutdown_timeout=0.01)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls)
     await site.start()
@@ -89,8 +89,7 @@ async def _broken(_: web.Request) -> web.StreamResponse:
 
 
 async def _never(_: web.Request) -> web.StreamResponse:
-    await asyncio.sleep(60)
-    return web.Response()
+    return await asyncio.Future()  # ends with the server
 
 
 async def _fetched(url: str, ca_file: Path | None) -> int:

@@ -12,7 +12,7 @@ import lockstep
 from lockstep import AsyncClient, Client, connect, connect_async
 from lockstep.errors import InvalidOption, InvalidRequest, Unavailable
 from lockstep.storage.postgres.store import PostgresStore
-from support.embedded_tools import reachable_directory
+from support.databases import scratch_directory
 
 
 async def test_memory_is_a_store_of_the_clients_own() -> None:
@@ -36,7 +36,7 @@ async def test_postgres_keeps_what_each_client_pushes(database_dsn: str) -> None
 
 def test_without_an_address_an_embedded_server_keeps_the_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LOCKSTEP_DSN", raising=False)
-    with reachable_directory() as directory:
+    with scratch_directory() as directory:
         for count in (1, 2):
             with connect(data_dir=directory / "data") as client:
                 client.push("q", 1)

@@ -13,7 +13,7 @@ from lockstep import Batch, Engine, PopRequest, open_engine
 from lockstep.config import Config
 from lockstep.errors import InvalidOption, InvalidRequest
 from lockstep.opening import spool_directory
-from support.embedded_tools import reachable_directory
+from support.databases import scratch_directory
 
 
 def test_everything_that_is_exported_exists() -> None:
@@ -67,7 +67,7 @@ async def test_without_any_address_an_embedded_server_keeps_the_messages(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("LOCKSTEP_DSN", raising=False)
-    with reachable_directory() as directory:
+    with scratch_directory() as directory:
         for count in (1, 2):
             async with open_engine(data_dir=directory / "data") as engine:
                 await engine.push([Batch.of("q", [b"1"])])

@@ -21,12 +21,12 @@ import psycopg
 
 import lockstep
 from lockstep.storage.postgres.embedded import EmbeddedPostgres
+from support.databases import scratch_base, scratch_directory
 
 HOST_PROGRAM = Path(__file__).with_name("embedded_host.py")
 ORDINARY_USER = "nobody"
 # A small cache starts and dies faster.
 SMALL = {"shared_buffers": "16MB"}
-SCRATCH_BYTES = 2 << 30
 
 
 def is_root() -> bool:
@@ -39,24 +39,6 @@ def wait_until(condition: Callable[[], object], *, timeout: float = 20.0) -> Non
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {timeout:g} seconds")
         time.sleep(0.01)
-
-
-@cache
-def scratch_base() -> str | None:
-    """Memory, if there is enough of it: killed processes lose nothing there, and fsync costs nothing."""
-    memory = Path("/dev/shm")
-    return str(memory) if memory.is_dir() and shutil.disk_usage(memory).free > SCRATCH_BYTES else None
-
-
-@contextmanager
-def reachable_directory() -> Iterator[Path]:
-    """A directory that the server's user can enter too, which pytest's own are not when we are root."""
-    directory = Path(tempfile.mkdtemp(prefix="lockstep-test-", dir=scratch_base()))
-    directory.chmod(0o755)
-    try:
-        yield directory
-    finally:
-        shutil.rmtree(directory)
 
 
 @cache
@@ -190,7 +172,7 @@ def ordinary_python() -> str | None:
 @contextmanager
 def small_disk(size: str) -> Iterator[Path | None]:
     """A file system of its own with little space; None where we may not mount one."""
-    with reachable_directory() as directory:
+    with scratch_directory() as directory:
         mount = ["mount", "-t", "tmpfs", "-o", f"size={size},mode=0755", "tmpfs", str(directory)]
         if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
             yield None

@@ -22,6 +22,7 @@ from lockstep.storage.postgres.embedded import EmbeddedPostgres, default_data_di
 from lockstep.storage.postgres.embedded.cluster import shared_buffers_mb
 from lockstep.storage.postgres.embedded.programs import Install, bundled_install, reachable_install, server_account
 from lockstep.storage.postgres.embedded.server import LOG_BYTES_MAX
+from support.databases import scratch_directory
 from support.embedded_tools import (
     ORDINARY_USER,
     SMALL,
@@ -34,14 +35,13 @@ from support.embedded_tools import (
     postmaster_pid,
     processes_in,
     query,
-    reachable_directory,
     wait_until,
 )
 
 
 @pytest.fixture
 def root() -> Iterator[Path]:
-    with reachable_directory() as directory:
+    with scratch_directory() as directory:
         yield directory
 
 

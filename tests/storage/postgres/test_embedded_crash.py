@@ -21,6 +21,7 @@ from lockstep.storage.postgres.embedded import EmbeddedPostgres, launcher, runni
 from lockstep.storage.postgres.embedded.processes import ProcessIdentity, identify, send_signal
 from lockstep.storage.postgres.embedded.programs import bundled_install, launch_command, server_account
 from lockstep.storage.postgres.embedded.server import RESTART_ATTEMPTS_MAX
+from support.databases import scratch_directory
 from support.embedded_tools import (
     SMALL,
     Host,
@@ -30,14 +31,13 @@ from support.embedded_tools import (
     postmaster_pid,
     processes_in,
     query,
-    reachable_directory,
     wait_until,
 )
 
 
 @pytest.fixture
 def root() -> Iterator[Path]:
-    with reachable_directory() as directory:
+    with scratch_directory() as directory:
         yield directory
 
 

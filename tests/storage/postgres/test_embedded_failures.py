@@ -17,6 +17,7 @@ from lockstep.errors import (
 )
 from lockstep.storage.postgres.embedded import EmbeddedPostgres
 from lockstep.storage.postgres.embedded.programs import program_failure
+from support.databases import scratch_directory
 from support.embedded_tools import (
     ORDINARY_USER,
     SMALL,
@@ -26,14 +27,13 @@ from support.embedded_tools import (
     notes,
     ordinary_python,
     processes_in,
-    reachable_directory,
     small_disk,
 )
 
 
 @pytest.fixture
 def root() -> Iterator[Path]:
-    with reachable_directory() as directory:
+    with scratch_directory() as directory:
         yield directory
 
 

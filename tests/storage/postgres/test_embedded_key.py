@@ -18,7 +18,8 @@ from lockstep.core.sealing import key_id
 from lockstep.errors import InvalidOption
 from lockstep.storage.postgres.embedded import EmbeddedPostgres
 from lockstep.storage.postgres.key_files import KEY_FILE, make_key, with_stored_key
-from support.embedded_tools import SMALL, add_cluster, reachable_directory
+from support.databases import scratch_directory
+from support.embedded_tools import SMALL, add_cluster
 
 
 def dsn_of(directory: Path) -> str:
@@ -64,7 +65,7 @@ async def test_encrypted_queues_work_out_of_the_box(monkeypatch: pytest.MonkeyPa
     for variable in ("LOCKSTEP_ENCRYPTION_KEY", "LOCKSTEP_DSN"):
         monkeypatch.delenv(variable, raising=False)
     told: list[str] = []
-    with reachable_directory() as root:
+    with scratch_directory() as root:
         await _use_encrypted_queue(add_cluster(root / "data"), told)
 
 

@@ -15,12 +15,13 @@ from lockstep.errors import EmbeddedError
 from lockstep.storage.postgres.embedded import EmbeddedPostgres, programs
 from lockstep.storage.postgres.embedded.cluster import write_logins
 from lockstep.storage.postgres.embedded.programs import USER_VARIABLE, bundled_install, run_program, server_account
-from support.embedded_tools import ORDINARY_USER, SMALL, add_cluster, is_root, query, reachable_directory
+from support.databases import scratch_directory
+from support.embedded_tools import ORDINARY_USER, SMALL, add_cluster, is_root, query
 
 
 @pytest.fixture
 def data_dir() -> Iterator[Path]:
-    with reachable_directory() as directory:
+    with scratch_directory() as directory:
         yield add_cluster(directory / "data")
 
 
