@@ -4,7 +4,7 @@
 python := .venv/bin/python
 
 # Each pytest worker starts a PostgreSQL of its own, and waits for it half of the time: three keep two cores busy.
-# Tests of one group (those that share a Spark) stay on one worker.
+# Tests of one file, and of one group (those that share a Spark), stay on one worker: tests/support/distribution.py.
 PYTEST_ARGS ?= -n 3 --dist loadgroup
 # More arguments for pytest, the benchmarks or the server: make test ARGS="-k pop", make run ARGS="--port 7000"
 ARGS ?=

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -16,6 +17,7 @@ from lockstep.storage.base import Store  # noqa: E402
 from support.builders import SMALL_SLICES  # noqa: E402
 from support.clock import SetClock  # noqa: E402
 from support.databases import Databases, running_server  # noqa: E402
+from support.distribution import ByFile  # noqa: E402
 
 # In the background a shell lets its commands ignore Ctrl-C, and they their children: some tests press it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -29,6 +31,11 @@ def pytest_configure(config: pytest.Config) -> None:
     seed = config.getoption("randomly_seed", None)
     if core.global_force_seed is None and isinstance(seed, int):
         core.global_force_seed = seed
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile | None:
+    return ByFile(config, log) if config.getvalue("dist") == "loadgroup" else None
 
 
 @pytest.fixture
