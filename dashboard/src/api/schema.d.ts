@@ -6618,9 +6618,9 @@ export interface operations {
             query?: {
                 /** @description At or after; by default an hour, a day or 30 days ago, depending on the interval. */
                 from?: string;
-                /** @description Before; now if nothing is said. */
+                /** @description Before; by default now. */
                 to?: string;
-                /** @description In place of `from`: this many seconds before the end. */
+                /** @description Instead of `from`: this many seconds before the end. */
                 lastSeconds?: number;
                 interval?: "day" | "hour" | "minute";
             };
