@@ -41,6 +41,11 @@ class Carrier:
             await asyncio.gather(*self._tasks, return_exceptions=True)
             self._tasks = {task for task in self._tasks if not task.done()}
 
+    def abandon(self) -> None:
+        """Wait for nobody: a test that failed has left its connections open, or its server asleep."""
+        for task in self._tasks:
+            task.cancel()
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         ends = [writer]
         try:
@@ -70,5 +75,8 @@ async def relay(dsn: str, directory: Path, *, awake: asyncio.Event | None = None
     server = await asyncio.start_unix_server(carrier, directory / ".s.PGSQL.5432")
     try:
         yield
+    except BaseException:
+        carrier.abandon()
+        raise
     finally:
         await carrier.close(server)
