@@ -185,3 +185,27 @@ async def test_queue_of_which_all_is_duplicate_beside_one_with_new_messages(stor
         ("a", "queued", 2),
     ]
     assert receipts[1].message_id == first.message_id
+
+
+async def test_some_duplicates_among_many_new_messages(store: Store) -> None:
+    uuids = [f"0190a1b2-c3d4-7e5f-8a6b-{number:012x}" for number in range(60)]
+    given = [uuids[number] if number % 3 else f"order-{number}" for number in range(60)]
+    first = await push_tagged(store, "q", *given[:40])
+    assert [(one.status, one.seq) for one in first] == [("queued", seq) for seq in range(1, 41)]
+    second = await push_tagged(store, "q", *reversed(given[20:]))
+    found = [(one.status, one.seq) for one in second]
+    assert found == [*[("queued", seq) for seq in range(41, 61)], *[("duplicate", seq) for seq in range(40, 20, -1)]]
+    assert [one.message_id for one in reversed(second[20:])] == [one.message_id for one in first[20:]]
+    third = await push_tagged(store, "q", *given)
+    assert {one.status for one in third} == {"duplicate"}
+    popped = await pop(store, "q", batch=100)
+    assert seqs(popped) == list(range(1, 61))
+    assert [one.transaction_id for one in popped.messages()] == [*given[:40], *reversed(given[40:])]
+
+
+async def test_one_transaction_id_in_two_partitions_among_many(store: Store) -> None:
+    ids = [f"order-{number}" for number in range(30)]
+    batches = [tagged("q", ids, partition="a"), tagged("q", ids, partition="b")]
+    assert {one.status for one in await store.push(batches)} == {"queued"}
+    assert {one.status for one in await store.push(batches)} == {"duplicate"}
+    assert len(await pop_all(store, "q")) == 60

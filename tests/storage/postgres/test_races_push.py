@@ -169,9 +169,10 @@ async def test_transaction_id_of_a_push_that_rolls_back_is_free(stage: Stage, tr
     assert (second.status, second.seq) == ("queued", 2)
 
 
-async def test_same_transaction_id_from_many_is_stored_once(dsn: str) -> None:
-    """Eight stores push the same ten transaction ids at once, in one call and one by one."""
-    ids = [f"t{number}" for number in range(5)] + [str(uuid4()) for _ in range(5)]
+@pytest.mark.parametrize("count", [5, 20])
+async def test_same_transaction_id_from_many_is_stored_once(dsn: str, count: int) -> None:
+    """Eight stores push the same transaction ids at once, in one call and one by one: few, and many."""
+    ids = [f"t{number}" for number in range(count)] + [str(uuid4()) for _ in range(count)]
     stores = [PostgresStore(dsn) for _ in range(8)]
 
     async def push(store: PostgresStore, together: bool) -> list[Receipt]:
@@ -187,7 +188,7 @@ async def test_same_transaction_id_from_many_is_stored_once(dsn: str) -> None:
     for receipts in by_id.values():
         assert [receipt.status for receipt in receipts].count("queued") == 1
         assert len({(receipt.message_id, receipt.seq) for receipt in receipts}) == 1
-    assert len(await pop(stores[0], "q", batch=100)) == 10
+    assert len(await pop(stores[0], "q", batch=100)) == 2 * count
     await asyncio.gather(*(store.close() for store in stores))
 
 

@@ -37,6 +37,9 @@ declare
     _segment_id bigint;
     _has_group boolean[];
     _stale boolean;
+    -- Many transaction ids are stored without a look: a unique index that accepts one has looked, and a second look for each
+    -- costs more than a subtransaction for all. How full a queue is comes after duplicates, so there they are looked for.
+    _ids_at_once boolean := _limited is null and coalesce(cardinality(_index.uuids), 0) + coalesce(cardinality(_index.texts), 0) >= 16;
 begin
     if not lockstep.is_trusted() then perform lockstep.need_places('{push}', _queue_ids, _partition_ids); end if;
     if current_setting('transaction_isolation') <> 'read committed' then perform lockstep.check_isolation(); end if;
@@ -65,7 +68,7 @@ begin
         _status := 'behind';
         return;
     end if;
-    if _index.uuids is not null or _index.texts is not null then
+    if not _ids_at_once and (_index.uuids is not null or _index.texts is not null) then
         select d._duplicate_uuids, d._duplicate_texts, d._duplicate_seqs, d._duplicate_ids
         into _duplicate_uuids, _duplicate_texts, _duplicate_seqs, _duplicate_ids
         from lockstep.find_duplicates(_partition_ids, _index.uuids, _index.uuid_runs, _index.texts, _index.text_runs) d;
@@ -87,6 +90,23 @@ begin
     left join lateral (
         select r.last_seq from lockstep.run r where r.partition_id = t.id order by r.first_seq desc limit 1
     ) l on true;
+    if _ids_at_once then
+        begin
+            perform lockstep.index_ids(_index, _partition_ids, _first_seqs);
+        exception when unique_violation then
+            _status := 'duplicates';
+        end;
+        if _status = 'duplicates' then
+            select d._duplicate_uuids, d._duplicate_texts, d._duplicate_seqs, d._duplicate_ids
+            into _duplicate_uuids, _duplicate_texts, _duplicate_seqs, _duplicate_ids
+            from lockstep.find_duplicates(_partition_ids, _index.uuids, _index.uuid_runs, _index.texts, _index.text_runs) d;
+            if _duplicate_seqs is null then
+                raise exception 'a transaction id is twice among those of a partition' using errcode = 'unique_violation';
+            end if;
+            _first_seqs := null;
+            return;
+        end if;
+    end if;
     _created_at := coalesce(_at, clock_timestamp());
 
     for _i in 1 .. cardinality(_queue_ids) loop
@@ -122,15 +142,25 @@ begin
         _first_message := _first_message + _messages;
     end loop;
 
-    if _index.uuids is not null or _index.texts is not null or _index.traces is not null then
-        perform lockstep.index_messages(_index, _partition_ids, _first_seqs);
+    if not _ids_at_once and (_index.uuids is not null or _index.texts is not null) then
+        perform lockstep.index_ids(_index, _partition_ids, _first_seqs);
+    end if;
+    if _index.traces is not null then
+        perform lockstep.index_traces(_index, _partition_ids, _first_seqs);
     end if;
     _status := 'ok';
 end $$;
 
--- Makes the messages of new runs findable by transaction id and by trace. Run i belongs to _partition_ids[i] and starts
--- at _first_seqs[i].
+-- Makes the messages of new runs findable by transaction id and by trace. Run i is of _partition_ids[i] and begins at
+-- _first_seqs[i].
 create or replace function lockstep.index_messages(_index lockstep.message_index, _partition_ids bigint[], _first_seqs bigint[])
+returns void language plpgsql as $$
+begin
+    perform lockstep.index_ids(_index, _partition_ids, _first_seqs), lockstep.index_traces(_index, _partition_ids, _first_seqs);
+end $$;
+
+-- The same by transaction id alone. Raises unique_violation for one that the partition has seen.
+create or replace function lockstep.index_ids(_index lockstep.message_index, _partition_ids bigint[], _first_seqs bigint[])
 returns void language plpgsql as $$
 begin
     if _index.uuids is not null then
@@ -141,6 +171,11 @@ begin
         insert into lockstep.dedup_text (partition_id, transaction_id, seq)
         select _partition_ids[t.run], t.id, _first_seqs[t.run] + t.o from unnest(_index.texts, _index.text_runs, _index.text_offsets) t (id, run, o);
     end if;
+end $$;
+
+create or replace function lockstep.index_traces(_index lockstep.message_index, _partition_ids bigint[], _first_seqs bigint[])
+returns void language plpgsql as $$
+begin
     if _index.traces is not null then
         insert into lockstep.trace_index (trace_id, partition_id, seq)
         select t.id, _partition_ids[t.run], _first_seqs[t.run] + t.o from unnest(_index.traces, _index.trace_runs, _index.trace_offsets) t (id, run, o);
