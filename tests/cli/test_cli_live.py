@@ -112,7 +112,7 @@ def test_watch_without_a_terminal_repeats_the_lines(direct: CommandLine, queue: 
 
 
 def test_watch_has_an_interval_of_its_own(direct: CommandLine) -> None:
-    assert "Show the list again every so many seconds, 2 unless given" in " ".join(
+    assert "Show the list again at this interval in seconds, by default 2" in " ".join(
         direct("queues", "--help").output.split()
     )
     direct("queues", "--watch", "0", code=2)

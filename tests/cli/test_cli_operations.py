@@ -185,7 +185,7 @@ def test_doctor_on_a_broken_dsn_keeps_the_password(monkeypatch: pytest.MonkeyPat
 def test_doctor_does_not_quote_a_password_that_breaks_the_dsn(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCKSTEP_DSN", f"postgresql://{address}")
     result = run("doctor", code=1)
-    assert "is no address that PostgreSQL understands" in result.stdout
+    assert "is not an address that PostgreSQL understands" in result.stdout
     assert "ses" not in result.stdout + result.stderr
     assert "me@" not in result.stdout + result.stderr
 

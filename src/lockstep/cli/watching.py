@@ -30,7 +30,7 @@ def watchable(command: F) -> F:
         is_flag=False,
         flag_value=SECONDS,
         metavar="[SECONDS]",
-        help=f"Show the list again every so many seconds, {SECONDS:g} unless given, until Ctrl-C.",
+        help=f"Show the list again at this interval in seconds, by default {SECONDS:g}, until Ctrl-C.",
     )
     @functools.wraps(command)
     def shown(session: Session, *args: Any, watch: float | None, **options: Any) -> None:

@@ -81,7 +81,7 @@ def _of_server(seen: Seen) -> Iterator[Finding]:
             severity="critical",
             subject="database",
             title="The database is away",
-            text="The server takes its database for away. Pushes are buffered on disk, and pops find nothing.",
+            text="The server considers its database unavailable. Pushes are buffered on disk, and pops find nothing.",
         )
     if mode is not None and mode.buffer is not None and mode.buffer.waiting_for is not None:
         yield Finding(
@@ -98,7 +98,7 @@ def _of_server(seen: Seen) -> Iterator[Finding]:
             severity="critical",
             subject="operations",
             title=f"{_several(seen.operations_failed, 'queued operation')} failed",
-            text="They were accepted and could not be applied. Somebody has to retry them, or let them go.",
+            text="They were accepted and could not be applied. Retry them, or leave them.",
             count=seen.operations_failed,
         )
     for kind, answer in seen.load.items():
@@ -120,7 +120,7 @@ def _maintenance(mode: MaintenanceMode) -> Finding:
         severity="warning",
         subject="maintenance",
         title="Maintenance mode is on",
-        text=f"{' and '.join(what).capitalize()} until somebody ends it.",
+        text=f"{' and '.join(what).capitalize()} until an operator ends it.",
         count=buffered,
     )
 
@@ -169,7 +169,7 @@ def _paused(group: GroupInfo, lag: int) -> Finding:
         severity="warning",
         subject="group",
         title=f"{shown_group(group.name)} {_be(group.name)} paused on {group.queue}",
-        text=f"{_several(lag, 'message')} {'waits' if lag == 1 else 'wait'} until somebody resumes it.",
+        text=f"{_several(lag, 'message')} {'waits' if lag == 1 else 'wait'} until an operator resumes it.",
         queue=group.queue,
         group=group.name,
         count=lag,

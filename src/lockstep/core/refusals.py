@@ -82,7 +82,7 @@ def queue_full(queue: str, *, depth: int, max_size: int, new: int) -> QueueFull:
 _CONFLICTS: dict[MessageConflict, str] = {
     "leased": "is under a live lease",
     "pending": "is still to be delivered",
-    "taken": "is being redriven by somebody else",
+    "taken": "is being redriven by another call",
     "copy_leased": "has a copy in its dead queue that is under a live lease",
     "done": "is done for this group",
     "behind": "is not the next one of this group: others come before it",

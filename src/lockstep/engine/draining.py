@@ -189,7 +189,7 @@ class Draining:
             return None
         return SpoolAhead(
             f"the database has lost {lost} bytes that this machine had buffered and pushed, and they are not here any "
-            "more; pushes are buffered until somebody runs lockstep maintenance accept",
+            "more; pushes are buffered until an operator runs lockstep maintenance accept",
             bytes_lost=lost,
         )
 

@@ -112,7 +112,7 @@ def _connect(dsn: str, config: Config) -> psycopg.Connection[Any]:
         connection = connect_primary(dsn, search_seconds=config.primary_search_seconds, autocommit=True, **settings)
     except psycopg.ProgrammingError:
         # Its text repeats the DSN.
-        raise InvalidOption("the dsn is not one that PostgreSQL understands") from None
+        raise InvalidOption("PostgreSQL does not understand the dsn") from None
     except psycopg.OperationalError as error:
         raise Unavailable(f"the database cannot be reached: {error}") from None
     except NotPrimary as error:

@@ -35,7 +35,7 @@ def check_database(dsn: str, config: Config) -> Iterator[CheckResult]:
         return
     if not _understood(dsn):
         advice = "Is it like postgresql://user:password@host:port/database, with %40 for an @ in the password?"
-        yield fail("database", f"{shown} is no address that PostgreSQL understands", advice)
+        yield fail("database", f"{shown} is not an address that PostgreSQL understands", advice)
         return
     try:
         settings: dict[str, Any] = {

@@ -117,10 +117,10 @@ class Show:
     def say_where(self, server: DemoServer) -> None:
         _head("The server")
         click.echo(f"It listens on {server.url}, and has a PostgreSQL of its own in {self.directory / 'data'}.")
-        click.echo(f"Look at it meanwhile: {_program()} queues --url {server.url}")
+        click.echo(f"Watch it from another terminal: {_program()} queues --url {server.url}")
         click.echo(
             "Spark starts now, which takes 10 to 30 seconds: it starts Java, and a Python for each source of a step.\n"
-            "What Java warns of meanwhile does not matter."
+            "Warnings of Java can be ignored."
         )
 
     def run_pipeline(self, spark: SparkSession, server: DemoServer) -> None:

@@ -76,7 +76,7 @@ def _parts(cursor: RawCursor[Any], staged: Sequence[Staged], width: int) -> Iter
     attempts = [one.place.attempt for one in staged]
     rows = cursor.execute(sql.query("spark_stage_order"), [attempts]).fetchall()
     if sum(one.parts for one in staged) != len(rows):
-        raise Conflict("a task has staged parts that are not there: the stage was removed meanwhile")
+        raise Conflict("a task has staged parts that are not there: the stage was removed in the meantime")
     known: dict[str, int] = {}
     for attempt, number, _, queue, partitions, counts, keys, stored in sorted(rows, key=lambda row: row[3]):
         ids = [known.setdefault(name, len(known)) for name in partitions]

@@ -28,7 +28,7 @@ WRITE_OPTIONS = {
     "queue": "queue for all rows; without it, a column `queue` says it row by row",
     "path": 'the same as `queue`, for `save("orders")` and `start("orders")`',
     "delivery": "`append`: every row is a message; `ids`: a row whose `transaction_id` its partition has seen is left "
-    "out; `dedupe`: the same, and a row without an id gets one that is made of its content",
+    "out; `dedupe`: the same, and a row without an id gets one derived from its content",
     "orderBy": "columns, of numbers or times, by which the rows of each partition are brought into order",
     "sinkId": "name of the sink, which identifies a repeated batch where Spark names no query",
     "batchId": "with `sinkId`, number of the batch of a batch write; later ones are higher",

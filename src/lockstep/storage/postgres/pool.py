@@ -631,7 +631,7 @@ async def _connect_to(
             },
         )
     except asyncpg.TargetServerAttributeNotMatched as error:
-        raise NotPrimary(f"the server is not the one that the address asks for: {error}") from error
+        raise NotPrimary(f"the server is not of the kind that the address requires: {error}") from error
     connection.pid = connection.get_server_pid()
     _end_when_silent(connection, settings.connect_timeout_seconds)
     try:

@@ -91,7 +91,7 @@ def _parse(cursor: str | None) -> tuple[_Kind, int]:
         return "segments", 0
     kind, _, after = cursor.partition(":")
     if kind not in _KINDS or not (after or "0").isdecimal():
-        raise InvalidRequest("the cursor is not one that a call before returned")
+        raise InvalidRequest("the cursor was not returned by an earlier call")
     return kind, int(after or 0)
 
 

@@ -66,7 +66,7 @@ class Publisher:
         # Each queue is archived by a thread of its own.
         with self._lock:
             if not any(self._publish(self._table) for _ in range(ATTEMPTS_MAX)):
-                raise Conflict(f"the table at {self._manifest.archive} is changed by somebody else all the time")
+                raise Conflict(f"the table at {self._manifest.archive} keeps being changed by other writers")
 
     def _publish(self, table: ArchiveTable) -> bool:
         # The table is loaded before the manifest. A writer that changes the manifest after we read it publishes later
