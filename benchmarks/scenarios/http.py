@@ -7,7 +7,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import cycle
@@ -22,6 +22,9 @@ from benchmarks.scenarios.push import analyze, create_partitions
 from benchmarks.scenarios.setting import PREPARED_CALLS, QUEUE, Plain, Setting
 from benchmarks.servers import connection, opened_engine
 from lockstep import Ack, Batch, Engine, PopRequest
+
+Encode = Callable[[list[bytes], str], bytes]
+"""What makes the request of a push from payloads and the name of their partition."""
 
 CONNECTIONS_MAX = 50
 BATCHES = (1, 10, 100, 1000)
@@ -97,10 +100,13 @@ async def _postmaster(direct: asyncpg.Connection) -> int:
 # --- Push -----------------------------------------------------------------------------------------------------
 
 
-def http_push(target: Target, setting: Setting, size: int, connections: int) -> Side:
+def http_push(
+    target: Target, setting: Setting, size: int, connections: int, *, name: str = "HTTP", encode: Encode | None = None
+) -> Side:
     """Every connection pushes to a partition of its own."""
+    encode = encode or _push_request
     calls = [
-        cycle([_push_request(setting.messages.batch(size), f"p{caller}") for _ in range(PREPARED_CALLS // 8 or 1)])
+        cycle([encode(setting.messages.batch(size), f"p{caller}") for _ in range(PREPARED_CALLS // 8 or 1)])
         for caller in range(connections)
     ]
 
@@ -110,7 +116,7 @@ def http_push(target: Target, setting: Setting, size: int, connections: int) -> 
             raise RuntimeError(f"the server answered {status}: {body[:200]!r}")
         return size
 
-    return Side(f"HTTP push, batch {size}, {connections} connections", push, callers=connections)
+    return Side(f"{name} push, batch {size}, {connections} connections", push, callers=connections)
 
 
 def _push_request(payloads: list[bytes], partition: str) -> bytes:
@@ -191,6 +197,8 @@ class Consumers:
     setting: Setting
     size: int
     connections: int
+    media: str = "application/json"
+    name: str = "HTTP"
 
     async def prepare(self, seconds: float) -> None:
         """Enough to do for the slice; what is left over from the one before counts, too."""
@@ -210,7 +218,7 @@ class Consumers:
     async def pop_and_ack(self, caller: int) -> int:
         asking = self.target.connections[caller]
         path = f"/api/v1/pop/queue/{POP_QUEUE}?batch={self.size}&partitions=10"
-        status, body = await asking.ask(request("GET", path))
+        status, body = await asking.ask(request("GET", path, accept=self.media))
         if status == 204:  # nothing there
             return 0
         if status != 200:
@@ -224,7 +232,7 @@ class Consumers:
         return count
 
     def side(self) -> Side:
-        name = f"HTTP pop + ack, batch {self.size}, {self.connections} connections"
+        name = f"{self.name} pop + ack, batch {self.size}, {self.connections} connections"
         return Side(name, self.pop_and_ack, self.prepare, callers=self.connections)
 
 

@@ -58,10 +58,6 @@ def check_queue(name: object) -> str:
     return check_name(name, what="queue")
 
 
-def check_partition(name: object) -> str:
-    return check_name(name, what="partition")
-
-
 def check_group(name: object) -> str:
     return check_name(name, what="group")
 

@@ -91,7 +91,8 @@ def _check(connection: _Connection, config: Config) -> Iterator[CheckResult]:
 def _value(connection: _Connection, query: str) -> Any:
     row = connection.execute(query.encode()).fetchone()
     assert row is not None
-    return row[0]
+    (value,) = row
+    return value
 
 
 def _setting(connection: _Connection, name: str) -> str:

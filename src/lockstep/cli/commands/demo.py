@@ -191,7 +191,7 @@ class Show:
         with access.connect() as connection:
             archive = ArchiveFolder(spark, location)
             rows = read_archive(spark, archive, Manifest(connection, archive.location), Selection())
-            return {row[0]: row[1] for row in rows.groupBy("queue").count().collect()}
+            return dict(rows.groupBy("queue").count().collect())
 
     def _report(self, spark: SparkSession, access: Access) -> None:
         from lockstep.spark.jobs.report import ReportSpan, read_windows, render
@@ -341,7 +341,7 @@ def _create(server: DemoServer, queue: str) -> None:
 
 def _stored(spark: SparkSession, access: Access, queues: Sequence[str]) -> dict[str, int]:
     reader = spark.read.format("lockstep").options(dsn=access.dsn, queue=",".join(queues), columns="queue")
-    return {row[0]: row[1] for row in reader.load().groupBy("queue").count().collect()}
+    return dict(reader.load().groupBy("queue").count().collect())
 
 
 def _program() -> str:

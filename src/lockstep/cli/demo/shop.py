@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -69,7 +70,7 @@ def make_orders(count: int) -> list[Order]:
     ]
 
 
-class ShopPart(threading.Thread):
+class ShopPart(ABC, threading.Thread):
     """A part of the shop that runs beside the pipeline until it is done or stopped."""
 
     def __init__(self, url: str, stop: threading.Event) -> None:
@@ -85,8 +86,8 @@ class ShopPart(threading.Thread):
         except LockstepError as error:
             self.failure = error
 
-    def work(self, client: lockstep.Client) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def work(self, client: lockstep.Client) -> None: ...
 
 
 class Customers(ShopPart):

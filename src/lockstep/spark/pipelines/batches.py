@@ -384,7 +384,7 @@ def _without(frame: DataFrame, bad: Sequence[Rejected]) -> DataFrame:
 
 def _counted(frame: DataFrame) -> dict[str, int]:
     """The number of messages of each queue."""
-    return {row[0]: row[1] for row in frame.groupBy("queue").count().collect()}
+    return dict(frame.groupBy("queue").count().collect())
 
 
 def staged_by(rows: DataFrame, task: StagingTask) -> BatchOutcome:

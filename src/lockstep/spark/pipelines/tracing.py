@@ -35,7 +35,7 @@ def _headers_of(frame: DataFrame) -> list[Mapping[str, str]]:
 
     headers = _as_map(frame).alias("headers")
     rows = frame.select(headers).where(F.col("headers.traceparent").isNotNull()).limit(LINKS_MAX).collect()
-    return [row[0] for row in rows]
+    return [headers for (headers,) in rows]
 
 
 def carrying_rows(rows: DataFrame) -> DataFrame:

@@ -65,11 +65,6 @@ class SnapshotPlace:
         """Exactly what has finished in the snapshot."""
         return cls(snapshot, snapshot)
 
-    @property
-    def is_cut(self) -> bool:
-        """Whether something between its snapshots may remain."""
-        return self.base != self.to
-
     def as_json(self) -> dict[str, Any]:
         return {"base": str(self.base), "to": str(self.to), "segment": self.segment}
 

@@ -139,7 +139,7 @@ def _quoted(text: str) -> str:
 async def missing_roles(connection: asyncpg.Connection[Any]) -> list[str]:
     """Our roles that the database server lacks, because the migration's role may not create roles."""
     rows = await connection.fetch(_MISSING_ROLES, ROLES)
-    return [row[0] for row in rows]
+    return [name for (name,) in rows]
 
 
 async def schema_version(connection: asyncpg.Connection[Any]) -> int:
