@@ -10,6 +10,7 @@ import re
 from typing import Any
 from urllib.parse import urlsplit
 
+_LAST = re.compile(rb"connection: *close", re.IGNORECASE)
 _LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
 
 
@@ -20,6 +21,8 @@ class Connection(asyncio.Protocol):
         self._transport: Any = None
         self._answer: asyncio.Future[tuple[int, bytes]] | None = None
         self._received = b""
+        self.is_last = False
+        """Whether the server closes the connection after the last answer."""
 
     @classmethod
     async def to(cls, url: str) -> Connection:
@@ -44,6 +47,7 @@ class Connection(asyncio.Protocol):
         whole = head + 4 + (int(length[1]) if length else 0)
         if len(received) >= whole and self._answer is not None:
             self._received = b""
+            self.is_last = _LAST.search(received, 0, head) is not None
             self._answer.set_result((int(received[9:12]), received[head + 4 : whole]))
 
     async def ask(self, request: bytes) -> tuple[int, bytes]:

@@ -134,6 +134,8 @@ class _Line:
                     self._connection = await Connection.to(self._url)
                 answer = "lost"
                 status, _ = await self._connection.ask(body)
+                if self._connection.is_last:
+                    self.close()
                 return str(status)
         except TimeoutError:
             answer = "timeout"

@@ -1,7 +1,8 @@
 """Limits on what a server process takes in at a time: connections, bytes of bodies, and requests of one address.
 
 Beyond the limit of connections, a few more are accepted for /health and /ready only, so that a monitor does not take a
-full server for dead. If there are too many of these, the oldest is closed.
+full server for dead. If there are too many of these, the oldest is refused and closed; if too many are being refused,
+the oldest is cut.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ logger = logging.getLogger("lockstep.server")
 PROBES = frozenset({b"/health", b"/ready"})
 """Paths that are always answered."""
 _SPARE_CONNECTIONS = 64
+_PARTING_CONNECTIONS = 128
+"""Connections beyond these that are being refused; each lasts until its client has read why."""
 _OTHER_FILES = 256
 """Files that a process has open besides its clients' connections: database, log, spool."""
 _ADDRESSES_REMEMBERED = 10_000
@@ -34,7 +37,11 @@ _ADDRESSES_REMEMBERED = 10_000
 class Guest(Protocol):
     """A connection of a client."""
 
-    def cut(self) -> None: ...
+    def cut(self) -> None:
+        """End now, without a word."""
+
+    def part(self) -> None:
+        """End with an answer that says why."""
 
 
 class Intake:
@@ -49,6 +56,8 @@ class Intake:
         self._by_address: Counter[str] = Counter()
         self._spare: OrderedDict[Guest, None] = OrderedDict()
         """Connections beyond the limit, the oldest first."""
+        self._parting: OrderedDict[Guest, None] = OrderedDict()
+        """Those that are being refused because there are too many of them, the oldest first."""
         self._told_at = -math.inf
         self._refused = 0
         """Connections beyond the limit that have not been logged yet."""
@@ -65,13 +74,18 @@ class Intake:
         self._spare[guest] = None
         self._tell(full, address)
         if len(self._spare) > _SPARE_CONNECTIONS:
-            self._spare.popitem(last=False)[0].cut()
+            oldest, _ = self._spare.popitem(last=False)
+            self._parting[oldest] = None
+            oldest.part()
+        if len(self._parting) > _PARTING_CONNECTIONS:
+            self._parting.popitem(last=False)[0].cut()
         return full
 
     def leave(self, guest: Guest, address: str, *, spare: bool) -> None:
         """A connection has ended; `spare` if it was beyond the limit."""
         if spare:
             self._spare.pop(guest, None)
+            self._parting.pop(guest, None)
             return
         self._connections -= 1
         self._by_address[address] -= 1
@@ -149,7 +163,7 @@ def place_of(host: str) -> str:
 def raise_file_limit(connections: int) -> None:
     """Raise the limit on open files to what the connections need, as far as the system allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = connections + _SPARE_CONNECTIONS + _OTHER_FILES
+    wanted = connections + _SPARE_CONNECTIONS + _PARTING_CONNECTIONS + _OTHER_FILES
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return
     allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
@@ -164,4 +178,4 @@ def _room_for_files() -> int:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return 2**31
-    return max(soft - _SPARE_CONNECTIONS - _OTHER_FILES, soft // 2)
+    return max(soft - _SPARE_CONNECTIONS - _PARTING_CONNECTIONS - _OTHER_FILES, soft // 2)

@@ -15,8 +15,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Callable
 from contextlib import aclosing, suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from http import HTTPStatus
 from typing import Any
 
@@ -35,7 +36,12 @@ logger = logging.getLogger("lockstep.server")
 
 _REMEMBERED_BYTES_MAX = 512
 _LINGER_SECONDS = 2.0
-"""How long a client that is still sending may read the refusal before the connection is cut."""
+"""After a refusal, how long a client must have sent nothing before the connection is closed: one that is still sending
+would find it reset, and might never read the refusal."""
+_LINGER_TURNS = 8
+"""In that many steps, because a server that is late must not take its client for silent."""
+_SECOND_LOOK_SECONDS = 0.01
+"""A time limit counts only if nothing has come this much later: a request may have arrived and not been read."""
 _BEHIND_MAX = 16
 """Up to this many small requests may queue behind the current one before reading stops."""
 _TOO_LARGE = Response(
@@ -101,6 +107,10 @@ class HttpConnection(asyncio.Protocol):
         """When the head began to arrive."""
         self._deaf = False
         """Whether further input is discarded, because the last answer has been given."""
+        self._heard = False
+        """Whether input was discarded since the last look."""
+        self._overdue = False
+        """Whether a time limit was exceeded at the last look."""
         # What is answered
         self._answering: _Arriving | None = None
         self._behind: deque[_Arriving] = deque()
@@ -172,8 +182,15 @@ class HttpConnection(asyncio.Protocol):
         """End it now, even with data in transit."""
         self._transport.abort()
 
+    def part(self) -> None:
+        """Say that there are too many connections, and end it."""
+        if self._crowded is not None and self._answering is None:
+            self._arriving = self._arriving or self._nameless()
+            self._refuse(self.application.failed(self._crowded, self._arriving.request))
+
     def data_received(self, data: bytes) -> None:
         if self._deaf:
+            self._heard = True
             return
         if self._head_bytes is not None:
             self._head_bytes += len(data)
@@ -372,9 +389,17 @@ class HttpConnection(asyncio.Protocol):
             # see the refusal.
             if self._transport.can_write_eof():  # TLS cannot
                 self._transport.write_eof()
-            self._loop.call_later(_LINGER_SECONDS, self._transport.close)
+            self._linger(_LINGER_TURNS, until=self._loop.time() + self.seconds_max)
         else:
             self._transport.close()
+
+    def _linger(self, turns: int, *, until: float) -> None:
+        """Close when the client has sent nothing for so many turns."""
+        turns, self._heard = _LINGER_TURNS if self._heard else turns - 1, False
+        if turns < 0 or self._loop.time() >= until:
+            self._transport.close()
+        elif not self._transport.is_closing():
+            self._loop.call_later(_LINGER_SECONDS / _LINGER_TURNS, lambda: self._linger(turns, until=until))
 
     def _go_on(self) -> None:
         """Start the next complete request."""
@@ -423,7 +448,16 @@ class HttpConnection(asyncio.Protocol):
         self._closing = True
         if self._answering is not None and self._answering.streaming:
             self._answering.request.leave()
-        elif self._answering is None and not self._behind and self._arriving is None:
+        elif self._is_idle():
+            self._loop.call_later(_SECOND_LOOK_SECONDS, self._close_if_idle)
+
+    def _is_idle(self) -> bool:
+        """Whether no request has begun to arrive, or waits for its answer."""
+        arriving = self._arriving is not None or (self._since is not None and self._begun > 0)
+        return self._answering is None and not self._behind and not arriving
+
+    def _close_if_idle(self) -> None:
+        if self._is_idle():
             self._transport.close()
 
     # Time
@@ -433,15 +467,16 @@ class HttpConnection(asyncio.Protocol):
 
     def _look(self) -> None:
         now = self._loop.time()
-        if self._idle_since is not None and self._since is None and now - self._idle_since >= self.idle_seconds:
-            self._transport.close()
         if self._behind and self._since is not None:
             self._since = self._begun = now  # the client is not to blame if we have stopped reading
-        if self._since is not None:
-            if now - self._since >= self.timeout_seconds:
-                self._refuse(_TOO_SLOW)
-            elif self._arriving is not None and now - self._begun >= self.seconds_max:
-                self._refuse(_TOO_LONG)
+        end = self._end_of_time(now)
+        if end is not None and not self._overdue:
+            self._overdue = True
+            self._watch = self._loop.call_later(_SECOND_LOOK_SECONDS, self._look)
+            return
+        self._overdue = False
+        if end is not None:
+            end()
         unsent = self._transport.get_write_buffer_size()
         if unsent == 0 or unsent != self._unsent:
             self._unsent, self._unsent_since = unsent, now
@@ -449,6 +484,17 @@ class HttpConnection(asyncio.Protocol):
             self._transport.abort()
         if not self._transport.is_closing():
             self._watch = self._loop.call_later(self._watch_seconds(), self._look)
+
+    def _end_of_time(self, now: float) -> Callable[[], None] | None:
+        """What is to be done because a time limit is exceeded."""
+        if self._since is None:
+            is_over = self._idle_since is not None and now - self._idle_since >= self.idle_seconds
+            return self._transport.close if is_over else None
+        if now - self._since >= self.timeout_seconds:
+            return partial(self._refuse, _TOO_SLOW)
+        if self._arriving is not None and now - self._begun >= self.seconds_max:
+            return partial(self._refuse, _TOO_LONG)
+        return None
 
 
 class _Arriving:

@@ -117,6 +117,12 @@ class TlsConnection(HttpConnection):
             with suppress(OSError):
                 self.shaking.shutdown(socket.SHUT_RDWR)  # this makes the handshake fail
 
+    def part(self) -> None:
+        if self.shaking is None:
+            super().part()
+        else:
+            self.cut()
+
     def shutdown(self) -> None:
         if self.shaking is None:
             super().shutdown()
