@@ -41,7 +41,7 @@ screenshots: setup ## Write a picture of every page of the dashboard to build/sc
 	@tools/screenshots $(ARGS)
 
 soak: setup ## Run the kill -9 tests for some 20 minutes, all of Spark's, big numbers, and many random examples; ARGS go to pytest
-	LOCKSTEP_SOAK=1 $(python) -m pytest tests/chaos tests/spark tests/scale tests/model tests/core \
+	LOCKSTEP_SOAK=1 $(python) -m pytest tests/chaos tests/spark tests/scale tests/model tests/core tests/e2e/test_revocation.py \
 		tests/engine/test_spool_files.py tests/server/test_fuzz.py $(ARGS)
 
 check: setup ## Check format, lint, types and import contracts

@@ -32,6 +32,7 @@ import uvloop
 from benchmarks import harness
 from benchmarks.harness import Outcome, progress
 from benchmarks.messages import Messages
+from benchmarks.scenarios.amplification import amplification_scenario
 from benchmarks.scenarios.auth import http_auth_scenario
 from benchmarks.scenarios.http import (
     http_pop_scenario,
@@ -68,6 +69,7 @@ SCENARIOS: dict[str, Callable[[Setting], Awaitable[Outcome]]] = {
     "http-lone": lone_push_scenario,
     "http-packed": packed_scenario,
     "http-auth": http_auth_scenario,
+    "http-amplification": amplification_scenario,
     "roles": roles_scenario,
     "http-idle": idle_polls_scenario,
     "lateness": lateness,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import tracemalloc
 from typing import Any
 
 import msgspec
@@ -13,7 +15,8 @@ from lockstep.core.wire.counting import check_items
 from lockstep.core.wire.dead_letters import RedriveBody
 from lockstep.core.wire.streams import CycleBody
 from lockstep.core.wire.transactions import TransactionBody
-from lockstep.errors import TooManyItems
+from lockstep.errors import InvalidRequest, TooManyItems
+from lockstep.server.exchange import decode
 
 LIMIT = 1_000
 FULL = list(range(5 * LIMIT))
@@ -67,3 +70,21 @@ def test_as_many_values_as_allowed_are_taken() -> None:
 def test_what_is_no_json_is_told_before_anything_is_made_of_it() -> None:
     with pytest.raises(msgspec.DecodeError):
         check_items(json.dumps({"items": [ITEM]}).encode()[:-1], wire.PushBody, LIMIT)
+
+
+@pytest.mark.parametrize("kind", [wire.PushBody, wire.AckBatchBody, TransactionBody, CycleBody, RedriveBody])
+@pytest.mark.parametrize("piece", ["{}", "[]", '""', "1", "{}" + " " * 20, '{"queue":"q","payload":[1,2]}', '{"items":[{}]}'])
+@pytest.mark.parametrize("key", ["items", "operations", "acknowledgments", "ids", "unknown"])
+def test_refusing_a_body_takes_no_more_memory_than_its_text(kind: Any, piece: str, key: str) -> None:
+    """What is decoded of it is bounded by the limit, so that others do not wait for it."""
+    body = b'{"%b":[%b]}' % (key.encode(), b",".join([piece.encode()] * 100_000))
+    decoder = msgspec.json.Decoder(kind)
+    with contextlib.suppress(TooManyItems, InvalidRequest):
+        decode(b"{}", decoder, LIMIT)  # makes what is made once
+    tracemalloc.start()
+    try:
+        with pytest.raises((TooManyItems, InvalidRequest)):
+            decode(body, decoder, LIMIT)
+        assert tracemalloc.get_traced_memory()[1] < len(body) + 1024 * 1024
+    finally:
+        tracemalloc.stop()

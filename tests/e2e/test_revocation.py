@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import os
+import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
@@ -18,6 +20,11 @@ from support.until import until
 
 REACHES_SECONDS = 5.0
 """What is promised. Here it is only a bound on a wait for a signal, which comes sooner."""
+
+
+CLIENTS = 32 if os.environ.get("LOCKSTEP_SOAK") else 4
+"""Of each server."""
+ROUNDS = 10 if os.environ.get("LOCKSTEP_SOAK") else 1
 
 
 @pytest_asyncio.fixture
@@ -65,3 +72,49 @@ async def test_revocation_under_load_reaches_both_servers(two: tuple[list[str], 
             task.cancel()
     with suppress(asyncio.CancelledError):
         await asyncio.gather(*keeping)
+
+
+async def test_nothing_is_acknowledged_after_the_first_refusal(
+    two: tuple[list[str], AsyncClient], record_property: Callable[[str, object], None]
+) -> None:
+    """Many clients push with one key. A server that has refused the key once accepts nothing more of it, and what was
+    acknowledged is there, and nothing else."""
+    urls, direct = two
+    took = 0.0
+    for number in range(ROUNDS):
+        key = await direct.create_key(f"k{number}", role="read-write")
+        queue = f"q{number}"
+        accepted: dict[str, list[float]] = {url: [] for url in urls}
+        refused: dict[str, list[float]] = {url: [] for url in urls}
+        begun = asyncio.Event()
+
+        async def push(url: str, token: str, queue: str = queue, **seen: dict[str, list[float]]) -> None:
+            async with lockstep.connect_async(url, token=token) as client:
+                while True:
+                    began = time.monotonic()
+                    try:
+                        await client.push(queue, {"n": 1})
+                    except Unauthorized:
+                        seen["refused"][url].append(time.monotonic())
+                        return
+                    seen["accepted"][url].append(began)
+                    if min(map(len, seen["accepted"].values())) > CLIENTS:
+                        begun.set()
+
+        clients = [
+            asyncio.create_task(push(url, key.token, accepted=accepted, refused=refused))
+            for url in urls
+            for _ in range(CLIENTS)
+        ]
+        await begun.wait()
+        revoked_at = time.monotonic()
+        assert await direct.revoke_key(key.key.id)
+        async with asyncio.timeout(REACHES_SECONDS + 30):
+            await asyncio.gather(*clients)
+        for url in urls:
+            assert len(refused[url]) == CLIENTS
+            assert max(accepted[url]) < min(refused[url]), "a push that began after a refusal was accepted"
+        took = max(took, *[min(refused[url]) - revoked_at for url in urls])
+        assert (await direct.queue(queue)).pending == sum(map(len, accepted.values()))
+    record_property("seconds_until_refused", round(took, 2))
+    print(f"refused everywhere {took:.2f} s after the revocation, at most")
