@@ -22,6 +22,21 @@ def _of_one(pid: int) -> float:
     return sum(int(field) for field in fields[11:15]) / _TICKS
 
 
+def cpu_seconds_exact(pids: Iterable[int]) -> float:
+    """Of the threads of these processes that run now, by the scheduler's own clock: a tick is as long as ten calls."""
+    return sum(map(_exact, pids)) / 1e9
+
+
+def _exact(pid: int) -> int:
+    spent = 0
+    for task in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+        try:
+            spent += int(task.read_text().split()[0])
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return spent
+
+
 def parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 

@@ -1,7 +1,7 @@
-"""What bodies that become much of little text do to other clients: how long one of them waits while such a body is read.
+"""What bodies that become much of little text do to other clients: how long one of them waits for such a body.
 
-A body of 20 MiB is refused by its head; 16 MiB, the largest that is read, are counted before they are decoded. The CPU of the
-server per body is at least as long as its longest turn, and does not depend on who else uses the machine.
+A body of 20 MiB is refused by its head; 16 MiB, the largest that is read, are counted before they are decoded. The
+server's CPU per body is at least as long as its longest turn, and does not depend on what else the machine does.
 """
 
 from __future__ import annotations

@@ -73,7 +73,9 @@ def test_what_is_no_json_is_told_before_anything_is_made_of_it() -> None:
 
 
 @pytest.mark.parametrize("kind", [wire.PushBody, wire.AckBatchBody, TransactionBody, CycleBody, RedriveBody])
-@pytest.mark.parametrize("piece", ["{}", "[]", '""', "1", "{}" + " " * 20, '{"queue":"q","payload":[1,2]}', '{"items":[{}]}'])
+@pytest.mark.parametrize(
+    "piece", ["{}", "[]", '""', "1", "{}" + " " * 20, '{"queue":"q","payload":[1,2]}', '{"items":[{}]}']
+)
 @pytest.mark.parametrize("key", ["items", "operations", "acknowledgments", "ids", "unknown"])
 def test_refusing_a_body_takes_no_more_memory_than_its_text(kind: Any, piece: str, key: str) -> None:
     """What is decoded of it is bounded by the limit, so that others do not wait for it."""

@@ -74,6 +74,30 @@ async def test_revocation_under_load_reaches_both_servers(two: tuple[list[str], 
         await asyncio.gather(*keeping)
 
 
+class Seen:
+    """What the clients of a key were told, by server."""
+
+    def __init__(self, urls: list[str]) -> None:
+        self.accepted: dict[str, list[float]] = {url: [] for url in urls}
+        """When each accepted push began."""
+        self.refused: dict[str, list[float]] = {url: [] for url in urls}
+        """When each client was refused."""
+        self.begun = asyncio.Event()
+
+    async def push(self, url: str, token: str, queue: str) -> None:
+        async with lockstep.connect_async(url, token=token) as client:
+            while True:
+                began = time.monotonic()
+                try:
+                    await client.push(queue, {"n": 1})
+                except Unauthorized:
+                    self.refused[url].append(time.monotonic())
+                    return
+                self.accepted[url].append(began)
+                if min(map(len, self.accepted.values())) > CLIENTS:
+                    self.begun.set()
+
+
 async def test_nothing_is_acknowledged_after_the_first_refusal(
     two: tuple[list[str], AsyncClient], record_property: Callable[[str, object], None]
 ) -> None:
@@ -82,39 +106,18 @@ async def test_nothing_is_acknowledged_after_the_first_refusal(
     urls, direct = two
     took = 0.0
     for number in range(ROUNDS):
-        key = await direct.create_key(f"k{number}", role="read-write")
-        queue = f"q{number}"
-        accepted: dict[str, list[float]] = {url: [] for url in urls}
-        refused: dict[str, list[float]] = {url: [] for url in urls}
-        begun = asyncio.Event()
-
-        async def push(url: str, token: str, queue: str = queue, **seen: dict[str, list[float]]) -> None:
-            async with lockstep.connect_async(url, token=token) as client:
-                while True:
-                    began = time.monotonic()
-                    try:
-                        await client.push(queue, {"n": 1})
-                    except Unauthorized:
-                        seen["refused"][url].append(time.monotonic())
-                        return
-                    seen["accepted"][url].append(began)
-                    if min(map(len, seen["accepted"].values())) > CLIENTS:
-                        begun.set()
-
-        clients = [
-            asyncio.create_task(push(url, key.token, accepted=accepted, refused=refused))
-            for url in urls
-            for _ in range(CLIENTS)
-        ]
-        await begun.wait()
+        made = await direct.create_key(f"k{number}", role="read-write")
+        queue, seen = f"q{number}", Seen(urls)
+        clients = [asyncio.create_task(seen.push(url, made.token, queue)) for url in urls for _ in range(CLIENTS)]
+        await seen.begun.wait()
         revoked_at = time.monotonic()
-        assert await direct.revoke_key(key.key.id)
+        assert await direct.revoke_key(made.key.id)
         async with asyncio.timeout(REACHES_SECONDS + 30):
             await asyncio.gather(*clients)
         for url in urls:
-            assert len(refused[url]) == CLIENTS
-            assert max(accepted[url]) < min(refused[url]), "a push that began after a refusal was accepted"
-        took = max(took, *[min(refused[url]) - revoked_at for url in urls])
-        assert (await direct.queue(queue)).pending == sum(map(len, accepted.values()))
+            assert len(seen.refused[url]) == CLIENTS
+            assert max(seen.accepted[url]) < min(seen.refused[url]), "a push that began after a refusal was accepted"
+        took = max(took, *[min(seen.refused[url]) - revoked_at for url in urls])
+        assert (await direct.queue(queue)).pending == sum(map(len, seen.accepted.values()))
     record_property("seconds_until_refused", round(took, 2))
     print(f"refused everywhere {took:.2f} s after the revocation, at most")
