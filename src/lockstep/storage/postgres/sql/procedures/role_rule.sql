@@ -87,6 +87,10 @@ end $$;
 
 create or replace function lockstep.need_groups(_rights text[], _group_ids int[], _partition_ids bigint[] default '{}') returns void language plpgsql stable as $$
 begin
+    if cardinality(_group_ids) = 1 then
+        perform lockstep.need_places(_rights, array(select g.queue_id from lockstep.consumer_group g where g.id = _group_ids[1]), _partition_ids);
+        return;
+    end if;
     perform lockstep.need_places(_rights, array(
         select g.queue_id from unnest(_group_ids) t (id)
         cross join lateral (select g.queue_id from lockstep.consumer_group g where g.id = t.id limit 1) g), _partition_ids);
@@ -94,6 +98,10 @@ end $$;
 
 create or replace function lockstep.need_segments(_rights text[], _segment_ids bigint[]) returns void language plpgsql stable as $$
 begin
+    if cardinality(_segment_ids) = 1 then
+        perform lockstep.need_places(_rights, array(select s.queue_id from lockstep.segment s where s.id = _segment_ids[1]));
+        return;
+    end if;
     perform lockstep.need_places(_rights, array(
         select s.queue_id from unnest(_segment_ids) t (id)
         cross join lateral (select s.queue_id from lockstep.segment s where s.id = t.id limit 1) s));
