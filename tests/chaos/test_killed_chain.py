@@ -84,11 +84,15 @@ def route(df):
 """
 
 PARTITIONS = 8
-MESSAGES, MESSAGES_IN_SOAK = 4_000, 1_000_000
+MESSAGES, MESSAGES_IN_SOAK = 4_000, int(os.environ.get("SOAK_CHAIN_MESSAGES", "1000000"))
+"""The number in soak can be set: on a busy machine a million may take hours."""
+BATCHES_MIN, BATCH_MAX = 10, 20_000
 PAYLOAD = "n BIGINT, minute TIMESTAMP, count BIGINT"
 PUSHED_TOGETHER = 50
 PAUSE_SECONDS_IN_SOAK = 60
 """Longest wait before a disturbance: a pipeline takes half a minute to be at work again."""
+CHAIN_PATIENCE_SECONDS = 4 * PATIENCE_SECONDS
+"""Four steps with state and batches of 20,000 may all be at work before the first of them writes."""
 POLL_SECONDS = 0.2
 START = datetime(2026, 5, 1, tzinfo=UTC)
 STEP = timedelta(milliseconds=500)
@@ -113,7 +117,7 @@ class Chain:
     def __init__(self, server: Server, folder: Path, scale: Scale, master: str, variables: dict[str, str]) -> None:
         self.dsn = server.dsn
         self.count = MESSAGES_IN_SOAK if scale is SOAK else MESSAGES
-        size = 20_000 if scale is SOAK else 1_000
+        size = min(self.count // BATCHES_MIN, BATCH_MAX) if scale is SOAK else 1_000
         # What a batch has written of one partition may be read after all that it has written of another one.
         delay = 2 * STEP.total_seconds() * size / PARTITIONS
         self.table = folder / "table"
@@ -160,7 +164,7 @@ class Chain:
 
     def goes_on(self, before: int) -> int:
         """How far it is, once that is further than before, or all is done."""
-        until = time.monotonic() + PATIENCE_SECONDS
+        until = time.monotonic() + CHAIN_PATIENCE_SECONDS
         while (found := self.reached()) <= before and not self.is_done():
             assert time.monotonic() < until, f"{self.pipeline.said()[-4000:]}\n{self.archive.said()[-4000:]}"
             time.sleep(POLL_SECONDS)

@@ -470,6 +470,51 @@ def test_bad_rows_are_found_in_one_pass(
     assert {error.split(":")[0] for group, *_, error in letters if group == "rows.by_row"} == {"ZeroDivisionError"}
 
 
+@pytest.mark.parametrize("kind", ["explodes", "keeps_payload", "no_payload"])
+def test_no_row_of_a_bad_message_is_written(run: Runner, producer: Producer, database_dsn: str, kind: str) -> None:
+    """Also where one of its rows could be, and in the batches after the first one with bad messages."""
+    for first in range(1, 81, 20):
+        producer.pushed(batch("q", 20, start=first))
+    producer.pushed(Batch("q", "Default", Columns([b'{"n": "none"}'])))
+
+    @F.udf("string")
+    def checked(payload, copy):  # type: ignore[no-untyped-def]
+        n = json.loads(payload)["n"]
+        if n % 10 == 0 and copy == n // 10 % 2:
+            raise ValueError("bad")
+        return None if kind == "no_payload" and n % 10 == 5 and copy else payload
+
+    steps = Pipeline("rows")
+
+    @steps.step(source="q", sink="out", name="step", payload_schema=SCHEMA, options={"maxMessagesPerTrigger": 20})
+    def step(df: DataFrame) -> DataFrame:
+        copied = df.withColumn("copy", F.explode(F.sequence(F.lit(0), F.lit(1))))
+        column = "kind" if kind == "keeps_payload" else "payload"
+        return copied.withColumn(column, checked("payload", "copy")).drop("copy")
+
+    [done] = run(steps)
+    bad = [n for n in range(1, 81) if n % 10 == 0 or (kind == "no_payload" and n % 10 == 5)]
+    assert (done.rows_in, done.pushed, done.rejected) == (81, 2 * (80 - len(bad)), len(bad) + 1)
+    assert numbers(database_dsn, "out")["Default"] == [n for n in range(1, 81) if n not in bad for _ in range(2)]
+    assert [seq for _, _, seq, _ in dead(database_dsn)] == [*bad, 81]
+    assert left_on_stage(database_dsn) == 0
+
+
+@pytest.mark.parametrize("moves", [False, True])
+def test_order_of_partitions_over_many_tasks(run: Runner, producer: Producer, database_dsn: str, moves: bool) -> None:
+    """Where the step leaves the rows in place, and where it moves them."""
+    for first in range(1, 60_001, 5_000):
+        producer.pushed(*(batch("q", 500, partition=f"p{lane}", start=first + 500 * lane) for lane in range(10)))
+    steps = Pipeline("order")
+    steps.step(source="q", sink="out", name="step", options={"parallelism": "6"})(
+        lambda df: df.repartition(5) if moves else df.where("seq % 2 = 0")
+    )
+    [done] = run(steps)
+    assert done.rows_in == 60_000
+    sent = {f"p{lane}": [n for n in range(1, 60_001) if (n - 1) // 500 % 10 == lane] for lane in range(10)}
+    assert numbers(database_dsn, "out") == (sent if moves else {name: sent[name][1::2] for name in sent})
+
+
 def test_batch_whose_worker_is_killed_runs_again(
     run: Runner, producer: Producer, database_dsn: str, tmp_path: Path
 ) -> None:

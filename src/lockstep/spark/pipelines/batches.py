@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import logging
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
 
 from lockstep.errors import InvalidRequest, LockstepError, StepFailed
 from lockstep.spark.database import Access
@@ -23,7 +27,7 @@ from lockstep.spark.pipelines.counting import RowCount
 from lockstep.spark.pipelines.guarding import described, first_of_each, guarded
 from lockstep.spark.pipelines.parameters import call
 from lockstep.spark.pipelines.pipeline import Step, frame_of
-from lockstep.spark.pipelines.plans import MARK, operators_over_batch
+from lockstep.spark.pipelines.plans import MARK, leaves_in_place, operators_over_batch
 from lockstep.spark.pipelines.rejects import (
     ERROR,
     WHOLLY_FAILED_MIN,
@@ -36,7 +40,7 @@ from lockstep.spark.pipelines.rejects import (
 )
 from lockstep.spark.pipelines.side_inputs import SideFrames
 from lockstep.spark.pipelines.sources import source_queues
-from lockstep.spark.pipelines.tasks import RESULT, CheckingTask, StagingTask
+from lockstep.spark.pipelines.tasks import RESULT, CheckingTask, StagingTask, id_tails
 from lockstep.spark.read.schema import DATA
 from lockstep.spark.restarting import may_pass
 from lockstep.spark.write import writer
@@ -62,6 +66,8 @@ class Batches:
         self._traced = access.config().tracing
         self._expects_bad = False
         """The last batch had messages on which the function raises, so the next one probably has some, too."""
+        self._needs_cache = False
+        """Rows of a batch could not be staged while it was being found which of them must not be."""
 
     def frame(self, spark: SparkSession, where: Mapping[str, str]) -> DataFrame:
         """The stream of messages; `where` has options for its start. Raises StepFailed if the step needs more than one
@@ -195,6 +201,44 @@ class Batches:
         """
         if not self._step.sinks or self._step.per_batch:
             return None
+        ways = [self._guarded_in_cache] if self._needs_cache else [self._guarded_in_one, self._guarded_in_cache]
+        for way in ways:
+            try:
+                outcome = way(frame, place)
+            except Exception as error:
+                if not may_be_of_rows(error):
+                    raise
+                outcome = None
+            if outcome is not None:
+                return outcome
+            self._needs_cache = True
+        return None
+
+    def _guarded_in_one(self, frame: DataFrame, place: StepBatch) -> BatchOutcome | None:
+        """In one pass that stages the rows while it finds the messages on which functions raise. A row of theirs has no
+        payload, as a rule, and is not staged. None if one of them was."""
+        rows = RowCount(self._sources(), misfits=self._step.payload_schema is not None)
+        with guarded(frame.sparkSession) as noted:
+            try:
+                made = self._rows(self._good(rows.of(frame)))
+            except StepFailed:
+                return None
+            if made is None or "message_id" not in made.columns:
+                return None
+            kept = self._written(self._in_order(made), keeps_id=True)
+            staged = staged_by(kept, replace(self._stages(place), tells=True))
+        raised = [Rejected(*one) for one in first_of_each(noted.value)]
+        bad, read = _first_of_each(raised, staged.refused), rows.get()
+        if not read or not staged.has_none_of([one.message_id for one in bad]):
+            return None
+        misfits = self._misfits(frame) if rows.misfits else []
+        self._check_found(bad, sum(read.values()) - len(misfits), place)
+        self._expects_bad = bool(bad)
+        return BatchOutcome(staged.staged, [*misfits, *_first_of_each(bad, staged.rejected)], read)
+
+    def _guarded_in_cache(self, frame: DataFrame, place: StepBatch) -> BatchOutcome | None:
+        """In two passes: what the functions make of the batch is kept until it is known which rows must not be
+        staged."""
         with ExitStack() as caches, guarded(frame.sparkSession) as noted:
             batch = caches.enter_context(cached(frame))
             read, misfits = _counted(batch), self._misfits(batch)
@@ -204,16 +248,11 @@ class Batches:
                 return None
             if made is None or "message_id" not in made.columns:
                 return None
-            try:
-                kept = caches.enter_context(cached(made))
-                kept.count()
-                raised = [Rejected(*one) for one in first_of_each(noted.value)]
-                self._check_found(raised, sum(read.values()) - len(misfits), place)
-                bad, outcome = self._staged_without(kept, raised, place)
-            except Exception as error:
-                if not may_be_of_rows(error):
-                    raise
-                return None
+            kept = caches.enter_context(cached(made))
+            kept.count()
+            raised = [Rejected(*one) for one in first_of_each(noted.value)]
+            self._check_found(raised, sum(read.values()) - len(misfits), place)
+            bad, outcome = self._staged_without(kept, raised, place)
             if len(first_of_each(noted.value)) > len(raised):
                 return None  # some of it was lost and recomputed, with a different result
             self._expects_bad = bool(bad)
@@ -333,9 +372,29 @@ class Batches:
         return BatchOutcome() if rows is None else self._stage_rows(rows, place)
 
     def _stage_rows(self, rows: DataFrame, place: StepBatch) -> BatchOutcome:
-        if self._step.sinks and self._step.order:
-            rows = rows.repartition("partition").sortWithinPartitions("seq")
-        return staged_by(rows, self._stages(place))
+        found = staged_by(self._written(self._in_order(rows)), self._stages(place))
+        return BatchOutcome(found.staged, found.rejected)
+
+    def _in_order(self, rows: DataFrame) -> DataFrame:
+        """The rows of each partition in the order of their seqs. A batch is read in that order, task after task, and is
+        pushed so: rows that are where they were read need no sorting. What is leased is in no order of tasks."""
+        step = self._step
+        if not step.sinks or not step.order or (step.group is None and leaves_in_place(rows, "seq")):
+            return rows
+        return rows.repartition("partition").sortWithinPartitions("seq")
+
+    def _written(self, rows: DataFrame, *, keeps_id: bool = False) -> DataFrame:
+        """Without the columns that no task needs: each of them is carried from Java to Python."""
+        step = self._step
+        dropped = {"seq"} if step.sinks else set()
+        if not keeps_id and ERROR not in rows.columns:
+            dropped.add("message_id")
+        if not step.dedupe:
+            dropped.add("transaction_id")
+        if not step.routed:
+            dropped.add("queue")
+        kept = [name for name in rows.columns if name not in dropped]
+        return rows.select(kept) if kept else rows
 
     def _rows(self, frame: DataFrame) -> DataFrame | None:
         """The function's result for the frame, ready to be staged; None if the function has processed the frame
@@ -376,6 +435,14 @@ class Batches:
         return CheckingTask(sink_options(self._step, self._access), self._step.sinks, self._step.routed, isolates)
 
 
+def _first_of_each(*found: Iterable[Rejected]) -> list[Rejected]:
+    """Each message once, as it was found first."""
+    first: dict[str, Rejected] = {}
+    for one in chain.from_iterable(found):
+        first.setdefault(one.message_id, one)
+    return list(first.values())
+
+
 def _without(frame: DataFrame, bad: Sequence[Rejected]) -> DataFrame:
     # As a single string: a column for each of thousands of ids would take Python longer than Spark needs for the batch.
     ids = ",".join(f"'{one.message_id}'" for one in bad)
@@ -387,16 +454,47 @@ def _counted(frame: DataFrame) -> dict[str, int]:
     return dict(frame.groupBy("queue").count().collect())
 
 
-def staged_by(rows: DataFrame, task: StagingTask) -> BatchOutcome:
+@dataclass(frozen=True, slots=True)
+class StagedRows:
+    """What the tasks say of the rows of a batch."""
+
+    staged: Sequence[writer.Staged]
+    rejected: Sequence[Rejected]
+    """Those that are marked."""
+    refused: Sequence[Rejected] = ()
+    """Those without a payload, where tasks tell of them."""
+    ids: Sequence[bytes | None] = ()
+    """Of each task that tells them, the messages whose rows it has staged, as `tasks.id_tails` says."""
+
+    def has_none_of(self, message_ids: Sequence[str]) -> bool:
+        """Whether no row of these messages is staged, as far as that can be told."""
+        if not message_ids:
+            return True
+        if any(one is None for one in self.ids):
+            return False
+        found = np.concatenate([np.frombuffer(one, np.uint64) for one in self.ids if one is not None] or [_NO_IDS])
+        wanted = id_tails(pa.array(message_ids, pa.string()))
+        return wanted is not None and not np.isin(np.frombuffer(wanted, np.uint64), found).any()
+
+
+_NO_IDS = np.zeros(0, np.uint64)
+
+
+def staged_by(rows: DataFrame, task: StagingTask) -> StagedRows:
     """Stage rows on the executors, and collect the tasks' reports."""
     staged: list[writer.Staged] = []
     rejected: dict[str, Rejected] = {}
+    refused: dict[str, Rejected] = {}
+    ids: list[bytes | None] = []
     for one in rows.mapInArrow(task, RESULT).collect():
         if one.staged is not None:
             staged.append(pickle.loads(one.staged))
+            if task.tells:
+                ids.append(one.ids)
         else:
-            rejected.setdefault(one.message_id, Rejected(one.message_id, one.error))
-    return BatchOutcome(staged, list(rejected.values()))
+            found = refused if one.is_refused else rejected
+            found.setdefault(one.message_id, Rejected(one.message_id, one.error))
+    return StagedRows(staged, list(rejected.values()), list(refused.values()), ids)
 
 
 def with_traces(frame: DataFrame) -> DataFrame:

@@ -183,10 +183,13 @@ def described(error: BaseException) -> str:
 
 def place_of(found: TracebackType | None) -> str:
     """The last line of a traceback that belongs neither to Spark nor to us, as ` (orders.py:17)`."""
-    frames = [frame for frame in traceback.extract_tb(found) if is_theirs(frame.filename)]
-    return f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    # Of thousands of messages the source of no line is read.
+    frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(found)]
+    theirs = [(file, line) for file, line in frames if is_theirs(file)]
+    return f" ({Path(theirs[-1][0]).name}:{theirs[-1][1]})" if theirs else ""
 
 
+@cache
 def is_theirs(file: str) -> bool:
     """Whether a file belongs to the author of the step."""
     path = Path(file)

@@ -40,6 +40,9 @@ OPERATORS = {
 }
 """Operators that look at several input rows, as users write them."""
 
+ROW_BY_ROW = ("Project", "Filter", "Generate", "SubqueryAlias", "CollectMetrics", "ResolvedHint", "LogicalRDD")
+"""Operators that leave rows where they are: each task has what it read, in the order in which it read it."""
+
 JOIN = "a join of the stream with itself"
 _JOINS = ("Join", "AsOfJoin", "LateralJoin")
 
@@ -52,6 +55,21 @@ def operators_over_batch(frame: DataFrame) -> list[str]:
 def operators_over_stream(frame: DataFrame) -> list[str]:
     """Stateful operators, outermost first."""
     return _operators(frame, lambda node: bool(node.isStreaming()) and not list(_inputs(node)))
+
+
+def leaves_in_place(frame: DataFrame, column: str) -> bool:
+    """Whether rows stay in the task and in the order in which the batch that is marked with `MARK` was read, with a
+    column as it was read. What takes the rows to other tasks, or may, is not known to."""
+    nodes = list(_nodes(_plan(frame)))
+    if any(node.nodeName() not in ROW_BY_ROW for node in nodes):
+        return False
+    made = _attributes(nodes[0], column)
+    return len(made) == 1 and any(made[0] in _attributes(node, column) for node in nodes if _is_marked(node))
+
+
+def _attributes(node: Any, name: str) -> list[str]:
+    """The columns of this name, with their ids, such as `seq#12L`. As one text: to ask Java for each takes its time."""
+    return [one for one in node.output().mkString(",").split(",") if one.startswith(f"{name}#")]
 
 
 def times_read(frame: DataFrame) -> list[int]:

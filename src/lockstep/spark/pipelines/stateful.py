@@ -128,7 +128,8 @@ class StatefulBatches:
             rows = rows.sortWithinPartitions(*order).drop(*order)
         options = sink_options(self._step, self._access)
         task = StagingTask(options, place, sinks=self._step.sinks, routed=self._step.routed)
-        return staged_by(rows, task)
+        found = staged_by(rows, task)
+        return BatchOutcome(found.staged, found.rejected)
 
     def _failed(self, error: Exception, place: StepBatch) -> LockstepError:
         ours = error if isinstance(error, LockstepError) else failure_of(error)

@@ -17,10 +17,21 @@ from lockstep.spark.pipelines.guarding import in_halves
 from lockstep.spark.pipelines.rejects import ERROR
 from lockstep.spark.write import writer
 from lockstep.spark.write.rows import Incoming
+from lockstep.spark.write.staging import canonical_uuids, uuid_bytes
 from lockstep.spark.write.write_options import WriteOptions
 
-RESULT = "staged binary, message_id string, error string"
-_RESULT_ARROW = pa.schema([("staged", pa.binary()), ("message_id", pa.string()), ("error", pa.string())])
+RESULT = "staged binary, ids binary, message_id string, error string, is_refused boolean"
+_RESULT_ARROW = pa.schema(
+    [
+        ("staged", pa.binary()),
+        ("ids", pa.binary()),
+        ("message_id", pa.string()),
+        ("error", pa.string()),
+        ("is_refused", pa.bool_()),
+    ]
+)
+_NO_PAYLOAD = "column 'payload' is null; a JSON null is the text null"
+_ID_LENGTH = 36
 _WHICH_ROW = re.compile(r" in row \d+ of task \d+")
 
 Told = list[tuple[str, str]]
@@ -35,10 +46,16 @@ class StagingTask:
     place: StepBatch
     sinks: Sequence[str]
     routed: bool
+    tells: bool = False
+    """It also tells of rows without a payload, which it leaves out, and of which messages it has staged rows."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rejected: Told = []
+        refused: Told = []
+        tails: list[bytes | None] = []
         good = _unmarked(batches, rejected)
+        if self.tells:
+            good = _noted(good, refused, tails)
         first = next(good, None)
         staged = None
         if first is not None and self.sinks:
@@ -46,7 +63,9 @@ class StagingTask:
         else:
             for _ in good:
                 pass
-        yield _result(rejected, staged)
+        known = [one for one in tails if one is not None]
+        ids = b"".join(known) if len(known) == len(tails) else None
+        yield _result(rejected, staged, refused=refused, ids=ids if self.tells else None)
 
     def _stage(self, batches: Iterable[pa.RecordBatch]) -> writer.Staged:
         checked = (_to_known_queues(batch, self.sinks) if self.routed else batch for batch in batches)
@@ -70,7 +89,7 @@ class CheckingTask:
         for rows in _unmarked(batches, []):
             if self.sinks:
                 self._check(incoming, rows)
-        yield _result(self.refused, None)
+        yield _result(self.refused, None, refused=[], ids=None)
 
     def _check(self, incoming: Incoming, rows: pa.RecordBatch) -> None:
         def take(first: int, end: int) -> None:
@@ -117,11 +136,35 @@ def _to_known_queues(rows: pa.RecordBatch, sinks: Sequence[str]) -> pa.RecordBat
     return rows
 
 
-def _result(told: Told, staged: writer.Staged | None) -> pa.RecordBatch:
-    columns: list[list[bytes | str | None]] = [[None] * len(told), [one[0] for one in told], [one[1] for one in told]]
+def _noted(batches: Iterable[pa.RecordBatch], refused: Told, tails: list[bytes | None]) -> Iterator[pa.RecordBatch]:
+    """The rows that have a payload. Their messages are noted, and so are those of the other rows."""
+    for rows in batches:
+        payloads = rows.column("payload")
+        if payloads.null_count:
+            refused += [(id_, _NO_PAYLOAD) for id_ in rows.column("message_id").filter(payloads.is_null()).to_pylist()]
+            rows = rows.filter(payloads.is_valid())
+        if rows.num_rows:
+            tails.append(id_tails(rows.column("message_id")))
+            yield rows
+
+
+def id_tails(message_ids: pa.Array) -> bytes | None:
+    """Of each id its last 64 bits, one after the other: two messages of a batch hardly ever share them. None if some id
+    is not one of ours."""
+    if message_ids.null_count or not pc.all(pc.equal(pc.binary_length(message_ids), _ID_LENGTH)).as_py():
+        return None
+    if not canonical_uuids(message_ids).all():
+        return None
+    return uuid_bytes(message_ids)[:, 8:].tobytes()
+
+
+def _result(told: Told, staged: writer.Staged | None, *, refused: Told, ids: bytes | None) -> pa.RecordBatch:
+    rows: list[tuple[bytes | None, bytes | None, str | None, str | None, bool]] = []
+    rows += [(None, None, *one, False) for one in told]
+    rows += [(None, None, *one, True) for one in refused]
     if staged is not None:
-        for column, value in zip(columns, (pickle.dumps(staged), None, None), strict=True):
-            column.append(value)
+        rows.append((pickle.dumps(staged), ids, None, None, False))
+    columns = zip(*rows, strict=True) if rows else [()] * len(_RESULT_ARROW)
     arrays = [pa.array(column, kind) for column, kind in zip(columns, _RESULT_ARROW.types, strict=True)]
     return pa.record_batch(arrays, _RESULT_ARROW)
 

@@ -201,7 +201,7 @@ def _part(queue: str, partitions: _RowPartitions, table: pa.Table, form: QueueFo
     if keys:
         part.order_keys = np.column_stack([table.column(name).to_numpy() for name in keys]).astype("<i8").tobytes()
     ids = arrays.get("transaction_id")
-    is_uuid = None if ids is None else _canonical(ids)
+    is_uuid = None if ids is None else canonical_uuids(ids)
     if ids is not None and is_uuid is not None:
         part.dedup_uuids = partitions.entries(ids, is_uuid)
         part.dedup_texts = partitions.entries(ids, ~is_uuid & _is_there(ids))
@@ -308,11 +308,17 @@ def _column(array: pa.Array) -> list[Buffer]:
 def _uuid_column(texts: pa.Array, chosen: npt.NDArray[np.bool_]) -> list[Buffer]:
     """UUIDs in canonical spelling as 16 bytes each; -1 for rows without one."""
     lengths = np.where(chosen, np.int32(16), np.int32(-1)).astype("<i4")
-    nibbles = _nibbles(texts.filter(pa.array(chosen)))
-    return [lengths.tobytes(), (nibbles[:, 0::2] << 4 | nibbles[:, 1::2]).tobytes()]
+    return [lengths.tobytes(), uuid_bytes(texts.filter(pa.array(chosen))).tobytes()]
 
 
-def _canonical(texts: pa.Array) -> npt.NDArray[np.bool_]:
+def uuid_bytes(texts: pa.Array) -> Bytes:
+    """UUIDs in canonical spelling, 16 bytes a row."""
+    nibbles = _nibbles(texts)
+    packed_bytes: Bytes = (nibbles[:, 0::2] << 4 | nibbles[:, 1::2]).astype(np.uint8)
+    return packed_bytes
+
+
+def canonical_uuids(texts: pa.Array) -> npt.NDArray[np.bool_]:
     """Which of the texts are UUIDs in canonical spelling."""
     likely = pc.fill_null(pc.equal(pc.binary_length(texts), _UUID_LENGTH), False)
     canonical: npt.NDArray[np.bool_] = likely.to_numpy(zero_copy_only=False).copy()
