@@ -1,8 +1,8 @@
 """The Spark data source `lockstep`: thin wrappers around the readers and writers, which do not need Spark.
 
 There is no pushFilters: in Spark 4.3 a filter that a Python source took stays in force for later queries on the same
-DataFrame, and a source that has the method cannot be read at all unless a setting allows it, which is off. Options narrow a
-read instead.
+DataFrame. And a source that has the method cannot be read at all while a setting of Spark forbids it, as it does by
+default. Options narrow a read instead.
 
 Spark starts a Python process for each request, and for a sink one per batch. Modules that only some of them need are
 therefore imported where they are used.
