@@ -18,8 +18,7 @@ import psycopg
 
 from benchmarks.harness import progress
 from lockstep.storage.postgres.embedded import EmbeddedPostgres
-from lockstep.storage.postgres.embedded.cluster import DEFAULTS, memory_bytes, shared_buffers_mb
-from lockstep.storage.postgres.embedded.logins import SUPERUSER
+from lockstep.storage.postgres.embedded.cluster import DEFAULTS, SUPERUSER, memory_bytes, shared_buffers_mb
 from lockstep.storage.postgres.embedded.programs import bundled_install, reachable_install, server_account
 
 _START_SECONDS_MAX = 60
