@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 import pytest_asyncio
-from hypothesis import core
+from hypothesis import HealthCheck, core, settings
 
 pytest.register_assert_rewrite("support")
 
@@ -21,6 +21,10 @@ from support.distribution import ByFile  # noqa: E402
 
 # In the background a shell lets its commands ignore Ctrl-C, and they their children: some tests press it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# How long an example takes says something about the machine only.
+settings.register_profile("lockstep", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("lockstep")
 
 STORES = ("memory", "postgres")
 

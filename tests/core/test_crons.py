@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lockstep.core.crons import NewCron, batch_of, check_times, due, times_after
@@ -96,7 +96,6 @@ ZONES = ["UTC", BERLIN, "Australia/Lord_Howe", "America/New_York"]
 BEGINNINGS = [at("2026-03-07T20:00"), at("2026-03-28T20:00"), at("2026-10-24T20:00"), at("2026-11-01T00:00")]
 
 
-@settings(deadline=None)
 @given(
     expression=st.sampled_from(EXPRESSIONS),
     timezone=st.sampled_from(ZONES),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from uuid import UUID, uuid4
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.core.ids import (
@@ -39,7 +39,6 @@ CANONICAL = "0190a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b"
 
 
 @given(times)
-@settings(deadline=None)
 def test_uuid7_has_its_version_variant_and_time(unix_ns: int) -> None:
     made = uuid7(unix_ns)
     assert (made.version, made.variant) == (7, "specified in RFC 4122")
@@ -47,7 +46,6 @@ def test_uuid7_has_its_version_variant_and_time(unix_ns: int) -> None:
 
 
 @given(st.lists(times, min_size=2, max_size=20))
-@settings(deadline=None)
 def test_uuid7_sorts_by_time_to_a_quarter_of_a_microsecond(moments: list[int]) -> None:
     apart = sorted({moment // 250 * 250 for moment in moments})
     made = [uuid7(moment).int >> 64 for moment in apart]
@@ -63,7 +61,6 @@ def test_uuid7_of_the_same_moment_are_different() -> None:
 
 
 @given(times)
-@settings(deadline=None)
 def test_segment_has_room_for_the_ordinal(unix_ns: int) -> None:
     segment = segment_uuid7(unix_ns)
     assert segment.version == 7
@@ -71,7 +68,6 @@ def test_segment_has_room_for_the_ordinal(unix_ns: int) -> None:
 
 
 @given(times, ordinals)
-@settings(deadline=None)
 def test_message_id_leads_back_to_its_segment(unix_ns: int, ordinal: int) -> None:
     segment = segment_uuid7(unix_ns)
     text = message_id(segment, ordinal)
@@ -81,7 +77,6 @@ def test_message_id_leads_back_to_its_segment(unix_ns: int, ordinal: int) -> Non
 
 
 @given(ordinals, ordinals)
-@settings(deadline=None)
 def test_message_ids_rise_with_the_ordinal(first: int, second: int) -> None:
     segment = segment_uuid7(NOW_NS)
     ids = message_id(segment, first), message_id(segment, second)
@@ -110,7 +105,6 @@ def test_message_id_may_be_spelled_otherwise(text: str) -> None:
 
 
 @given(st.uuids())
-@settings(deadline=None)
 def test_canonical_text_is_canonical_and_no_other(uuid: UUID) -> None:
     text = str(uuid)
     assert is_canonical_uuid(text)
@@ -140,7 +134,6 @@ def test_other_texts_are_not_canonical(text: str) -> None:
 
 
 @given(st.lists(st.one_of(st.uuids().map(str), st.text(max_size=40), st.text("0123456789abcdef-", max_size=37))))
-@settings(deadline=None)
 def test_all_at_once_is_each_on_its_own(texts: list[str]) -> None:
     assert all_canonical_uuids(texts) == all(map(is_canonical_uuid, texts))
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.core.ids import message_id, segment_uuid7
@@ -71,7 +71,6 @@ def test_slice_of_all_costs_nothing() -> None:
 
 
 @given(st.lists(st.integers(0, 2), max_size=6))
-@settings(deadline=None)
 def test_take_gives_the_positions_in_their_order(positions: list[int]) -> None:
     taken = Columns(payloads(3), **FULL).take(positions)
     assert len(taken) == len(positions)
@@ -202,7 +201,6 @@ def results(draw: st.DrawFn) -> PushResult:
 
 
 @given(results(), st.data())
-@settings(deadline=None)
 def test_receipt_by_index_is_the_one_of_the_iteration(result: PushResult, data: st.DataObject) -> None:
     receipts = list(result)
     assert len(receipts) == len(result)
@@ -213,13 +211,11 @@ def test_receipt_by_index_is_the_one_of_the_iteration(result: PushResult, data: 
 
 
 @given(results(), st.slices(8))
-@settings(deadline=None)
 def test_slices_are_those_of_a_list(result: PushResult, wanted: slice) -> None:
     assert result[wanted] == list(result)[wanted]
 
 
 @given(results())
-@settings(deadline=None)
 def test_new_messages_are_numbered_without_gaps_and_duplicates_counted(result: PushResult) -> None:
     by_partition: dict[str, list[Receipt]] = {}
     for receipt in sorted(result, key=lambda receipt: receipt.seq):

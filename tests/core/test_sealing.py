@@ -6,7 +6,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.core import codec as codecs
@@ -154,6 +154,5 @@ def test_what_is_bound_to_one_place_opens_at_no_other() -> None:
 
 
 @given(st.tuples(st.text(), st.text(), st.text()), st.tuples(st.text(), st.text(), st.text()))
-@settings(deadline=None)
 def test_different_names_bind_differently(one: Any, other: Any) -> None:
     assert (cron_binding(*one) == cron_binding(*other)) == (one == other)
