@@ -43,7 +43,7 @@ from benchmarks.scenarios.http import (
 from benchmarks.scenarios.latency import pop_latency
 from benchmarks.scenarios.lateness import lateness
 from benchmarks.scenarios.load import queueing, spike_scenario
-from benchmarks.scenarios.next import http_next_scenario, next_scenario
+from benchmarks.scenarios.next import http_next_scenario, next_scenario, packed_next_scenario
 from benchmarks.scenarios.packed import packed_scenario
 from benchmarks.scenarios.pop import pop
 from benchmarks.scenarios.push import push_100, push_1000, push_more, push_small
@@ -66,6 +66,7 @@ SCENARIOS: dict[str, Callable[[Setting], Awaitable[Outcome]]] = {
     "http-push": http_push_scenario,
     "http-pop": http_pop_scenario,
     "http-next": http_next_scenario,
+    "http-next-packed": packed_next_scenario,
     "http-lone": lone_push_scenario,
     "http-packed": packed_scenario,
     "http-auth": http_auth_scenario,

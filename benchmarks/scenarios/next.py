@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
+import msgspec
+
 from benchmarks.harness import CALLERS, Bar, Outcome, Side
 from benchmarks.http_client import request
 from benchmarks.scenarios import pop as pops
 from benchmarks.scenarios.http import POP_QUEUE, Consumers, Target, served
 from benchmarks.scenarios.setting import Plain, Setting, table
 from lockstep import Batch, Engine, NextRequest, Popped, PopRequest
+from lockstep.core.wire import delivery as wire
 
 _MESSAGES_PER_SECOND = {100: 900_000, 10: 400_000}
 """By messages of each partition in a batch: how much backlog a slice gets. It ends early where that is used up."""
@@ -123,6 +126,8 @@ class HttpBacklog(Backlog):
 
     target: Target | None = None
     leases: dict[int, bytes] = field(default_factory=dict)
+    accept: str | None = None
+    """The media type of the answers, if not JSON."""
 
     async def prepare(self, seconds: float) -> None:
         await Backlog.prepare(self, seconds)
@@ -139,7 +144,8 @@ class HttpBacklog(Backlog):
             share.partitions * share.each,
             share.partitions,
         )
-        return await self._ask(caller, request("POST", f"/api/v1/lease/{self.leases[caller].decode()}/next", body))
+        path = f"/api/v1/lease/{self.leases[caller].decode()}/next"
+        return await self._ask(caller, request("POST", path, body, accept=self.accept))
 
     def _asking(self, caller: int) -> Callable[[bytes], Awaitable[tuple[int, bytes]]]:
         assert self.target is not None
@@ -153,11 +159,34 @@ class HttpBacklog(Backlog):
             raise RuntimeError(f"{asked[:80]!r} was answered {status}: {body[:200]!r}")
         start = body.index(b'"leaseId":"') + 11
         self.leases[caller] = body[start : start + 36]
-        return body.count(b'"transactionId":')
+        return body.count(b'"transactionId":') if self.accept is None else _packed_messages(body)
 
     def http_side(self) -> Side:
-        name = f"HTTP next, batch {self.partitions * self.each}, {self.callers} connections"
+        kind = "HTTP" if self.accept is None else "packed"
+        name = f"{kind} next, batch {self.partitions * self.each}, {self.callers} connections"
         return Side(name, self.go_on, self.prepare, callers=self.callers)
+
+
+def _packed_messages(body: bytes) -> int:
+    """How many messages an answer has, by its head."""
+    size = int.from_bytes(body[4:8], "little")
+    return sum([run[4] for run in msgspec.json.decode(body[8 : 8 + size])["runs"]])
+
+
+async def packed_next_scenario(setting: Setting) -> Outcome:
+    tables, bars = [], []
+    async with served(setting) as target:
+        await target.engine.configure(POP_QUEUE)
+        for size, bar in ((100, 2.0), (1000, 6.0)):
+            backlogs = [
+                HttpBacklog(target.engine, setting, f"{name}{size}", 10, size // 10, 10, target=target, accept=accept)
+                for name, accept in (("packed", wire.PACKED), ("json", None))
+            ]
+            base = target.plain.side(setting.messages, size)
+            measured = await setting.compare(base, [backlog.http_side() for backlog in backlogs])
+            bars.append(Bar.at_least(f"{measured[1].name}: times the plain INSERT", measured[1].ratio, bar))
+            tables.append(table(f"HTTP next, packed and JSON, against the plain INSERT of batches of {size}", measured))
+    return Outcome(tables, bars)
 
 
 async def http_next_scenario(setting: Setting) -> Outcome:
