@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 from uuid import UUID, uuid4
 
 import pyarrow as pa
 import pytest
 import pytest_asyncio
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.core.codec import NO_KEYS, Codec, decode, encode, seal
 from lockstep.core.ids import message_id, segment_uuid7
-from lockstep.core.layouts import pack
-from lockstep.core.messages import Batch, Columns
+from lockstep.core.layouts import chained, is_chain, pack
+from lockstep.core.messages import Batch, Columns, join_columns
 from lockstep.core.records import MessageFilter
 from lockstep.core.sealing import Keyring
 from lockstep.errors import CorruptSegment, EncryptionUnavailable, SealBroken
@@ -100,7 +101,6 @@ def columns(draw: st.DrawFn) -> Columns:
 
 
 @given(st.lists(st.tuples(columns(), st.sampled_from([Codec.PLAIN, Codec.PACKED, Codec(3)])), min_size=1, max_size=4))
-@settings(suppress_health_check=[HealthCheck.too_slow])
 def test_every_form_gives_what_was_stored(stored: list[tuple[Columns, Codec]]) -> None:
     segments = [segment(one, codec=codec) for one, codec in stored]
     rows = rows_of(*segments)
@@ -123,6 +123,18 @@ def test_every_form_gives_what_was_stored(stored: list[tuple[Columns, Codec]]) -
     assert rows.column("transaction_id").to_pylist() == expected
     for name in ("payload", "trace_id", "transaction_id", "message_id"):
         rows.column(name).validate(full=True)
+
+
+def test_chain_of_blocks_is_read_as_one_segment() -> None:
+    parts = [
+        Columns([b'{"n":1}', b'{"n":2}'], kinds=["a", None], transaction_ids=["x", None]),
+        Columns([b'{"n":3}'], kinds=["c"], transaction_ids=["y"]),
+    ]
+    whole = segment(join_columns(parts))
+    chain = replace(whole, body=chained([pack(encode(part)) for part in parts]))
+    assert is_chain(chain.body)
+    for name in ("payload", "kind", "transaction_id", "message_id", "seq"):
+        assert rows_of(chain).column(name).to_pylist() == rows_of(whole).column(name).to_pylist()
 
 
 def test_values_of_one_segment_are_not_copied() -> None:
