@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from typing import Any, NamedTuple
 from uuid import UUID, uuid4
@@ -356,6 +357,35 @@ async def test_parts_of_a_call_on_a_foreign_queue(dsn: str, owner: asyncpg.Conne
         f"note_copies(array[{own.dead_letter_id}], array[{foreign.partition_id}], array[1])",
     ):
         assert await tried(owner, role, f"select * from lockstep.{statement}") == NOT_ALLOWED, statement
+
+
+SHAPES = {"bounds": "array_fill({id}, array[1], array[0])", "dimensions": "array[array[{id}]]"}
+"""Arrays of one id that have no element 1."""
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("right", RIGHTS)
+async def test_arrays_of_any_shape_give_no_way_to_other_queues(
+    dsn: str, owner: asyncpg.Connection[Any], role: str, right: str, shape: str
+) -> None:
+    """Every id of a foreign queue in an array of another shape, also beside ids of the own queue."""
+    store = PostgresStore(dsn)
+    own, foreign = await ids_of(owner, store, OWN), await ids_of(owner, store, FOREIGN)
+    await store.close()
+    await give(owner, right, "orders.*", role)
+    allowed = set(await owner.fetchval("select lockstep.functions_for($1)", right))
+    for function in set(CALLS) & allowed:
+        arrays = re.findall(r"array\[('?\{\w+_id\}'?(?:::uuid)?)\]", CALLS[function])
+        for chosen in arrays:
+            reshaped = CALLS[function].replace(f"array[{chosen}]", SHAPES[shape].replace("{id}", chosen))
+            among_own = reshaped.format(**(own._asdict() | {name: getattr(foreign, name) for name in named(chosen)}))
+            for call in (reshaped.format(**foreign._asdict()), among_own):
+                outcome = await tried(owner, role, f"select * from lockstep.{call}")
+                assert outcome == NOT_ALLOWED, (call, outcome)
+
+
+def named(placeholders: str) -> list[str]:
+    return re.findall(r"\{(\w+)\}", placeholders)
 
 
 async def test_what_others_have_left_to_be_forwarded_is_not_taken(

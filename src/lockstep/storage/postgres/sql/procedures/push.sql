@@ -45,7 +45,7 @@ begin
     if current_setting('transaction_isolation') <> 'read committed' then perform lockstep.check_isolation(); end if;
     if _lock_ms is not null then perform set_config('lock_timeout', _lock_ms::text, true); end if;
     if _limited is not null then
-        perform 1 from lockstep.queue q where q.id = any (_limited) order by q.name for no key update;
+        perform 1 from lockstep.queue q where q.id = any (_limited) and q.id = any (_queue_ids) order by q.name for no key update;
     end if;
     perform 1 from lockstep.partition p where p.id = any (_partition_ids) order by p.id for no key update;
     get diagnostics _locked = row_count;

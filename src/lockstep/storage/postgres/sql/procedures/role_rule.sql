@@ -47,17 +47,18 @@ begin
 end $$;
 
 -- The same for queues given by ids; an id that does not exist belongs to no queue. Every push and pop runs this, and nearly all
--- are about one queue: that case has simple statements, which PostgreSQL plans once and starts quickly.
+-- are about one queue: that case has simple statements, which PostgreSQL plans once and starts quickly. Here and below: an array
+-- of the caller's may begin at any index, or have several dimensions, so a[1] may be null although the array has elements.
 create or replace function lockstep.need_places(_rights text[], _queue_ids int[], _partition_ids bigint[] default '{}') returns void language plpgsql stable as $$
 declare
     _caller name := lockstep.caller();
     _queue_id int := _queue_ids[1];
     _missing text[];
 begin
-    if _queue_id is null then
+    if cardinality(_queue_ids) = 0 then
         select p.queue_id into _queue_id from lockstep.partition p where p.id = _partition_ids[1];
     end if;
-    if (cardinality(_queue_ids) < 2 or _queue_id = all (_queue_ids))
+    if (cardinality(_queue_ids) = 0 or _queue_id = all (_queue_ids))
        and exists (
            select 1 from lockstep.queue q join lockstep.role_rule r on q.name like r.queue_like
            where q.id = _queue_id
@@ -87,7 +88,7 @@ end $$;
 
 create or replace function lockstep.need_groups(_rights text[], _group_ids int[], _partition_ids bigint[] default '{}') returns void language plpgsql stable as $$
 begin
-    if cardinality(_group_ids) = 1 then
+    if cardinality(_group_ids) = 1 and _group_ids[1] is not null then
         perform lockstep.need_places(_rights, array(select g.queue_id from lockstep.consumer_group g where g.id = _group_ids[1]), _partition_ids);
         return;
     end if;
@@ -98,7 +99,7 @@ end $$;
 
 create or replace function lockstep.need_segments(_rights text[], _segment_ids bigint[]) returns void language plpgsql stable as $$
 begin
-    if cardinality(_segment_ids) = 1 then
+    if cardinality(_segment_ids) = 1 and _segment_ids[1] is not null then
         perform lockstep.need_places(_rights, array(select s.queue_id from lockstep.segment s where s.id = _segment_ids[1]));
         return;
     end if;
