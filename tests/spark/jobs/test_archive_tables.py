@@ -33,6 +33,7 @@ from lockstep.spark.jobs.formats.settings import ArchiveSettings, open_table, ta
 from lockstep.spark.jobs.manifest import Manifest
 from lockstep.storage.postgres.store import PostgresStore
 from support.builders import batch, push_n
+from support.clock import SetClock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -264,7 +265,8 @@ async def test_run_that_lost_its_archive_publishes_nothing_twice(
 async def test_tidy_merges_small_files_and_expires_old_days(
     spark: SparkSession, database_dsn: str, tmp_path: Path, kind: str
 ) -> None:
-    store = PostgresStore(database_dsn)
+    noon = datetime.now(UTC).replace(hour=12) - timedelta(days=1)
+    store = PostgresStore(database_dsn, clock=SetClock(noon))  # files are by day, and all of these are of one
     location = tmp_path / "a"
     for number in range(3):
         await store.push([batch(queue, start=number) for queue in ("q", "007")])
@@ -282,7 +284,7 @@ async def test_tidy_merges_small_files_and_expires_old_days(
     assert tidy.job(spark, hasty).deleted_files == 6
     check_messages(database_dsn, location, kind)
     assert len(list(location.rglob("*.parquet"))) == 2
-    later = datetime.now(UTC) + timedelta(days=3)
+    later = noon + timedelta(days=3)
     expiring = tidy.TidyOptions(location=str(location), access=Access(dsn=database_dsn), expire_days=2, grace_seconds=0)
     done = tidy.job(spark, expiring, now=later)
     assert (done.expired_files, done.expired_messages, done.deleted_files) == (2, 6, 2)
