@@ -53,8 +53,6 @@ BOUNDS = {
     )
     for machine, count, soak in (("promises", 60, 5000), ("agreement", 25, 1500))
 }
-"""The same examples every time, and others in `make soak`: about one in a hundred random ones still shows a difference
-between the stores in a list, such as the newest time of a partition whose messages are gone."""
 EVERY = DeadLetterFilter()
 
 

@@ -214,6 +214,19 @@ async def test_full_queue_postpones_and_loses_nothing(store: Store, clock: SetCl
     assert found + numbers(await pop_all(store, "q")) == [1, 2, 3, 4, 5]
 
 
+async def test_message_that_does_not_fit_makes_no_partition(store: Store, clock: SetClock) -> None:
+    await configure(store, "q", max_size=3)
+    await push_n(store, "q", 2, partition="p")
+    await store.push([later(10, start=3), later(11, start=4, partition="new")])
+    clock.advance(20)
+    assert (await promote(store)).messages == 1
+    assert [one.name for one in await store.partitions("q")] == ["Default", "p"]
+    assert not await pop(store, "q", partition="new")
+    await pop_all(store, "q")
+    assert (await promote(store)).partitions_by_queue == {"q": {"new"}}
+    assert numbers(await pop(store, "q", partition="new")) == [4]
+
+
 async def test_cancel_by_id_and_by_key(store: Store, clock: SetClock) -> None:
     [first, second] = await store.push([later(10, key="k"), later(10, start=2)])
     assert await store.cancel_schedule(ScheduleName(queue="q", key="k"))

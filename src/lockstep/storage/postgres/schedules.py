@@ -161,11 +161,13 @@ class PostgresSchedules:
         """Push the messages that were taken; of a queue without room for all of them, the first ones. Raises QueueFull
         if there is no room at all."""
         try:
-            return rows, await self._push_due(connection, self._batches(*queue, rows))
+            async with connection.transaction():  # a push that is refused must leave no new partitions behind
+                return rows, await self._push_due(connection, self._batches(*queue, rows))
         except QueueFull as error:
             room = int(error.details["max_size"]) - int(error.details["depth"])
             if room <= 0:
                 raise
+            self._lookups.forget({queue[1]})
             # The queue's row is locked since they were taken, so that nobody else uses the room.
             fitting = rows[:room]
             return fitting, await self._push_due(connection, self._batches(*queue, fitting))
