@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from support.http import Http
+from support.http import Http, answers
 
 PUSH = b"POST /api/v1/push HTTP/1.1\r\nHost: localhost\r\n"
 BODY = b'{"items":[{"queue":"smuggled","payload":1}]}'
 LENGTH = b"Content-Length: %d\r\n" % len(BODY)
 CHUNK = b"%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY)
+CHUNKED = PUSH + b"Transfer-Encoding: chunked\r\n\r\n" + CHUNK[:-2]
 
 REFUSED = {
     "no host": b"GET /health HTTP/1.1\r\n\r\n",
@@ -39,6 +42,8 @@ REFUSED = {
     "space before the colon": PUSH + b"Transfer-Encoding : chunked\r\n\r\n" + CHUNK,
     "folded header": PUSH + b"Transfer-Encoding:\r\n chunked\r\n" + LENGTH + b"\r\n" + BODY,
     "only line feeds": PUSH.replace(b"\r\n", b"\n") + b"\n",
+    "length behind the body": CHUNKED + LENGTH + b"\r\n",
+    "transfer encoding behind the body": CHUNKED + b"Transfer-Encoding: chunked\r\n\r\n",
     "another URL": b"GET http://evil.example/health HTTP/1.1\r\nHost: localhost\r\n\r\n",
 }
 
@@ -59,6 +64,39 @@ def test_request_that_can_be_read_in_two_ways_is_refused(memory_http: Http, sent
     assert said.startswith(b"HTTP/1.1 400 ")
     assert said.count(b"HTTP/1.1 ") == 1
     assert b'"code":"invalid_request"' in said
+
+
+@pytest.mark.parametrize(
+    "trailer",
+    [
+        b"Content-Type: application/x-lockstep-batch",
+        b"Host: evil.example",
+        b"Authorization: Bearer x",
+        b"Content-Encoding: gzip",
+    ],
+)
+def test_trailer_changes_nothing(memory_http: Http, trailer: bytes) -> None:
+    """The head has been judged when it arrives, here and by proxies."""
+    ping = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with memory_http.socket() as connection:
+        connection.sendall(CHUNKED + trailer + b"\r\n\r\n" + ping)
+        assert [status for status, _ in answers(connection, 2)] == [201, 200]
+
+
+ENDLESS = {
+    "trailers": CHUNKED + b"".join(b"t%d: v\r\n" % number for number in range(50_000)),
+    "one trailer": CHUNKED + b"t: " + b"v" * 500_000,
+    "chunk extension": CHUNKED.removesuffix(b"0\r\n") + b"1;x=" + b"v" * 500_000,
+    "trailers of a refused request": (CHUNKED + b"t: v\r\n" * 50_000).replace(b"/push", b"/nothing"),
+}
+
+
+@pytest.mark.parametrize("sent", ENDLESS.values(), ids=ENDLESS.keys())
+def test_what_is_neither_head_nor_body_has_a_limit(memory_http: Http, sent: bytes) -> None:
+    with memory_http.socket() as connection:
+        connection.sendall(sent)
+        [(status, body)] = answers(connection, 1)
+        assert (status, json.loads(body)["code"]) == (413, "too_large")
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd", "identity", "x"])

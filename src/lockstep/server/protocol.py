@@ -99,6 +99,8 @@ class HttpConnection(asyncio.Protocol):
         self._header_count = 0
         self._head_bytes: int | None = 0
         """Bytes of the head that is arriving, without those that came with the previous request; None between heads."""
+        self._framing_bytes = 0
+        """Bytes since the last piece of a body: sizes of chunks, their extensions, and trailers."""
         self._arriving: _Arriving | None = None
         """The request that is arriving."""
         self._since: float | None = None
@@ -194,6 +196,8 @@ class HttpConnection(asyncio.Protocol):
             return
         if self._head_bytes is not None:
             self._head_bytes += len(data)
+        else:
+            self._framing_bytes += len(data)
         try:
             self._parse(memoryview(data))
         except httptools.HttpParserError as error:
@@ -203,6 +207,8 @@ class HttpConnection(asyncio.Protocol):
         if self._head_bytes is None:
             if self._since is not None:
                 self._since = self._loop.time()
+                if self._framing_bytes > self.head_bytes_max:
+                    self._refuse(_TOO_LARGE)
         elif self._head_bytes > self.head_bytes_max:
             self._refuse(_TOO_LARGE)
 
@@ -249,6 +255,7 @@ class HttpConnection(asyncio.Protocol):
     def on_message_begin(self) -> None:
         self._idle_since = None
         self._head_bytes = 0
+        self._framing_bytes = 0
         self._since = self._begun = self._loop.time()
         self._url = b""
         self._headers = {}
@@ -259,6 +266,8 @@ class HttpConnection(asyncio.Protocol):
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        if self._head_bytes is None:
+            return  # a trailer: the head has been judged, and nothing behind the body may change it
         name = name.lower()
         self._header_count += 1
         if name in self._headers and name in ONCE:
@@ -296,6 +305,7 @@ class HttpConnection(asyncio.Protocol):
             self._transport.write(_CONTINUE)
 
     def on_body(self, body: bytes) -> None:
+        self._framing_bytes = 0
         arriving = self._arriving
         if arriving is None or arriving.refusal is not None:
             return
