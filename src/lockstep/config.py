@@ -665,6 +665,8 @@ SECRETS = tuple(name for name, hint in _TYPES.items() if _is_secret(hint))
 """Settings whose value is never shown. Of a DSN only the password is hidden."""
 IN_FILES = {f"{name}{FILE_SUFFIX}": name for name in ("dsn", *SECRETS)}
 """Settings that a file may hold, by the name of the setting that names the file."""
+OF_CLIENTS = ("token",)
+"""Secrets that only a client of a server uses: what works on a database does not read their files."""
 _NAMES = (*_TYPES, *IN_FILES)
 VARIABLES = {ENVIRONMENT_PREFIX + name.upper(): name for name in _NAMES}
 """The environment variables of settings, and the settings that they name."""
@@ -697,11 +699,14 @@ def load(
     *,
     environ: Mapping[str, str] | None = None,
     file: Path | None = None,
+    unused: Collection[str] = (),
 ) -> Config:
-    """The settings in force. An override of None and an empty environment variable are as if not given."""
+    """The settings in force. An override of None and an empty environment variable are as if not given. Settings that
+    are `unused` keep their defaults, and their files are not read.
+    """
     values: dict[str, Any] = {}
     # From the weakest source to the strongest: the last source that names a setting wins.
-    for name, value, source in _given(overrides or {}, os.environ if environ is None else environ, file):
+    for name, value, source in _given(overrides or {}, os.environ if environ is None else environ, file, unused):
         values[name] = _convert(name, value, source)
     return Config(**values)
 
@@ -718,26 +723,28 @@ def origins(
 
 
 def _given(
-    overrides: Mapping[str, object], environ: Mapping[str, str], file: Path | None
+    overrides: Mapping[str, object], environ: Mapping[str, str], file: Path | None, unused: Collection[str] = ()
 ) -> Iterator[tuple[str, object, str]]:
     """Every given value: its name, itself, and what to call it in an error."""
     in_file = {} if file is None else _read(file)
     _check_known(in_file, _NAMES, f"in {file}")
-    yield from _opened({name: (value, f"{name} in {file}") for name, value in in_file.items()})
+    yield from _opened({name: (value, f"{name} in {file}") for name, value in in_file.items()}, unused)
 
     ours = [variable for variable in environ if variable.startswith(ENVIRONMENT_PREFIX)]
     _check_known(ours, VARIABLES.keys() | OTHER_VARIABLES, "in the environment")
     set_ones = {name: variable for variable, name in VARIABLES.items() if environ.get(variable)}
-    yield from _opened({name: (environ[variable], variable) for name, variable in set_ones.items()})
+    yield from _opened({name: (environ[variable], variable) for name, variable in set_ones.items()}, unused)
 
     _check_known(overrides, _NAMES, "given")
-    yield from _opened({name: (value, name) for name, value in overrides.items() if value is not None})
+    yield from _opened({name: (value, name) for name, value in overrides.items() if value is not None}, unused)
 
 
-def _opened(given: Mapping[str, tuple[object, str]]) -> Iterator[tuple[str, object, str]]:
+def _opened(given: Mapping[str, tuple[object, str]], unused: Collection[str]) -> Iterator[tuple[str, object, str]]:
     """What one source gives, with the contents of files in place of their names."""
     for name, (value, source) in given.items():
         held = IN_FILES.get(name)
+        if (held or name) in unused:
+            continue
         if held is None:
             yield name, value, source
         elif held in given:

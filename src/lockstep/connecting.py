@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, urlsplit
 
 from lockstep.client._retry import Bases, RetryPolicy
-from lockstep.config import Config, load
+from lockstep.config import OF_CLIENTS, Config, load
 from lockstep.core.operations import QueuedAs
 from lockstep.core.statistics import QueryHook
 from lockstep.errors import InvalidOption, InvalidRequest
@@ -155,8 +155,8 @@ def _understood(
     # An argument that was not given does not override the setting of the same name.
     named = {name: value for name, value in zip(_SHORT, given, strict=True) if value is not None}
     settings = {**overrides, **named}
-    config = load(settings, file=config_file)
     bases = _bases(url)
+    config = load(settings, file=config_file, unused=OF_CLIENTS if bases is None else ())
     _check_use(bases, settings, on_query)
     if bases is None:
         from lockstep.opening import open_engine

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from lockstep.config import Config, load
+from lockstep.config import OF_CLIENTS, Config, load
 from lockstep.core.records import FirstPollLimits
 from lockstep.core.schedules import Timing
 from lockstep.core.statistics import QueryHook
@@ -41,7 +41,7 @@ def open_engine(
     `on_query` is called after every query to PostgreSQL with its name, its seconds and its error, if it failed. It must
     return quickly. A store in memory has no queries.
     """
-    config = load(overrides, file=config_file)
+    config = load(overrides, file=config_file, unused=OF_CLIENTS)
     if url is not None:
         config = msgspec.structs.replace(config, dsn=url)
     if config.dsn is not None:

@@ -86,6 +86,33 @@ def test_token_is_refused_where_there_is_no_server(run: CommandLine, guarded: Se
     assert "--url" in said
 
 
+def test_first_key_is_made_though_the_file_for_it_is_empty(
+    run: CommandLine, guarded: ServerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shell empties the file before `lockstep key create … > $LOCKSTEP_TOKEN_FILE` runs."""
+    file = tmp_path / "token"
+    file.write_text("")
+    monkeypatch.setenv("LOCKSTEP_TOKEN_FILE", str(file))
+    made = run("key", "create", "dora", "--role", "read-only", "--dsn", guarded.dsn)
+    assert "is empty" in run("queues", "--url", guarded.url, code=2).stderr
+    file.write_text(made.stdout)
+    run("queues", "--url", guarded.url)
+
+
+def test_doctor_asks_a_server_with_the_given_token(run: CommandLine, guarded: ServerProcess, tmp_path: Path) -> None:
+    missing = str(tmp_path / "missing")
+    found = run.json("doctor", "--url", guarded.url, "--token-file", missing, code=1)
+    [server] = [finding for finding in found if finding["subject"] == "server"]
+    assert missing in server["text"]
+
+
+def test_doctor_asks_a_server_with_the_given_authorities(run: CommandLine, tmp_path: Path) -> None:
+    missing = str(tmp_path / "missing")
+    found = run.json("doctor", "--url", "https://localhost:1", "--ca-file", missing, code=1)
+    [server] = [finding for finding in found if finding["subject"] == "server"]
+    assert "ca_file" in server["text"]
+
+
 def test_server_that_asks_says_how_to_make_a_first_key() -> None:
     config = Config(auth="required", data_dir="/data dir")
     assert "lockstep key create NAME --role admin --data-dir '/data dir'" in greeting(config, "http://localhost:6632")

@@ -84,10 +84,23 @@ def test_lag_stops_after_some_places_and_says_where_it_goes_on(
         for number in range(9):
             client.push(queue, {"n": number}, partition=f"p{number}")
         client.subscribe(queue, "g")
-        first = list(lag._cursors(client, queue, "g", None, 0))
+        first = list(lag._cursors(client, queue, "g", None, 0, lag._Walk()))
         assert f"--after {first[-1].partition_id}" in capsys.readouterr().err
-        second = list(lag._cursors(client, queue, "g", None, first[-1].partition_id))
+        second = list(lag._cursors(client, queue, "g", None, first[-1].partition_id, lag._Walk()))
         assert [one.partition_id for one in first] < [one.partition_id for one in second]
+
+
+def test_lag_that_has_not_looked_everywhere_does_not_say_that_no_group_is_behind(
+    direct: CommandLine, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    direct("push", queue, "-", "--envelope", stdin='{"payload": 1, "partition": "a"}\n{"payload": 2, "partition": "b"}')
+    direct("pop", queue, "-g", "g", "-p", "a", "--ack")
+    monkeypatch.setattr(lag, "_PLACES_MAX", 1)
+    monkeypatch.setattr(lag, "PAGE", 2)
+    said = direct("lag", queue, "--group", "g")
+    assert "--after" in said.stderr
+    assert "no group is behind" not in said.stderr
+    assert "nothing is behind in these" in said.stderr
 
 
 def test_partitions_and_queues_as_tables(lockstep: CommandLine, queue: str) -> None:

@@ -72,6 +72,8 @@ def test_command_line_takes_the_authority(secure: ServerProcess, authority: Auth
     refused = subprocess.run(command[:-2], capture_output=True, text=True, check=False)
     assert refused.returncode != 0
     assert "certificate" in refused.stderr.lower()
+    assert "--ca-file" in refused.stderr
+    assert "is a server running" not in refused.stderr
 
 
 @pytest.mark.parametrize("content", [None, b"", b"no certificate"])

@@ -19,11 +19,18 @@ interface TimeChartProps {
   times: number[];
   series: Series[];
   format: (value: number) => string;
+  /** The values are counts, so the scale has no fractions. */
+  whole?: boolean;
   height?: number;
   label: string;
 }
 
-export function TimeChart({ times, series, format, height = 190, label }: TimeChartProps) {
+/** Steps of the axis of times: its labels have no seconds. */
+const TIME_STEPS = [1, 5, 10, 15, 30, 60, 120, 180, 240, 360, 720, 1440, 2880, 10_080].map((minutes) => minutes * 60);
+/** 1, 2, 5, 10, 20 and so on. */
+const WHOLE_STEPS = Array.from({ length: 16 }, (_, power) => [1, 2, 5].map((step) => step * 10 ** power)).flat();
+
+export function TimeChart({ times, series, format, whole = false, height = 190, label }: TimeChartProps) {
   const place = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot | null>(null);
   const scheme = useComputedColorScheme("light");
@@ -35,7 +42,7 @@ export function TimeChart({ times, series, format, height = 190, label }: TimeCh
     const element = place.current;
     if (element === null) return undefined;
     const made = new uPlot(
-      options(element.clientWidth, height, series, format, setHovered),
+      options(element.clientWidth, height, series, format, whole, setHovered),
       [[], ...series.map(() => [])],
       element,
     );
@@ -97,6 +104,7 @@ function options(
   height: number,
   series: Series[],
   format: (value: number) => string,
+  whole: boolean,
   onHover: (index: number | null) => void,
 ): uPlot.Options {
   const colour = (name: string): string => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -104,16 +112,17 @@ function options(
   return {
     width,
     height,
-    padding: [8, 8, 0, 0],
+    padding: [8, 20, 0, 0], // the last time is written around the end of the axis
     cursor: { points: { size: 6 }, drag: { x: false, y: false } },
     legend: { show: false },
     hooks: { setCursor: [(plot) => onHover(plot.cursor.idx ?? null)] },
-    scales: { y: { range: (_, low, high) => [Math.min(low, 0), Math.max(high * 1.08, 1e-9) || 1] } },
+    scales: { y: { range: (_, low, high) => [Math.min(low, 0), Math.max(high * 1.08, whole ? 1 : 1e-9) || 1] } },
     axes: [
-      { ...axis, grid: { show: false }, size: 26, space: 70, values: clock },
+      { ...axis, grid: { show: false }, size: 26, space: 70, incrs: TIME_STEPS, values: clock },
       {
         ...axis,
-        size: 58,
+        size: 66,
+        ...(whole ? { incrs: WHOLE_STEPS } : {}),
         grid: { stroke: colour("--ls-line"), width: 1 },
         values: (_, ticks) => ticks.map((tick) => format(tick)),
       },

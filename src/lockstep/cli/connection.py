@@ -15,7 +15,7 @@ from click.shell_completion import CompletionItem
 
 from lockstep.cli.output import FORMATS, Format, Output
 from lockstep.cli.settings import refuse_secret, safer_ways
-from lockstep.config import Config, has_password, load
+from lockstep.config import OF_CLIENTS, Config, has_password, load
 from lockstep.errors import Unavailable
 from lockstep.secret_files import read_secret
 
@@ -83,7 +83,7 @@ class Session:
     def settings(self, flags: Mapping[str, object] | None = None, *, file: Path | None = None) -> Config:
         """The settings in force, including those from options."""
         self._check()
-        config = load(self.given(flags), file=file)
+        config = load(self.given(flags), file=file, unused=OF_CLIENTS)
         # A directory on the command line takes precedence over a DSN from elsewhere, which would otherwise win.
         return config if self.data_dir is None else msgspec.structs.replace(config, dsn=None)
 
@@ -121,9 +121,15 @@ def _opened(address: str, of_server: Mapping[str, str | None], **settings: Any) 
     except Unavailable as error:
         client.close()
         if address.startswith("http") and "status" not in error.details:
-            error.message += "; is a server running there? `lockstep serve` starts one"
+            error.message += _advice(error)
         raise
     return client
+
+
+def _advice(error: Unavailable) -> str:
+    if "CERTIFICATE_VERIFY_FAILED" in error.message:
+        return "; --ca-file names the authorities that vouch for it"
+    return "; is a server running there? `lockstep serve` starts one"
 
 
 @contextmanager

@@ -44,8 +44,12 @@ class Output:
 
     format: Format = "table"
 
-    def rows(self, records: Iterable[Any], columns: Sequence[Column], *, empty: str = "nothing found") -> None:
-        """A listing. Tables and JSON are written when all records are there, NDJSON line by line."""
+    def rows(
+        self, records: Iterable[Any], columns: Sequence[Column], *, empty: str | Callable[[], str] = "nothing found"
+    ) -> None:
+        """A listing. Tables and JSON are written when all records are there, NDJSON line by line. `empty` is the remark
+        on a table without rows; as a function it is called after all records were read.
+        """
         if self.format == "ndjson":
             for record in records:
                 self.line(record)
@@ -56,7 +60,7 @@ class Output:
             if lines:
                 _echo_table(heads_of(columns), lines)
             else:
-                note(empty)
+                note(empty if isinstance(empty, str) else empty())
 
     def record(self, record: Any, columns: Sequence[Column] | None = None) -> None:
         """One record, with one line per field."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from lockstep.config import Config, load
+from lockstep.config import OF_CLIENTS, Config, load
 from lockstep.core.balance import first_transaction_id
 from lockstep.core.messages import Batch, NewMessage, PushResult
 from lockstep.core.names import DEFAULT_PARTITION
@@ -86,7 +86,7 @@ async def notify_pushed_async(connection: psycopg.AsyncConnection[Any], pushed: 
 def _prepare(
     messages: Sequence[Batch] | Sequence[NewMessage], config: Config | None, *, notify: bool
 ) -> tuple[Conversation[Pushed], Order | None]:
-    config = config or load()
+    config = config or load(unused=OF_CLIENTS)
     batches, order = check_push(messages, config)
     check_json(messages)
     # What this transaction creates may be rolled back, so the names are remembered for this call only.

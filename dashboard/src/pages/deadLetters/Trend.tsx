@@ -17,7 +17,7 @@ export function Trend({ queue }: { queue: string | undefined }) {
   if (times.length < 2) return null;
   return (
     <Panel title="New in each hour of the last day">
-      <TimeChart label="New dead letters by hour" times={times} series={series} format={count} height={130} />
+      <TimeChart label="New dead letters by hour" times={times} series={series} format={count} whole height={130} />
     </Panel>
   );
 }

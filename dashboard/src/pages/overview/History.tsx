@@ -51,13 +51,13 @@ export function History({ range, queue }: HistoryProps) {
         <TimeChart label="Messages per second, in and out" times={times} series={flow} format={rate} />
       </Panel>
       <Panel title="Pending messages">
-        <TimeChart label="Pending messages" times={times} series={pending} format={count} />
+        <TimeChart label="Pending messages" times={times} series={pending} format={count} whole />
       </Panel>
       <Panel title="Age of the oldest unread message">
         <TimeChart label="Age of the oldest unread message" times={times} series={lag} format={duration} height={150} />
       </Panel>
       <Panel title="New dead letters">
-        <TimeChart label="New dead letters" times={times} series={dead} format={count} height={150} />
+        <TimeChart label="New dead letters" times={times} series={dead} format={count} whole height={150} />
       </Panel>
     </>
   );

@@ -30,13 +30,13 @@ export function Now() {
       <Figures>
         <Figure
           label="In"
-          value={rate(rates?.pushed ?? average?.ingestedPerSecond)}
+          value={rate(rates?.now?.pushed ?? average?.ingestedPerSecond)}
           unit="/s"
           hint={`${rate(average?.ingestedPerSecond)}/s over 5 min`}
         />
         <Figure
           label="Out"
-          value={rate(rates?.acked ?? average?.processedPerSecond)}
+          value={rate(rates?.now?.acked ?? average?.processedPerSecond)}
           unit="/s"
           hint={`${rate(average?.processedPerSecond)}/s over 5 min`}
         />
@@ -58,7 +58,7 @@ export function Now() {
         <Figure
           label="In flight"
           value={count(overview?.messages.processing)}
-          hint={`${count(rates?.polls ?? 0)} polls wait`}
+          hint={`${count(rates?.polls)} polls wait`}
         />
         <Figure
           label="Dead letters"
@@ -69,10 +69,10 @@ export function Now() {
         />
         <Figure
           label="Errors"
-          value={rate(rates?.failed ?? 0)}
+          value={rate(rates?.now?.failed)}
           unit="/s"
-          tone={(rates?.failed ?? 0) > 0 ? "dead" : undefined}
-          hint={`${count(rates?.failedInAll ?? 0)} since the start`}
+          tone={(rates?.now?.failed ?? 0) > 0 ? "dead" : undefined}
+          hint={`${count(rates?.failedInAll)} since the start`}
         />
         <Figure
           label="Load"

@@ -51,13 +51,27 @@ export function RequestHistory({ range }: { range: Range }) {
         <TimeChart label="Requests per second" times={times} series={requests} format={rate} height={150} />
       </Panel>
       <Panel title="Errors">
-        <TimeChart label="Errors of servers and of clients" times={times} series={errors} format={count} height={150} />
+        <TimeChart
+          label="Errors of servers and of clients"
+          times={times}
+          series={errors}
+          format={count}
+          whole
+          height={150}
+        />
       </Panel>
       <Panel title="Load">
         <TimeChart label="Highest load of a server" times={times} series={load} format={percent} height={150} />
       </Panel>
       <Panel title="Requests queued and refused under load">
-        <TimeChart label="Requests queued and refused" times={times} series={refused} format={count} height={150} />
+        <TimeChart
+          label="Requests queued and refused"
+          times={times}
+          series={refused}
+          format={count}
+          whole
+          height={150}
+        />
       </Panel>
     </>
   );

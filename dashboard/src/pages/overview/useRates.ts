@@ -3,19 +3,21 @@ import { useEffect, useRef, useState } from "react";
 import type { Schemas } from "../../api/client";
 import { useLive } from "../../live/useLive";
 
+type PerSecond = Pick<Look, "pushed" | "acked" | "failed">;
+
 export interface Rates {
-  pushed: number;
-  acked: number;
-  failed: number;
+  /** Null until the second look. */
+  now: PerSecond | null;
   failedInAll: number;
   polls: number;
 }
 
-interface Look {
+export interface Look {
   at: number;
   pushed: number;
   acked: number;
   failed: number;
+  polls: number;
 }
 
 export function useRates(): Rates | null {
@@ -25,9 +27,8 @@ export function useRates(): Rates | null {
   useEffect(() => {
     if (data === undefined) return;
     const look = lookAt(data.workers, Date.now());
-    if (last.current !== null && look.at - last.current.at > 500) {
-      setRates({ ...between(last.current, look), polls: sum(data.workers, "pollsWaiting"), failedInAll: look.failed });
-    }
+    const before = last.current;
+    setRates((old) => rated(old, before, look));
     last.current = look;
   }, [data]);
   return rates;
@@ -45,11 +46,18 @@ function lookAt(workers: Worker[], at: number): Look {
     pushed: sum(workers, "messagesPushed"),
     acked: sum(workers, "messagesAcked"),
     failed: sum(workers, "serverErrors"),
+    polls: sum(workers, "pollsWaiting"),
   };
 }
 
+/** What one look shows is known at once; what is done per second needs two that are some time apart. */
+export function rated(old: Rates | null, before: Look | null, look: Look): Rates {
+  const now = before !== null && look.at - before.at > 500 ? between(before, look) : (old?.now ?? null);
+  return { now, polls: look.polls, failedInAll: look.failed };
+}
+
 /** A server that was restarted counts from 0 again. */
-export function between(before: Look, now: Look): Pick<Rates, "pushed" | "acked" | "failed"> {
+export function between(before: Look, now: Look): PerSecond {
   const seconds = (now.at - before.at) / 1000;
   const per = (more: number): number => Math.max(more, 0) / seconds;
   return {

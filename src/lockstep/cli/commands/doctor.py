@@ -60,12 +60,12 @@ def _findings(session: Session, config: Config) -> Iterator[CheckResult]:
     else:
         yield from check_database(dsn, config)
     if session.named_url is not None:
-        yield from _check_server(session.named_url)
+        yield from _check_server(session, session.named_url)
 
 
-def _check_server(url: str) -> Iterator[CheckResult]:
+def _check_server(session: Session, url: str) -> Iterator[CheckResult]:
     try:
-        with Session(url=url).client() as client:
+        with Session(url=url, token_file=session.token_file, ca_file=session.ca_file).client() as client:
             client.ping()
             yield ok("server", f"answers at {url}")
             yield from _check_buffer(client)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 
@@ -29,6 +30,16 @@ _COLUMNS: tuple[Column, ...] = (
 )
 
 
+@dataclass
+class _Walk:
+    """Whether a command has looked at all cursors."""
+
+    complete: bool = True
+
+    def nothing_found(self) -> str:
+        return "no group is behind" if self.complete else "nothing is behind in these"
+
+
 @click.command()
 @click.argument("queue")
 @on_session()
@@ -47,16 +58,17 @@ def lag(
 
     One command reads some 10,000 cursors, and then says where the next one continues.
     """
+    walk = _Walk()
     with session.client() as client:
-        rows: Iterator[PartitionLag | SparkStreamInfo] = _cursors(client, queue, group, partition, after)
+        rows: Iterator[PartitionLag | SparkStreamInfo] = _cursors(client, queue, group, partition, after, walk)
         if group is None and partition is None:
             rows = chain(rows, client.spark_streams(queue=queue))
         behind = (row for row in rows if everything or row.lag)
-        session.output.rows(islice(behind, limit), _COLUMNS, empty="no group is behind")
+        session.output.rows(islice(behind, limit), _COLUMNS, empty=walk.nothing_found)
 
 
 def _cursors(
-    client: Client, queue: str, group: str | None, partition: str | None, after: int
+    client: Client, queue: str, group: str | None, partition: str | None, after: int, walk: _Walk
 ) -> Iterator[PartitionLag]:
     looked = 0
     while True:
@@ -68,6 +80,7 @@ def _cursors(
             after = page[-1].partition_id
             looked += len(page)
             if looked >= _PLACES_MAX:
+                walk.complete = False
                 note(f"these were only the first {looked} cursors; continue with --after {after}")
                 return
         else:
