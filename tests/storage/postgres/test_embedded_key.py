@@ -53,6 +53,18 @@ def test_key_is_found_by_the_address(tmp_path: Path) -> None:
     assert with_stored_key(both, dsn_of(tmp_path / "run")) is both
 
 
+@pytest.mark.parametrize("host", ["", "run"])
+def test_key_in_a_directory_of_everybody_is_not_taken(tmp_path: Path, host: str) -> None:
+    """PostgreSQL's socket may be in /tmp, where anybody can put a file."""
+    (tmp_path / "run").mkdir()
+    make_key(tmp_path)
+    tmp_path.chmod(0o1777)
+    config = load(environ={})
+    assert with_stored_key(config, dsn_of(tmp_path / host)) is config
+    tmp_path.chmod(0o755)
+    assert len(with_stored_key(config, dsn_of(tmp_path / host)).encryption_keys) == 1
+
+
 def test_file_that_is_no_key_is_refused(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / KEY_FILE).write_text("sesame")

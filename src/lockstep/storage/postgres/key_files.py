@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from base64 import b64encode
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -46,7 +47,8 @@ def with_stored_key(config: Config, dsn: str) -> Config:
 
 
 def _key_file_of(dsn: str) -> Path | None:
-    """The socket of an embedded database is in a directory of its data, or in a short one that has a link."""
+    """The socket of an embedded database is in a directory of its data, or in a short one that has a link. A directory
+    that everybody may write to, such as /tmp, is neither: anybody could put a key there."""
     try:
         [host] = parse_qs(urlsplit(dsn).query).get("host", [""])
     except ValueError:
@@ -55,4 +57,4 @@ def _key_file_of(dsn: str) -> Path | None:
         return None
     directory = Path(host)
     path = (directory.parent if directory.name == "run" else directory) / KEY_FILE
-    return path if os.access(path, os.R_OK) else None
+    return path if os.access(path, os.R_OK) and not path.parent.stat().st_mode & stat.S_IWOTH else None
