@@ -202,6 +202,7 @@ def age(dsn: str, *, seed: int = 7) -> None:
     """A day of samples, as the duty would have taken them; and what was stored is a while ago."""
     with psycopg.connect(dsn) as connection:
         _put_samples(connection, random.Random(seed))
+        _put_server_samples(connection, random.Random(seed))
         # Something must be late: what has not been read was created a quarter of an hour ago.
         connection.execute("update lockstep.segment set created_at = created_at - interval '14 minutes'")
         _tell_traces(connection)
@@ -253,6 +254,25 @@ def _put_samples(connection: psycopg.Connection[Any], chance: random.Random) -> 
     ):
         for row in rows:
             copy.write_row(row)
+
+
+def _put_server_samples(connection: psycopg.Connection[Any], chance: random.Random) -> None:
+    """What a server did that has stopped since."""
+    now = datetime.now(UTC).replace(second=0, microsecond=0)
+    at = now - _HISTORY
+    with (
+        connection.cursor() as cursor,
+        cursor.copy(
+            "copy lockstep.server_sample "
+            "(at, server, seconds, requests, client_errors, server_errors, queued, rejected, load) from stdin"
+        ) as copy,
+    ):
+        while at < now:
+            late = now - at <= _LATE
+            failed = int(late and at.minute % 4 == 0)
+            requests = int(60 * chance.uniform(35, 50))
+            copy.write_row((at, "shop-1", 60.0, requests, chance.randrange(3), failed, 0, 0, chance.uniform(0.05, 0.3)))
+            at += _SAMPLE_STEP
 
 
 _STEPS = (
