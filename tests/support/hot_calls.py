@@ -185,11 +185,20 @@ async def balance_of_a_queue(actor: Actor) -> Call:
     return lambda: actor.store.balance("balanced")
 
 
+async def push_a_page(actor: Actor) -> None:
+    """What is newest is then the same in every database, whatever was called there before: pages of as many messages
+    differ by what segments and runs they are in."""
+    for _ in range(2):
+        await actor.store.push([batch("q", partition=f"p{1 + 9 * number}") for number in range(10)])
+
+
 async def newest_messages_of_a_queue(actor: Actor) -> Call:
+    await push_a_page(actor)
     return lambda: actor.store.messages(MessageFilter(queue="q"), newest_first=True, limit=20)
 
 
 async def newest_messages_of_all_queues(actor: Actor) -> Call:
+    await push_a_page(actor)
     return lambda: actor.store.messages(MessageFilter(), newest_first=True, limit=20)
 
 
