@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -798,27 +799,40 @@ async def test_those_who_wait_for_a_connection_do_not_ask_a_server_that_hangs_on
         await database.close()
 
 
+def impatient(database: Database, settings: PoolSettings) -> pool.Pool:
+    """Other settings for a pool that has its connection, however long that took."""
+    found = database._join()
+    found._settings = settings
+    found._look()  # by the settings of before it would be too late
+    return found
+
+
 async def test_call_that_comes_while_a_server_is_found_to_hang_has_its_own_time(
     dsn: str, socket_directory: Path
 ) -> None:
     """It did not wait for long enough when the others failed, and asks once more."""
     awake = asyncio.Event()
     awake.set()
-    settings = replace(SILENT, breaker_failures_max=0, connections_max=1, connect_timeout_seconds=3600)
-    database = Database(through(dsn, socket_directory), replace(settings, breaker_silent_seconds=1))
-    async with relay(dsn, socket_directory, awake=awake), asyncio.timeout(30):
+    settings = replace(SILENT, breaker_failures_max=0, breaker_silent_seconds=3600, connections_max=1)
+    settings = replace(settings, connect_timeout_seconds=3600)
+    database = Database(through(dsn, socket_directory), settings)
+    async with relay(dsn, socket_directory, awake=awake), asyncio.timeout(60):
         await ask(database)
         awake.clear()
-        found = database._join()
+        found = impatient(database, replace(settings, breaker_silent_seconds=1))
+        loop_time, now = found._time, found._time()
+        found._time = lambda: now
         first = asyncio.ensure_future(ask(database))
-
-        async def asks() -> bool:
-            await asyncio.sleep(0.001)
-            return found._asking is not None
-
-        await until(asks)
+        await until_counted(lambda: len(found._used))
+        now += 0.6
+        found._look()
         asked = found._asking
+        assert asked is not None
         second = asyncio.ensure_future(ask(database))
+        await until_counted(lambda: database.counts.waiters)
+        now += 0.4
+        await asyncio.wait((first,))
+        found._time = loop_time
         outcomes = await asyncio.gather(first, second, return_exceptions=True)
         details = [getattr(error, "details", error) for error in outcomes]
         assert details == [{"unreachable": True, "maybe_applied": True}, {"unreachable": True}]
@@ -827,20 +841,40 @@ async def test_call_that_comes_while_a_server_is_found_to_hang_has_its_own_time(
         await database.close()
 
 
+async def until_counted(count: Callable[[], int]) -> None:
+    async def reached() -> bool:
+        await asyncio.sleep(0.001)
+        return count() == 1
+
+    await until(reached)
+
+
+async def hold_up(seconds: float) -> None:
+    """Make every turn of the event loop late."""
+    while True:
+        time.sleep(seconds)  # noqa: ASYNC251
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("late_seconds", [0, 0.03])
 async def test_server_that_takes_no_connection_is_found_to_hang_after_its_own_time(
-    dsn: str, socket_directory: Path
+    dsn: str, socket_directory: Path, late_seconds: float
 ) -> None:
-    """An attempt at a connection may have less time than an answer."""
+    """An attempt at a connection may have less time than an answer, and a process with much to do is late itself."""
     awake = asyncio.Event()
     awake.set()
-    settings = replace(SILENT, breaker_failures_max=0, breaker_silent_seconds=0.2)
+    settings = replace(SILENT, breaker_failures_max=0, breaker_silent_seconds=3600)
     database = Database(through(dsn, socket_directory), settings)
-    async with relay(dsn, socket_directory, awake=awake), asyncio.timeout(30):
+    async with relay(dsn, socket_directory, awake=awake), asyncio.timeout(60):
         await ask(database)
-        database._join()._settings = replace(settings, connect_timeout_seconds=0.01)
+        impatient(database, replace(settings, breaker_silent_seconds=0.2, connect_timeout_seconds=0.01))
         awake.clear()
-        with pytest.raises(Unavailable) as caught:
-            await ask(database)
+        busy = asyncio.create_task(hold_up(late_seconds))
+        try:
+            with pytest.raises(Unavailable) as caught:
+                await ask(database)
+        finally:
+            busy.cancel()
         assert caught.value.details["unreachable"]
         awake.set()
         await database.close()

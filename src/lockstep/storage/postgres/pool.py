@@ -49,6 +49,8 @@ _BACKOFF_SECONDS_MIN = 0.01
 _BACKOFF_SECONDS_MAX = 2.0
 _CLOSE_TIMEOUT_SECONDS = 10.0
 _TURNS = 20
+_TURNS_SECONDS_MAX = 3600.0
+"""Longer than the turns ever take: they end an attempt at a connection, not its own time-out."""
 _EPOCHS = itertools.count(1)
 """A new pool does not continue an older one."""
 _LOOKS = 8
@@ -469,8 +471,8 @@ class Pool:
         start a process. Raises Silent if it does not answer in time, and the errors of connecting. Time is counted in
         turns of the event loop, because a process that is late itself must not take PostgreSQL for silent."""
         asked_at = self._heard_at
-        patient = max(self._settings.connect_timeout_seconds, self._settings.breaker_silent_seconds)
-        attempt = asyncio.ensure_future(connect(self._dsn, replace(self._settings, connect_timeout_seconds=patient)))
+        patient = replace(self._settings, connect_timeout_seconds=_TURNS_SECONDS_MAX)
+        attempt = asyncio.ensure_future(connect(self._dsn, patient))
         idle = self._idle.pop() if self._idle else None
         answer = None if idle is None else asyncio.ensure_future(self._answer_on(idle))
         waited_for = {one for one in (attempt, answer) if one is not None}
