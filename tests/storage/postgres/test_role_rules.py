@@ -384,6 +384,38 @@ async def test_arrays_of_any_shape_give_no_way_to_other_queues(
                 assert outcome == NOT_ALLOWED, (call, outcome)
 
 
+TIMED = {
+    "push_run": "push_run({queue_id}, {partition_id}, 0::smallint, 1, null, array['1'::bytea], true, {time}, null, "
+    "false)",
+    "resolve": "resolve('orders.new', array['p'], {time})",
+    "mark_expiring": "mark_expiring('orders.new', {time})",
+    "schedule": "schedule(array[{queue_id}], array['Default'], array[{time}], array[null::text], array[null::text], "
+    "array[1::smallint], array['1'::bytea], null)",
+    "subscribe": "subscribe({queue_id}, 'h', 'from', {time}, null, null)",
+    "pop": "pop(array[0], array[{group_id}], array[{partition_id}], array[1], array[1], array[null::bigint], "
+    "array[gen_random_uuid()], array[false], {time})",
+    "ack_items": "ack_items(array[null::uuid], array[{partition_id}], array[1], array[null::text], array['g'], "
+    "array['failed'], array[null::text], array[{time}], null)",
+    "renew": "renew(array['{lease_id}'::uuid], array[900000000000000], null)",
+    "seek": "seek({group_id}, {partition_id}, 'time', {time}, null, null)",
+    "configure": "configure('orders.new', null, null, '{{}}', {time})",
+}
+
+
+@pytest.mark.parametrize("time", ["infinity", "-infinity", "20000-01-01", "0100-01-01 BC"])
+async def test_times_that_cannot_be_read_are_refused(
+    dsn: str, owner: asyncpg.Connection[Any], role: str, time: str
+) -> None:
+    """One that a client cannot read would break what goes over all queues: lists, and the promotion."""
+    store = PostgresStore(dsn)
+    own = await ids_of(owner, store, OWN)
+    await store.close()
+    await give(owner, "admin", "orders.*", role)
+    for call in TIMED.values():
+        statement = call.format(**own._asdict(), time=f"'{time}'::timestamptz")
+        assert await tried(owner, role, f"select * from lockstep.{statement}") == "LS004", statement
+
+
 def named(placeholders: str) -> list[str]:
     return re.findall(r"\{(\w+)\}", placeholders)
 

@@ -22,7 +22,7 @@ declare
     _partition_names text[];
     _queue_names text[];
 begin
-    if not lockstep.is_trusted() then perform lockstep.need_leases('{pop}', _lease_ids); end if;
+    if not lockstep.is_trusted() then perform lockstep.check_times(array[_at]), lockstep.need_leases('{pop}', _lease_ids); end if;
     select array_agg(p.id) into _locked from (
         select p.id from lockstep.partition p
         where p.id in (
@@ -116,7 +116,7 @@ declare
     _shared bigint[];
     _unplaced bigint[];
 begin
-    if not lockstep.is_trusted() then perform lockstep.need_leases('{pop}', _lease_ids, _partition_ids); end if;
+    if not lockstep.is_trusted() then perform lockstep.check_times(array[_at] || _retry_ats), lockstep.need_leases('{pop}', _lease_ids, _partition_ids); end if;
     select array_agg(i order by i.partition_id, i.group_id, i.item) into _items
     from lockstep.expand_acks(_lease_ids, _partition_ids, _seqs, _transaction_ids, _groups, _statuses, _errors, _retry_ats) i;
     -- Items that concern no ordered group: a shared group, or no group.
@@ -342,7 +342,7 @@ returns table (lease_id uuid, partitions bigint, expires_at timestamptz) languag
 declare
     _now timestamptz := coalesce(_at, clock_timestamp());
 begin
-    if not lockstep.is_trusted() then perform lockstep.need_leases('{pop}', _lease_ids); end if;
+    if not lockstep.is_trusted() then perform lockstep.check_times(array[_at]), lockstep.check_spans(_milliseconds), lockstep.need_leases('{pop}', _lease_ids); end if;
     -- First, because this locks partitions.
     if exists (select 1 from lockstep.delivery d where d.lease_id = any (_lease_ids)) then
         return query select r.* from lockstep.shared_renew(_lease_ids, _milliseconds, _now) r;

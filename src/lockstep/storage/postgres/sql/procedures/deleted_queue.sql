@@ -14,7 +14,7 @@ create or replace function lockstep.delete_queue(_queue text, _at timestamptz de
 declare
     _queue_id int;
 begin
-    if not lockstep.is_trusted() then perform lockstep.need_names('{configure}', array[_queue]); end if;
+    if not lockstep.is_trusted() then perform lockstep.check_times(array[_at]), lockstep.need_names('{configure}', array[_queue]); end if;
     select q.id into _queue_id from lockstep.queue q where q.name = _queue for update;
     if not found then
         return null;

@@ -10,7 +10,7 @@ declare
     _old_at timestamptz := _now - make_interval(secs => _seconds);
     _seen_at timestamptz;
 begin
-    if not lockstep.is_trusted() then perform lockstep.need_names('{pop}', array[coalesce(nullif(_queue, ''), '*')]); end if;
+    if not lockstep.is_trusted() then perform lockstep.check_times(array[_at]), lockstep.need_names('{pop}', array[coalesce(nullif(_queue, ''), '*')]); end if;
     select f.seen_at into _seen_at from lockstep.first_poll f
     where f.group_name = _group and f.queue_name = _queue and f.namespace = _namespace and f.task = _task;
     -- A poll that is repeated all the time is written only now and then.
@@ -35,7 +35,7 @@ create or replace function lockstep.use_first_poll(_queue_id int, _group text, _
 declare
     _old_at timestamptz := coalesce(_at, clock_timestamp()) - make_interval(secs => _seconds);
 begin
-    if not lockstep.is_trusted() then perform lockstep.need_places('{pop}', array[_queue_id]); end if;
+    if not lockstep.is_trusted() then perform lockstep.check_times(array[_at]), lockstep.need_places('{pop}', array[_queue_id]); end if;
     insert into lockstep.subscription (queue_id, group_name, mode, from_at, created_at)
     select _queue_id, _group, 'new', null, min(f.since_at)
     from lockstep.first_poll f

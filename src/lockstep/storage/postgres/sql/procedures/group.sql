@@ -180,7 +180,7 @@ declare
     _now timestamptz := coalesce(_at, clock_timestamp());
     _locked record;
 begin
-    if not lockstep.is_trusted() then perform lockstep.need_places('{pop}', array[_queue_id]); end if;
+    if not lockstep.is_trusted() then perform lockstep.check_times(array[_at, _from_at]), lockstep.need_places('{pop}', array[_queue_id]); end if;
     for _attempt in 1 .. 20 loop
         select g.id, g.mode, g.placed_upto is null into _group_id, _group_mode, _placed
         from lockstep.consumer_group g where g.queue_id = _queue_id and g.name = _group;
@@ -248,7 +248,7 @@ declare
     _locked bigint[];
     _end record;
 begin
-    if not lockstep.is_trusted() then perform lockstep.need_groups('{pop}', array[_group_id], array[_partition_id]); end if;
+    if not lockstep.is_trusted() then perform lockstep.check_times(array[_at]), lockstep.need_groups('{pop}', array[_group_id], array[_partition_id]); end if;
     _made := 0;
     _more := false;
     select g.* into _group from lockstep.consumer_group g where g.id = _group_id;
@@ -309,7 +309,7 @@ create or replace function lockstep.place_for_pop(
     _group_id int, _partition_id bigint, _partitions int, _at timestamptz, out _made int, out _due boolean, out _more boolean, out _placed boolean
 ) language plpgsql as $$
 begin
-    if not lockstep.is_trusted() then perform lockstep.need_groups('{pop}', array[_group_id], array[_partition_id]); end if;
+    if not lockstep.is_trusted() then perform lockstep.check_times(array[_at]), lockstep.need_groups('{pop}', array[_group_id], array[_partition_id]); end if;
     _due := exists (
         select 1 from lockstep.cursor c
         where c.group_id = _group_id and c.due_at <= coalesce(_at, clock_timestamp()));
@@ -405,7 +405,7 @@ declare
     _group lockstep.consumer_group;
     _locked record;
 begin
-    if not lockstep.is_trusted() then perform lockstep.need_groups('{manage}', array[_group_id], array[_partition_id]); end if;
+    if not lockstep.is_trusted() then perform lockstep.check_times(array[_at, _time]), lockstep.need_groups('{manage}', array[_group_id], array[_partition_id]); end if;
     select g.* into _group from lockstep.consumer_group g where g.id = _group_id;
     if _partition_id is not null and found then
         perform lockstep.seek_partition(_group, _partition_id, _kind, _time, _seq, _now);
@@ -542,7 +542,7 @@ create or replace function lockstep.delete_group(
 declare
     _gone lockstep.consumer_group;
 begin
-    if not lockstep.is_trusted() then perform lockstep.need_places('{configure}', array[_queue_id]); end if;
+    if not lockstep.is_trusted() then perform lockstep.check_times(array[_at]), lockstep.need_places('{configure}', array[_queue_id]); end if;
     _deleted := 0;
     -- Only transactions that hold the queue's row count its fill level.
     perform 1 from lockstep.queue q where q.id = _queue_id and q.max_size > 0 for no key update;

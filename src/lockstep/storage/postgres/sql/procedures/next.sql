@@ -53,6 +53,7 @@ declare
     _i int;
 begin
     if not lockstep.is_trusted() then
+        perform lockstep.check_times(array[_at]), lockstep.check_spans(_lease_ms);
         perform lockstep.need_leases('{pop}', _held_ids);
         perform lockstep.need_groups('{pop}', _group_ids, _partition_ids);
     end if;

@@ -33,7 +33,7 @@ declare
     _last_partition bigint;
     _last int := 0;
 begin
-    if not lockstep.is_trusted() then perform lockstep.need_groups('{pop}', _group_ids, _partition_ids); end if;
+    if not lockstep.is_trusted() then perform lockstep.check_times(array[_at]), lockstep.check_spans(_lease_ms), lockstep.need_groups('{pop}', _group_ids, _partition_ids); end if;
     for _i in 1 .. cardinality(_group_ids) loop
         continue when _i <= _last;  -- claimed together with an earlier one
         if _requests[_i] is distinct from _requests[_i - 1] then
@@ -404,7 +404,7 @@ declare
     _now timestamptz := coalesce(_at, clock_timestamp());
     _until timestamptz := _now + make_interval(secs => _within);
 begin
-    if not lockstep.is_trusted() then perform lockstep.need_groups('{pop}', _group_ids, _partition_ids); end if;
+    if not lockstep.is_trusted() then perform lockstep.check_times(array[_at]), lockstep.need_groups('{pop}', _group_ids, _partition_ids); end if;
     return (
         select array_agg(lockstep.seconds_until(
             case when not exists (select 1 from lockstep.consumer_group g where g.id = t.group_id)
@@ -458,7 +458,7 @@ returns float8[] language plpgsql stable as $$
 declare
     _now timestamptz := coalesce(_at, clock_timestamp());
 begin
-    if not lockstep.is_trusted() then perform lockstep.need_names('{pop}', '{*}'); end if;
+    if not lockstep.is_trusted() then perform lockstep.check_times(array[_at]), lockstep.need_names('{pop}', '{*}'); end if;
     return (
         select array_agg(lockstep.seconds_until((
             select min(case when g.id is null then _now else lockstep.group_due(g.id, _now + make_interval(secs => _within)) end)

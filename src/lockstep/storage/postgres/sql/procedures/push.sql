@@ -41,7 +41,7 @@ declare
     -- costs more than a subtransaction for all. How full a queue is comes after duplicates, so there they are looked for.
     _ids_at_once boolean := _limited is null and coalesce(cardinality(_index.uuids), 0) + coalesce(cardinality(_index.texts), 0) >= 16;
 begin
-    if not lockstep.is_trusted() then perform lockstep.need_places('{push}', _queue_ids, _partition_ids); end if;
+    if not lockstep.is_trusted() then perform lockstep.check_times(array[_at] || _expires_at), lockstep.need_places('{push}', _queue_ids, _partition_ids); end if;
     if current_setting('transaction_isolation') <> 'read committed' then perform lockstep.check_isolation(); end if;
     if _lock_ms is not null then perform set_config('lock_timeout', _lock_ms::text, true); end if;
     if _limited is not null then
@@ -194,7 +194,7 @@ declare
     _has_group boolean;
     _stale boolean;
 begin
-    if not lockstep.is_trusted() then perform lockstep.need_places('{push}', array[_queue_id], array[_partition_id]); end if;
+    if not lockstep.is_trusted() then perform lockstep.check_times(array[_at]), lockstep.need_places('{push}', array[_queue_id], array[_partition_id]); end if;
     if current_setting('transaction_isolation') <> 'read committed' then perform lockstep.check_isolation(); end if;
     if _lock_ms is not null then perform set_config('lock_timeout', _lock_ms::text, true); end if;
     perform 1 from lockstep.partition p where p.id = _partition_id for no key update;
@@ -242,7 +242,7 @@ declare
     _has_group boolean;
     _stale boolean;
 begin
-    if not lockstep.is_trusted() then perform lockstep.need_places('{push}', array[_queue_id], _partition_ids); end if;
+    if not lockstep.is_trusted() then perform lockstep.check_times(array[_at]), lockstep.need_places('{push}', array[_queue_id], _partition_ids); end if;
     if current_setting('transaction_isolation') <> 'read committed' then perform lockstep.check_isolation(); end if;
     if _lock_ms is not null then perform set_config('lock_timeout', _lock_ms::text, true); end if;
     perform 1 from lockstep.partition p where p.id = any (_partition_ids) order by p.id for no key update;

@@ -32,6 +32,7 @@ declare
     _was_encrypted boolean;
 begin
     if not lockstep.is_trusted() then
+        perform lockstep.check_times(array[_at]);
         perform lockstep.need_names('{manage}', array[_queue]), lockstep.need_names('{push}', array_remove(array[_dead_queue], null));
         -- A namespace or task that differs from the name would make it visible to other pops by namespace or task.
         if coalesce(nullif(_namespace, ''), split_part(_queue, '.', 1)) <> split_part(_queue, '.', 1)

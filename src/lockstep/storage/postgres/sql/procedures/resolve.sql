@@ -20,6 +20,7 @@ declare
     _missing text[];
 begin
     -- configure() calls this as well.
+    if not lockstep.is_trusted() then perform lockstep.check_times(array[_at]); end if;
     if not lockstep.is_trusted() and not lockstep.may_push(_queue) then perform lockstep.need_names('{push,manage}', array[_queue]); end if;
     if not exists (select 1 from lockstep.queue q where q.name = _queue) then
         perform lockstep.create_queue(_queue, null, null, _now);
@@ -98,7 +99,7 @@ end $$;
 -- that both want to mark the row would deadlock.
 create or replace function lockstep.mark_expiring(_queue text, _at timestamptz) returns void language plpgsql as $$
 begin
-    if not lockstep.is_trusted() then perform lockstep.need_names('{push}', array[_queue]); end if;
+    if not lockstep.is_trusted() then perform lockstep.check_times(array[_at]), lockstep.need_names('{push}', array[_queue]); end if;
     if not exists (select 1 from lockstep.queue q where q.name = _queue) then
         perform lockstep.create_queue(_queue, null, null, coalesce(_at, clock_timestamp()));
     end if;

@@ -118,6 +118,23 @@ begin
         || array(select d.partition_id from lockstep.delivery d where d.lease_id = any (_lease_ids)));
 end $$;
 
+-- Raises unless the times of a caller, some of which may be null, can be read by every client. One that cannot would break the
+-- lists of all queues, and what looks for the next time of any of them.
+create or replace function lockstep.check_times(_times timestamptz[]) returns void language plpgsql immutable as $$
+begin
+    if not coalesce('0001-01-02 00:00:00+00' <= all (_times), true) or not coalesce('9999-12-30 00:00:00+00' >= all (_times), true) then
+        raise exception 'a time of the call is out of range' using errcode = 'LS004';
+    end if;
+end $$;
+
+-- The same for lengths of time in milliseconds: at most ten years.
+create or replace function lockstep.check_spans(_spans bigint[]) returns void language plpgsql immutable as $$
+begin
+    if not coalesce(316224000000 >= all (_spans), true) or not coalesce(-316224000000 <= all (_spans), true) then
+        raise exception 'a length of time of the call is out of range' using errcode = 'LS004';
+    end if;
+end $$;
+
 -- The functions that a right covers. The right `browse` covers the views as well (renew_role).
 create or replace function lockstep.functions_for(_right text) returns text[] language plpgsql stable as $$
 begin

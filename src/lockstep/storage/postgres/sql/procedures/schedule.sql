@@ -30,7 +30,7 @@ declare
     _found_due_ats timestamptz[];
     _duplicates boolean[];
 begin
-    if not lockstep.is_trusted() then perform lockstep.need_places('{push}', _queue_ids); end if;
+    if not lockstep.is_trusted() then perform lockstep.check_times(array[_at] || _due_ats), lockstep.need_places('{push}', _queue_ids); end if;
     if 3 = any (_codecs) then
         raise exception 'the message is encrypted as an older version does it' using errcode = 'LS001';
     end if;

@@ -30,7 +30,7 @@ create or replace function lockstep.stop_encryption(_queue text, _at timestamptz
 declare
     _queue_id int;
 begin
-    if not lockstep.is_trusted() then perform lockstep.need_names('{admin}', array[_queue]); end if;
+    if not lockstep.is_trusted() then perform lockstep.check_times(array[_at]), lockstep.need_names('{admin}', array[_queue]); end if;
     update lockstep.queue q set encryption = false, configured_at = coalesce(_at, clock_timestamp()) where q.name = _queue
     returning q.id into _queue_id;
     return _queue_id;

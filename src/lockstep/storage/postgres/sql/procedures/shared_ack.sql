@@ -21,7 +21,7 @@ declare
     _from bigint[];
     _to bigint[];
 begin
-    if not lockstep.is_trusted() then perform lockstep.need_leases('{pop}', _lease_ids); end if;
+    if not lockstep.is_trusted() then perform lockstep.check_times(array[_at]), lockstep.need_leases('{pop}', _lease_ids); end if;
     -- `is true`: otherwise the planner may read the whole index on due times for the few ranges of a lease.
     loop
         perform 1 from lockstep.delivery d where d.lease_id = any (_lease_ids) and (d.due_at > _now) is true

@@ -26,7 +26,7 @@ declare
     _last int;
     _served int[] := '{}';
 begin
-    if not lockstep.is_trusted() then perform lockstep.need_groups('{pop}', _group_ids, _partition_ids); end if;
+    if not lockstep.is_trusted() then perform lockstep.check_times(array[_at]), lockstep.check_spans(_lease_ms), lockstep.need_groups('{pop}', _group_ids, _partition_ids); end if;
     if _alone and true <> all (_auto_acks) then
         perform set_config('synchronous_commit', 'off', true);
     end if;

@@ -17,7 +17,7 @@ create or replace function lockstep.hold_leases(_lease_ids uuid[], _at timestamp
 declare
     _now timestamptz := coalesce(_at, clock_timestamp());
 begin
-    if not lockstep.is_trusted() then perform lockstep.need_leases('{pop}', _lease_ids); end if;
+    if not lockstep.is_trusted() then perform lockstep.check_times(array[_at]), lockstep.need_leases('{pop}', _lease_ids); end if;
     perform 1 from lockstep.cursor c where c.lease_id = any (_lease_ids) order by c.partition_id, c.group_id for no key update;
     perform 1 from lockstep.delivery d where d.lease_id = any (_lease_ids) order by d.partition_id, d.group_id, d.from_seq for no key update;
     return query
