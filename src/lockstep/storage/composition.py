@@ -1,7 +1,7 @@
 """A store made of rooms: an object per noun of the contract, behind one door.
 
-A store builds its rooms and hands them to `ComposedStore`, which has every verb: callers write `store.push` and need
-not know the rooms. A verb goes to the room of the protocol that declares it, and is declared nowhere else.
+A store builds its rooms and passes them to `ComposedStore`, which has every verb: callers write `store.push` and need
+not know the rooms. Each verb is forwarded to the room of the protocol that declares it, and is declared nowhere else.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class ComposedStore(Verbs):
         """The methods that answer the verbs."""
 
     def entered(self, method: Callable[P, R]) -> Callable[P, R]:
-        """How a verb is called from outside; a store wraps here what surrounds each of its calls."""
+        """The verb as callers see it; a store can wrap each call here."""
         return method
 
 

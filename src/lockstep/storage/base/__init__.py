@@ -3,13 +3,11 @@
 Every store passes the same contract tests and agrees with the memory store, operation by operation. Docstrings refer to
 the rules in `core/rules.py`.
 
-What holds for every verb:
-* Input was validated by the engine: names, sizes and ranges are right. What only the store can know (an
-  unknown queue, a full queue, a lost lease) is the store's to check.
-* A call that raises has changed nothing. Outcomes of single items are returned, not raised.
-* Time is the store's clock: the database's own, or one that was set.
-* A call is one transaction, except where it says that it works in slices; concurrent calls behave as if one came after
-  the other.
+Rules for every verb:
+* The engine has validated the input: names, sizes and ranges. The store checks what only it can know (an unknown queue,
+a full queue, a lost lease). * A call that raises has changed nothing. Outcomes of single items are returned, not
+raised. * Time is the store's clock: the database's own, or a test clock. * A call is one transaction, unless its
+docstring says that it works in slices; concurrent calls behave as if they ran one after the other.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ class AccessControl(Protocol):
         """Store a key under its id, with the digest of its secret."""
 
     async def keys(self, *, after: str | None = None, limit: int = 100) -> list[ApiKey]:
-        """Keys by id, those after the id `after`; revoked and expired ones, too."""
+        """Keys after the id `after`, by id, including revoked and expired ones."""
 
     async def find_keys(self, key_ids: Sequence[str]) -> list[StoredKey]:
         """The existing keys among these ids, including revoked and expired ones."""
@@ -24,7 +24,7 @@ class AccessControl(Protocol):
         """Revoke a key. False if there is none, or it is already revoked."""
 
     async def record_audit(self, entry: NewAuditEntry) -> None:
-        """Keep an entry of the audit log."""
+        """Add an entry to the audit log."""
 
     async def audit(
         self,
@@ -35,10 +35,10 @@ class AccessControl(Protocol):
         before: str | None = None,
         limit: int = 100,
     ) -> list[AuditEntry]:
-        """Entries of the audit log, newest first, those before the entry with the id `before`."""
+        """Entries of the audit log before the entry with the id `before`, newest first."""
 
     async def prune_audit(self, seconds: float, *, limit: int) -> int:
-        """Remove entries that are older, at most `limit`; returns how many."""
+        """Remove older entries, at most `limit`; returns how many."""
 
     async def queues_of(self, kind: OwnedKind, ids: Sequence[str]) -> dict[str, list[str]]:
         """The queues that ids belong to, by id; unknown ids are left out. Numeric ids are given as their digits."""

@@ -1,4 +1,4 @@
-"""Whether the stored data is right."""
+"""Checks and repairs of the stored data."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class Consistency(Protocol):
         """Check every invariant of the stored data; returns the violations. Raises QueueNotFound."""
 
     async def repair(self, *, queue: str | None = None) -> list[Problem]:
-        """Verify, and recompute derived data; returns the violations, and which of them are repaired."""
+        """Verify, and recompute derived data; returns the violations, and marks those that are repaired."""
 
     async def verify_slice(self, *, after: Place | None = None, partitions: int) -> Verified:
         """Verify the next slice of one queue: up to this many partitions, or other items; the last slices of a queue
-        have what belongs to the whole queue. An item that cannot be verified in time is a problem, `unverified`, and
-        the walk continues after it."""
+        check what belongs to the whole queue. An item that cannot be verified in time is a problem of the kind
+        `unverified`, and the walk continues after it."""

@@ -11,7 +11,7 @@ class DeadLetters(Protocol):
     """Lists, redrives and purges dead letters."""
 
     async def dead_letters(self, where: DeadLetterFilter, *, limit: int = 100, offset: int = 0) -> DeadLetterPage:
-        """Dead letters that match, newest first (failed_at, then id), and how many match in all."""
+        """Matching dead letters, newest first (failed_at, then id), and the total number of matches."""
 
     async def dead_letter(self, dead_letter_id: int) -> DeadLetter:
         """One dead letter. Raises DeadLetterNotFound."""
@@ -21,8 +21,8 @@ class DeadLetters(Protocol):
         remove the dead letters, in one transaction; returns how many: at most `limit`, and 0 only if no more match.
 
         The new message has the old payload, trace id, kind, reference, encoding, producer_sub and headers, with an
-        additional header `lockstep-redriven-from` that holds the old message id. It has no transaction id of its own:
-        the old one is used up. Every group sees it.
+        additional header `lockstep-redriven-from` that holds the old message id. It gets no transaction id, because the
+        old one is already used. Every group sees it.
 
         Its copy in a dead queue is removed with the dead letter, unless queue mode has completed the copy; so a message
         is sent back once, by this verb or by redrive_queue. A dead letter whose copy is under a live lease stays,
@@ -35,9 +35,9 @@ class DeadLetters(Protocol):
         most `limit`, in one transaction; returns how many. Each message goes once, however many callers do this at the
         same time.
 
-        Only messages that were put there as dead letters, whose queue still exists, that queue mode has not completed,
-        and that are under no live lease. They are removed from the dead queue, with their dead letters. Raises
-        QueueNotFound, QueueFull.
+        This includes only messages that came there as dead letters, whose queue still exists, that queue mode has not
+        completed, and that are not under a live lease. They are removed from the dead queue, with their dead letters.
+        Raises QueueNotFound, QueueFull.
         """
 
     async def purge(self, where: DeadLetterFilter) -> int:

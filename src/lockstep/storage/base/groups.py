@@ -17,46 +17,47 @@ class Groups(Protocol):
         """Create the group on the queue as its first pop would, or leave it as it is. Raises QueueNotFound,
         GroupModeMismatch.
 
-        The group begins at one moment in all partitions. `new` shows everything whose push began after that, and
-        nothing that was committed before; a push in between may be either. The cost does not depend on the number of
-        partitions: the store may prepare each of them later (prune_groups).
+        The group begins at the same moment in all partitions. `new` includes every push that began after that, and none
+        that was committed before; a push in between may or may not be included. The cost does not depend on the number
+        of partitions: the store may prepare each of them later (prune_groups).
         """
 
     async def set_subscription(self, group: str, subscription: Subscription, *, queue: str | None = None) -> int:
-        """Store where the group begins when it next starts afresh; on one queue, or all on which it exists or has
-        a stored subscription. Returns on how many. Raises QueueNotFound, GroupNotFound."""
+        """Store where the group begins when it is next created, on one queue, or on all queues on which it exists or
+        has a stored subscription. Returns the number of queues. Raises QueueNotFound, GroupNotFound."""
 
     async def seek(self, queue: str, group: str, position: Position, *, partition: str | None = None) -> int:
-        """Move the group's cursors on a queue or one partition; returns how many cursors there are.
+        """Move the group's cursors on a queue or one partition; returns the number of cursors.
 
         start: before the first stored message. end: after the last. time: after the last message created at or
         before it. seq: before that seq, and not before the first stored message nor after the last. current: where
-        it is. Leases are dropped, attempts start again, a stopped partition goes on. Of a shared group what was in
-        flight is forgotten, and with current delivered again at once. Raises QueueNotFound, GroupNotFound,
+        it is. It drops leases, resets attempts and resumes stopped partitions. In a shared group, messages in flight
+        are discarded; with current, they are delivered again at once. Raises QueueNotFound, GroupNotFound,
         PartitionNotFound.
 
-        All partitions move at one moment: a pop that begins after that gets nothing from where the group was, and the
-        leases from before are lost. An ack or a transaction in progress may still succeed; it counts as before the
-        move. Only `current` works in slices; if it fails half-way, it is repeated.
+        All partitions move at the same moment: a pop that begins after that gets nothing from the old position, and
+        earlier leases are lost. An ack or a transaction in progress may still succeed; it counts as before the move.
+        Only `current` works in slices; if it fails halfway, repeat it.
         """
 
     async def preview_seek(
         self, queue: str, group: str, position: Position, *, partition: str | None = None, limit: int = 1000
     ) -> SeekPreview:
-        """What such a seek would do now; it changes nothing. Looks at the first partitions of the queue only. Raises
-        QueueNotFound, GroupNotFound, PartitionNotFound."""
+        """The effect that such a seek would have now; changes nothing. Examines only the first partitions of the queue.
+        Raises QueueNotFound, GroupNotFound, PartitionNotFound."""
 
     async def pause_group(self, queue: str, group: str, *, paused: bool = True) -> None:
-        """Deliver nothing more to the group on the queue, or go on. Leases stay, and their messages can be acknowledged
-        and renewed; a pop that is on its way may still lease. A seek leaves it paused, and a deleted group that comes
-        again is not. Raises QueueNotFound, GroupNotFound.
+        """Pause or resume delivery to the group on the queue. Leases stay, and can be acknowledged and renewed; a pop
+        in progress may still lease. A seek leaves the group paused; a group that is deleted and created again is not
+        paused. Raises QueueNotFound, GroupNotFound.
         """
 
     async def delete_group(self, group: str, *, queue: str | None = None, forget_subscription: bool = True) -> int:
-        """Remove the group's cursors, on one queue or all, so that its next pop starts afresh; with
-        forget_subscription also where it begins. Returns how many cursors it had. Raises QueueNotFound, GroupNotFound.
+        """Remove the group's cursors, on one queue or all, so that its next pop creates it again; with
+        forget_subscription, also its subscription. Returns the number of cursors it had. Raises QueueNotFound,
+        GroupNotFound.
 
-        The group is gone at one moment. prune_groups removes what the store still has of it.
+        The group disappears at once. prune_groups removes its remaining data.
         """
 
     async def groups(
@@ -73,12 +74,13 @@ class Groups(Protocol):
         after_partition_id: int = 0,
         limit: int = 1000,
     ) -> list[PartitionLag]:
-        """Cursors with their exact lag, by partition id, then group name. Of a shared group: the lag is what is new and
-        what is in flight, `acked` up to where all is done, `due_at` the next time at which a pop may find something,
-        `attempts` those of the first message in flight. Raises QueueNotFound, GroupNotFound, PartitionNotFound."""
+        """Cursors with their exact lag, by partition id, then group name. In a shared group, the lag counts new
+        messages and those in flight, `acked` is the seq up to which all are done, `due_at` the next time at which a pop
+        may find something, and `attempts` those of the first message in flight. Raises QueueNotFound, GroupNotFound,
+        PartitionNotFound."""
 
     async def depth(self, queue: str, group: str, *, exact: bool = False) -> Depth:
-        """Sums of the lag; see `queues`. For queue mode that was never popped: all stored messages. Raises
+        """Sums of the lag; see `queues`. For queue mode before its first pop: all stored messages. Raises
         QueueNotFound, GroupNotFound."""
 
     async def spark_streams(self, *, queue: str | None = None) -> list[SparkStreamInfo]:

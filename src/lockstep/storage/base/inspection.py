@@ -25,8 +25,7 @@ class Inspection(Protocol):
         """How busy each group of each queue is, by queue, then group. Raises QueueNotFound."""
 
     async def namespaces(self, *, after: str | None = None, limit: int = 1000, exact: bool = False) -> list[LabelInfo]:
-        """The namespaces of all queues by name, those after the name `after`. See `queues` for what
-        the sums cost."""
+        """The namespaces of all queues after the name `after`, by name. See `queues` for the cost of the sums."""
 
     async def tasks(self, *, after: str | None = None, limit: int = 1000, exact: bool = False) -> list[LabelInfo]:
         """The tasks of all queues, likewise."""
@@ -75,16 +74,16 @@ class Inspection(Protocol):
         after the removal `after`. They outlive their queue."""
 
     def counts(self) -> StoreCounts:
-        """Its connections and caches in this process."""
+        """The store's connections and caches in this process."""
 
     async def database_stats(self) -> DatabaseStats:
         """The database's own statistics."""
 
     async def database_activity(self) -> DatabaseActivity:
-        """Its current activity: how much is written, and what keeps it from cleaning up."""
+        """The database's current activity: how much is written, and what prevents cleanup."""
 
     async def pipeline_steps(self, *, pipeline: str | None = None) -> list[PipelineStep]:
         """The steps of Spark pipelines that have run, of one pipeline or of all, by pipeline and start."""
 
     async def job_runs(self, *, limit: int = 100) -> list[JobRun]:
-        """What jobs on Spark wrote to archives and statistics, the newest first."""
+        """The output of Spark jobs to archives and statistics, newest first."""

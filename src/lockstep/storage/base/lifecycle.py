@@ -12,7 +12,7 @@ class Lifecycle(Protocol):
     """Opens and closes a store, and carries signals between the processes on it."""
 
     async def open(self) -> None:
-        """Make ready for use: connect, migrate. Raises Unavailable or SchemaTooNew."""
+        """Prepare for use: connect, migrate. Raises Unavailable or SchemaTooNew."""
 
     async def close(self) -> None:
         """Release all resources. Safe to call twice."""
@@ -30,14 +30,14 @@ class Lifecycle(Protocol):
         been missed. This is a hint, not a promise: waiting callers must also check from time to time.
 
         An arrival of 0 partitions and 0 messages means that leases have ended; only processes in which `waiting` has
-        returned True receive this. With 0 partitions and some messages, messages wait for their time, and the process
-        that scheduled them does not promote them.
+        returned True receive this. An arrival of 0 partitions and some messages means that messages were scheduled by a
+        process that does not promote them.
 
-        Other processes' changes of queues are heard in the same way, and apply to the next call of this one.
+        Queue changes by other processes are received in the same way, and apply to the next call of this process.
         """
 
     def expect_signals(self) -> None:
-        """The first of some polls begins to wait here: notify the other processes soon. Returns at once."""
+        """Polls begin to wait in this process: notify the other processes soon. Returns at once."""
 
     def announce(self, arrivals: Mapping[str, Arrival]) -> None:
         """Notify listeners in other processes of arrivals, by queue; with no partitions if leases have ended there.

@@ -10,7 +10,7 @@ from lockstep.core.records import MessageFilter, MessagePage, MessageView
 
 
 class Messages(Protocol):
-    """Lists stored messages, and removes, retries or gives up single ones.
+    """Lists stored messages, and removes, retries or buries single messages.
 
     A single message is named by its partition id and a transaction id, or its own id; a verb that changes it raises
     MessageNotFound if there is none.
@@ -22,9 +22,9 @@ class Messages(Protocol):
         """A page of stored messages: by partition id and seq; with `newest_first`, the message stored last comes first,
         and in each partition seqs fall. Without a queue it goes over the partitions of all queues.
 
-        A page looks at no more than `page_looked_into_max` messages (setting), whatever is stored: a list with a filter
-        may have pages that are short, or empty, and go on. Raises QueueNotFound, PartitionNotFound, InvalidRequest for
-        a cursor that is not valid, or belongs to the other order."""
+        A page examines at most `page_looked_into_max` messages (setting), whatever is stored: a filtered list may have
+        short or empty pages and still continue. Raises QueueNotFound, PartitionNotFound, InvalidRequest for a cursor
+        that is not valid, or belongs to the other order."""
 
     async def message(self, identity: str, *, partition_id: int | None = None) -> MessageView:
         """One message by its id; or, with a partition id, by its transaction id or its id. Raises MessageNotFound."""
@@ -35,25 +35,25 @@ class Messages(Protocol):
     async def remove_message(self, partition_id: int, transaction_id: str) -> None:
         """Remove a message for all groups, with its dedup entry, trace entries, trace events and dead letters.
 
-        Its seq stays unused, as after a clear; a group that had it as its head starts over with the next message.
-        Raises Conflict if it is under a live lease of any group.
+        Its seq is not reused, as after a clear; a group whose head it was continues with the next message and a new
+        attempt count. Raises Conflict if it is under a live lease of any group.
         """
 
     async def retry_message(self, partition_id: int, transaction_id: str) -> Receipt:
         """Push a message to the end of its partition again, as a redrive does, once, and remove its dead letters, with
         their copies in a dead queue.
 
-        It must be a dead letter of some group, or completed by every group: raises Conflict if it is still to be
-        delivered, or one of the copies is under a live lease. Raises QueueFull.
+        It must be a dead letter of some group, or completed by every group: raises Conflict if it has yet to be
+        delivered, or if a copy is under a live lease. Raises QueueFull.
         """
 
     async def bury_message(
         self, partition_id: int, transaction_id: str, *, group: str = QUEUE_MODE, error: str | None = None
     ) -> int:
-        """Give a message up for a group (`rules.bury`): it becomes a dead letter, whose id is returned, and the cursor
-        passes it. A stopped partition continues.
+        """Make a message a dead letter of a group (`rules.bury`) and return the dead letter's id; the cursor moves past
+        the message. A stopped partition continues.
 
-        It must be the group's next message, because the cursor would pass all earlier ones, too; of a shared group, the
-        next new message, or any in flight. Raises Conflict if it is not, or is done, or the partition (of a shared
-        group: the message) is under a live lease of the group; GroupNotFound.
+        It must be the group's next message, because the cursor would also pass all earlier messages; in a shared group,
+        the next new message, or any message in flight. Raises Conflict if it is not, or is done, or the partition (of a
+        shared group: the message) is under a live lease of the group; GroupNotFound.
         """

@@ -22,20 +22,21 @@ class Operations(Protocol):
     """Queues requests, applies them later and in order, and keeps their outcomes."""
 
     async def queue_operations(self, operations: Sequence[NewOperation]) -> list[str]:
-        """Keep requests, all pushes or all acks, to be applied later, in order; returns their ids, in order.
+        """Queue requests, all pushes or all acks, to be applied later, in order; returns their ids, in order.
 
-        Queues and partitions of pushes appear as they would with the push. A push that would certainly fail for lack of
-        a key raises EncryptionUnavailable.
+        Queues and partitions of pushes are created as by the push itself. A push that is certain to fail for lack of a
+        key raises EncryptionUnavailable.
         """
 
     async def apply_operations(self, kind: OperationKind, *, by: str, limits: ApplyLimits) -> Applied:
-        """Apply waiting operations, oldest first, as far as the limits allow; `by` names the processor, for people.
+        """Apply waiting operations, oldest first, as far as the limits allow; `by` names the processor, for operators.
 
-        Any number of processes may do so at once. Each operation is applied once, and marked in the transaction that
-        applies it: a process that is killed has applied none of those it has claimed. A push is applied after all older
-        ones to the same partitions; acks, after all older acks. An operation that fails does not affect others, and is
-        kept with its error. One whose queue is full, or whose partition is held by others, is left to be tried again
-        after a while, and so are those after it in its partitions; a full queue fails it when the retries are used up.
+        Any number of processes may do this at once. Each operation is applied once, and marked in the transaction that
+        applies it, so the claimed operations of a killed process are not applied. A push is applied after all older
+        pushes to the same partitions; acks, after all older acks. An operation that fails does not affect others, and
+        is kept with its error. If its queue is full, or another transaction holds its partition, it is retried later,
+        together with the operations behind it in its partitions; if the queue stays full, the operation fails when its
+        retries are used up.
         """
 
     async def operations(
@@ -46,21 +47,22 @@ class Operations(Protocol):
         cursor: str | None = None,
         limit: int = 100,
     ) -> OperationPage:
-        """A page of operations, oldest first; with a queue those that push to it. It may be short, even empty, and
-        still have a next one. Raises InvalidRequest for a cursor that is not valid."""
+        """A page of operations, oldest first; with a queue, only those that push to it. A page may be short, even
+        empty, and still have a next page. Raises InvalidRequest for an invalid cursor."""
 
     async def operation(self, operation_id: str) -> OperationInfo:
-        """One operation. Raises OperationNotFound, also once it is done and has been pruned; InvalidRequest."""
+        """One operation. Raises OperationNotFound, even for a finished operation that has been pruned;
+        InvalidRequest."""
 
     async def operation_outcomes(self, bundles: Sequence[UUID]) -> dict[UUID, list[Outcome | None]]:
         """The known outcomes of operations, by bundle; a bundle without any may be missing."""
 
     async def operation_counts(self) -> OperationCounts:
-        """How much waits, and how much has failed. The cost does not depend on these amounts."""
+        """The numbers of waiting and failed operations. The cost does not depend on these numbers."""
 
     async def retry_operation(self, operation_id: str) -> OperationInfo:
-        """Let an operation that failed wait again, in its old place. Raises OperationNotFound, Conflict."""
+        """Queue a failed operation again, at its old position. Raises OperationNotFound, Conflict."""
 
     async def prune_operations(self, seconds: float, *, failed_seconds: float, limit: int) -> int:
-        """Remove bundles that ended the given number of seconds ago, at most `limit`; returns how many. One in which an
-        operation failed is kept for `failed_seconds`, if that is longer."""
+        """Remove bundles that ended at least the given number of seconds ago, at most `limit`; returns how many. A
+        bundle with a failed operation is kept for `failed_seconds`, if that is longer."""

@@ -15,14 +15,15 @@ class Queues(Protocol):
     async def configure(
         self, queue: str, options: QueueOptions, *, namespace: str | None = None, task: str | None = None
     ) -> QueueInfo:
-        """Create the queue, or replace its whole configuration; it has a partition `Default` then.
+        """Create the queue, with a partition `Default`, or replace its whole configuration.
 
-        Namespace and task of a new queue, where None, are the first two dot-separated pieces of its name; those
-        of an existing queue, where None, stay. New options rule the next push, pop or ack; what due_at already
-        says (a lease's deadline, a retry time) stays.
+        If None, namespace and task of a new queue are the first two dot-separated parts of its name; those of an
+        existing queue stay. New options apply to the next push, pop or ack; times that due_at already holds (a lease's
+        deadline, a retry time) stay.
 
         A dead queue must exist, not be the queue itself, and have neither a dead queue nor a max_size of its own; and a
-        queue that is one can get neither: else InvalidOption. With `partitions` the partitions `0`, `1`, … exist then.
+        queue that is a dead queue can get neither: otherwise raises InvalidOption. With `partitions`, the partitions
+        `0`, `1`, … are created.
 
         Encryption that is on stays on, whatever the options say: only stop_encryption switches it off.
         """
@@ -30,9 +31,9 @@ class Queues(Protocol):
     async def update_queue(
         self, queue: str, changes: Mapping[str, Any], *, namespace: str | None = None, task: str | None = None
     ) -> QueueInfo:
-        """Change some options of a queue, by name; the others stay, whatever other callers change at the same time.
-        Raises QueueNotFound, InvalidOption if the options together are not valid then, or if encryption is to be
-        switched off."""
+        """Change some options of a queue, by name; the others stay, even if other callers change options at the same
+        time. Raises QueueNotFound, InvalidOption if the resulting options are not valid together, or would switch
+        encryption off."""
 
     async def stop_encryption(self, queue: str) -> QueueInfo:
         """Store the queue's messages unencrypted from now on; stored messages stay encrypted, and readable with their
@@ -42,19 +43,18 @@ class Queues(Protocol):
         """Delete the queue and everything in it. False if there is none. Raises Conflict while it is the dead
         queue of another.
 
-        From one moment on it no longer exists: its messages are not popped, its leases are lost, and pushes to its name
-        go to a new queue. Its contents are then removed in slices; if the call is interrupted, or cannot continue,
-        prune_queues removes the rest.
+        It disappears at once: its messages are not popped, its leases are lost, and pushes to its name go to a new
+        queue. Its contents are then removed in slices; if the call is interrupted, or cannot continue, prune_queues
+        removes the rest.
         """
 
     async def clear(self, queue: str, *, partition: str | None = None, scope: ClearScope = "all") -> int:
         """Remove stored messages of a queue or one partition; returns how many.
 
         `all`: every message; leases are dropped and every cursor is at the end. `unleased`: every message that is
-        under no live lease of any group; the leases stay and can be acknowledged. Dedup entries, trace entries and
-        dead letters of removed messages go with them. Seqs go on where they were: nothing is numbered twice.
-        `scheduled`: only messages that wait for their time, which the others leave alone.
-        Raises QueueNotFound, PartitionNotFound.
+        under no live lease of any group; the leases stay and can be acknowledged. Dedup entries, trace entries and dead
+        letters of removed messages are removed, too. Seqs continue and are never reused. `scheduled`: only scheduled
+        messages, which the other scopes leave alone. Raises QueueNotFound, PartitionNotFound.
 
         It works in slices. With `all` the cursors are at the end first, some partitions at a time; then messages go,
         oldest first. Other callers see the slices that are done, and a repeated call continues after a failure.

@@ -1,4 +1,4 @@
-"""API keys, the audit log, and which queues things belong to."""
+"""API keys, the audit log, and the queues that ids belong to."""
 
 from __future__ import annotations
 

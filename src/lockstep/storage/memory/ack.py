@@ -30,7 +30,7 @@ def ack(state: State, acks: Sequence[Ack], now: datetime) -> list[AckOutcome]:
 def transaction(
     state: State, acks: Sequence[Ack], batches: Sequence[Batch], now: datetime, *, once: bool = False
 ) -> TransactionResult:
-    """Acks and then pushes; what the acks changed is taken back if the pushes fail. `once`: a noop fails, too."""
+    """Acks and then pushes; if the pushes fail, the changes of the acks are undone. With `once`, a noop also fails."""
     decided = _decide(state, acks, now)
     outcomes = decided.outcomes()
     refuse_failed(outcomes, once=once)
@@ -51,7 +51,7 @@ def transaction(
 
 @dataclass(slots=True, frozen=True)
 class _AckedPart:
-    """What became of one ack in one of the partitions that it speaks for."""
+    """The outcome of one ack in one of the partitions that it applies to."""
 
     partition: Partition
     outcome: ItemOutcome
@@ -60,7 +60,7 @@ class _AckedPart:
 
 @dataclass(slots=True)
 class _Decided:
-    """What the acks of one call will do. Nothing is changed yet."""
+    """The effects of the acks of one call. Nothing is changed yet."""
 
     errors: dict[int, AckError]
     """By index: acks that speak for no cursor."""
@@ -152,7 +152,7 @@ def _by_lease(state: State, one: Ack) -> _Found:
 
 
 def _seq(holder: _Place, one: Ack) -> int | None:
-    """What an ack by lease means in one partition: its seq, else all of the lease, else the head."""
+    """The target of an ack by lease in one partition: its seq, else all of the lease, else the head."""
     group, partition = holder
     cursor = group.cursors[partition.id]
     if one.seq is not None or group.mode == "shared":
@@ -163,7 +163,7 @@ def _seq(holder: _Place, one: Ack) -> int | None:
 
 
 def _apply(state: State, decided: _Decided, now: datetime) -> list[int]:
-    """Make the changes; returns the ids of the dead letters that were made."""
+    """Apply the changes; returns the ids of the new dead letters."""
     dead_letter_ids = []
     deaths = [(place, settlement.deaths) for place, settlement in decided.settlements.items()]
     deaths += [(place, settlement.deaths) for place, settlement in decided.shared.items()]

@@ -37,7 +37,7 @@ class Agenda:
         return self._heap[0][0] if self._heap else None
 
     def take(self, now: datetime) -> Iterator[int]:
-        """The due partitions, earliest first. Whoever takes one must change its cursor and `note` it."""
+        """The due partitions, earliest first. A caller that takes one must change its cursor and `note` it."""
         while self.due(now):
             yield heappop(self._heap)[1]
 

@@ -1,4 +1,4 @@
-"""What waits for a time, when the clock was set back."""
+"""Adjusts waiting times after the clock was set back."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lockstep.storage.memory.state import Group, Partition, State
 
 
 def move_back(state: State, back: timedelta, now: datetime) -> int:
-    """Let cursors and ranges that wait for a time wait for less; returns how many these are."""
+    """Shorten the waits of cursors and ranges; returns how many were changed."""
     groups = [(group, partition) for partition in state.partitions.values() for group, _ in state.cursors(partition)]
     return sum(
         _move_cursor(state, group, partition, back, now) + _move_ranges(state, group, partition, back, now)
@@ -44,7 +44,7 @@ def _move_ranges(state: State, group: Group, partition: Partition, back: timedel
 
 
 def _waits(group: Group, due_at: datetime, lease_id: str | None, now: datetime) -> bool:
-    """Whether it waits for a time, and not under a lease that may be of the new clock."""
+    """Whether it waits for a time, and is not under a lease that may be from the new clock."""
     return now + (_lease(group, lease_id) or timedelta()) < due_at < STOPPED
 
 

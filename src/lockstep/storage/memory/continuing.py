@@ -1,4 +1,4 @@
-"""Leases that are continued: an ack of all that they hold, and a pop that begins with their partitions."""
+"""Continued leases: an ack of everything that they hold, and a pop that begins with their partitions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class _HeldPartition:
 
 @dataclass(slots=True)
 class _Continuing:
-    """A request whose lease was live, and what it has got so far."""
+    """A request whose lease was live, and its messages so far."""
 
     groups: Sequence[Group]
     held: Sequence[_HeldPartition]
@@ -34,7 +34,7 @@ class _Continuing:
 
 
 def next_leases(state: State, requests: Sequence[NextRequest], hold: timedelta, now: datetime) -> list[Continued]:
-    """Complete the leases, then lease for each request: of all of them first what continues, then what else is due."""
+    """Complete the leases, then lease for each request: first the continued partitions of all, then other due ones."""
     groups = [groups_of(state, request.pop, now) for request in requests]
     held = [_held(state, request.lease_id) for request in requests]
     acked = _ack(state, requests, now)
@@ -62,7 +62,7 @@ def _held(state: State, lease_id: str) -> list[_HeldPartition]:
 
 
 def _ack(state: State, requests: Iterable[NextRequest], now: datetime) -> list[AckOutcome]:
-    """The outcomes of the leases; for one that was named before, as if it were acknowledged after that."""
+    """The outcomes of the leases; a lease that was named before counts as acknowledged after that."""
     outcomes = []
     seen: set[str] = set()
     for index, request in enumerate(requests):
@@ -104,7 +104,7 @@ def _may_keep(request: NextRequest, one: _Continuing, held: _HeldPartition) -> b
 def _with_released(
     outcome: AckOutcome, request: NextRequest, held: Iterable[_HeldPartition], popped: Popped
 ) -> AckOutcome:
-    """The outcome says whether the lease leaves something to others."""
+    """Set in the outcome whether the lease leaves messages to others."""
     cursors = [one.group.cursors[one.partition.id] for one in held if one.partition.id not in popped.partition_ids]
     more = any(cursor.due_at is not None and cursor.lease_id != request.lease_id for cursor in cursors)
     return msgspec.structs.replace(outcome, released=more)

@@ -1,4 +1,4 @@
-"""Dead letters: finding them, pushing them again, forgetting them."""
+"""Dead letters: finding, redriving and purging them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class MemoryDeadLetters:
         push(state, batches, now, overtake=True)
         for entry in entries:
             remove_copy(state, entry, now)
-            if entry.id in state.dead_letters:  # it may have been the dead letter of a copy, and gone with that
+            if entry.id in state.dead_letters:  # it may have been the dead letter of a copy, and removed with it
                 state.remove_dead_letter(entry.id)
         self._dead_queues.tell(batches)
         return len(batches)

@@ -1,4 +1,4 @@
-"""Dead queues: pushing what died to them, and sending it back."""
+"""Dead queues: pushing dead letters to them, and sending them back."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lockstep.storage.memory.state import DeadEntry, Partition, State
 
 
 class DeadQueues:
-    """Pushes what dies to the dead queues, and notifies the listener of what the store pushes of its own accord."""
+    """Pushes dead letters to the dead queues, and notifies the listener of pushes that the store makes on its own."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -26,20 +26,21 @@ class DeadQueues:
 
     @contextmanager
     def forwarding(self) -> Iterator[datetime]:
-        """For calls in which messages may die: what did is pushed to the dead queues at the end."""
+        """For calls that may make dead letters: these are pushed to the dead queues at the end."""
         now = self._state.now()
         yield now
         self.tell(_forward(self._state, now))
 
     def tell(self, batches: Sequence[Batch]) -> None:
-        """Notify the listener of pushes without a producer, who would do it otherwise."""
+        """Notify the listener of pushes without a producer; otherwise the producer does this."""
         if self.hear is not None:
             for queue, arrival in arrivals_of(batches).items():
                 self.hear(queue, arrival)
 
 
 def _forward(state: State, now: datetime) -> Sequence[Batch]:
-    """Push what died in this call to the dead queues; it cannot fail, because they have no max_size. Returns what."""
+    """Push the dead letters of this call to the dead queues, and return the push. Cannot fail: they have no
+    max_size."""
     dying, state.dying = state.dying, []
     entries = [state.dead_letters[one] for one in dying if one in state.dead_letters]
     batches = [_copy(entry) for entry in entries]
@@ -59,7 +60,7 @@ def _copy(entry: DeadEntry) -> Batch:
 
 
 def send_back(state: State, queue: str, limit: int, now: datetime) -> Sequence[Batch]:
-    """Push messages of a dead queue back to where they came from; returns them."""
+    """Push messages of a dead queue back to their origins; returns them."""
     chosen = list(islice(_copies(state, queue, now), limit))
     batches = [sent_back(message, origin) for _, message, origin in chosen]
     push(state, batches, now, overtake=True)
@@ -86,7 +87,7 @@ def is_copy_done(state: State, entry: DeadEntry) -> bool:
 
 
 def note_done_copies(state: State, partition: Partition, first: int, last: int) -> None:
-    """Write down which copies queue mode has completed, before they are removed."""
+    """Record which copies queue mode has completed, before they are removed."""
     for entry in list(state.dead_letters.values()):
         if entry.copy is not None and entry.copy[0] is partition and first <= entry.copy[1] <= last:
             state.dead_letters[entry.id] = replace(entry, copy_done=is_copy_done(state, entry))
@@ -107,7 +108,7 @@ def _remove(state: State, partition: Partition, seq: int, now: datetime) -> None
 
 
 def _copies(state: State, queue: str, now: datetime) -> Iterator[tuple[Partition, Message, Origin]]:
-    """Messages that may go back to a queue that exists, with where they came from, by partition id and seq."""
+    """Messages that may go back to an existing queue, with their origins, by partition id and seq."""
     for partition in state.queue(queue).partitions.values():
         for run in partition.log.runs:
             for message in run.messages():

@@ -1,4 +1,4 @@
-"""Messages that are too old to be delivered: passed by the pop that meets them, and by prune."""
+"""Messages that are too old to be delivered: skipped by the pop that finds them, and by prune."""
 
 from __future__ import annotations
 

@@ -57,8 +57,8 @@ def is_of_interest(request: PopRequest) -> bool:
 
 
 def note_all(state: State, polls: MemoryFirstPolls, requests: Sequence[PopRequest], now: datetime) -> None:
-    """Remember the polls that may miss the first messages of a queue to come; use what is known of those that are about
-    to create a group."""
+    """Remember the polls that may miss the first messages of a future queue; use the remembered poll of a group that is
+    about to be created."""
     for request in requests:
         if not is_of_interest(request):
             continue

@@ -38,7 +38,7 @@ class Log:
         return self.runs[0].first_seq if self.runs else self.last_seq + 1
 
     def append(self, run: Run) -> None:
-        """Add messages at the end; those that go on in the last run's segment are joined to that run."""
+        """Append messages; those that continue in the last run's segment are joined to that run."""
         last = self.runs[-1] if self.runs else None
         if last is not None and last.segment == run.segment and last.last_seq + 1 == run.first_seq:
             _extend(last.columns, run.columns)
@@ -146,7 +146,7 @@ def _cut(run: Run, start: int, stop: int) -> Run:
 
 
 def _copy(columns: Columns, start: int, stop: int) -> Columns:
-    """A slice that shares no list with the original, so that no caller can change the stored messages."""
+    """A slice that shares no list with the original, so that callers cannot change the stored messages."""
     copies = [None if column is None else column[start:stop] for column in columns.all()]
     return Columns(*copies)  # type: ignore[arg-type]
 
@@ -175,7 +175,7 @@ def _merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _pieces(first: int, last: int, kept: list[tuple[int, int]]) -> Iterator[tuple[int, int, bool]]:
-    """The seqs from `first` to `last`, cut where kept ranges begin and end; of each piece, if it is kept."""
+    """The seqs from `first` to `last`, cut where kept ranges begin and end; for each piece, whether it is kept."""
     for low, high in kept:
         if high < first or low > last:
             continue

@@ -43,7 +43,7 @@ _Range = tuple[Partition, int, int]
 
 
 class MemoryMaintenance:
-    """What the duties of maintenance ask."""
+    """The verbs that the maintenance duties use."""
 
     def __init__(self, state: State, books: Books, dead_queues: DeadQueues, bundles: Bundles) -> None:
         self._state = state
@@ -88,11 +88,11 @@ class MemoryMaintenance:
         return Pruned(partitions=removed, next=Place("", found[-1].id) if len(found) == limit else None)
 
     async def prune_queues(self, *, after: Place | None = None) -> Pruned:  # noqa: ARG002
-        """A queue is deleted at once here."""
+        """Nothing to do: a queue is deleted at once."""
         return Pruned()
 
     async def prune_groups(self, *, after: Place | None = None) -> Pruned:  # noqa: ARG002
-        """A group is made, moved and deleted at once here."""
+        """Nothing to do: a group is created, moved and deleted at once."""
         return Pruned()
 
     async def follow_clock(self, *, after: Place | None = None) -> Moved:  # noqa: ARG002
@@ -200,7 +200,7 @@ def _prune_expired(state: State, books: Books, place: Place, now: datetime) -> P
 def _find(
     state: State, queue: Queue, kind: PruneKind, after: int, limit: int, now: datetime
 ) -> tuple[list[_Range], int]:
-    """What may go, oldest segments first, until it is `limit` messages; and the last segment that was looked at."""
+    """The removable messages, oldest segments first, up to `limit`; and the last segment that was examined."""
     ranges: list[_Range] = []
     found = 0
     for segment, runs in _old_segments(queue, kind, after, now):
@@ -234,7 +234,7 @@ def _remove(state: State, kind: PruneKind, ranges: list[_Range], now: datetime) 
     for partition in touched:
         going = [(first, last) for one, first, last in ranges if one is partition]
         cursors = (group.done_upto(partition) for group, _ in state.cursors(partition))
-        # Oldest first: nothing goes before what is older.
+        # Oldest first: nothing is removed before older messages.
         if partition.log.first_after(min(cursors, default=0) if kind == "eviction" else 0) != min(going)[0]:
             continue
         for first, last in going:

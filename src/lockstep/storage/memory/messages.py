@@ -1,4 +1,4 @@
-"""Stored messages in the hands of an operator: listing them, and removing, retrying or burying single ones."""
+"""Stored messages for operators: listing, and removing, retrying or burying single messages."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _PageCursor = tuple[int, int]
 
 
 class MemoryMessages:
-    """Stored messages in the hands of an operator."""
+    """Stored messages for operators."""
 
     def __init__(self, state: State, dead_queues: DeadQueues, looked_into_max: int) -> None:
         self._state = state
@@ -138,7 +138,7 @@ _Place = tuple[_PageCursor, Partition, Message | None]
 
 
 def _places(partitions: Iterable[Partition], where: MessageFilter, after: _PageCursor) -> Iterator[_Place]:
-    """By partition and seq. What is not of the period is one place for each run."""
+    """By partition and seq. Messages outside the period count as one place for each run."""
     for partition in sorted(partitions, key=lambda one: one.id):
         if partition.id < after[0]:
             continue

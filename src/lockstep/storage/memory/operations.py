@@ -168,7 +168,7 @@ class Bundles:
         return [one for one in self.by_uuid.values() if one.pending and one.kind == kind]
 
     def move_back(self, back: timedelta, now: datetime) -> int:
-        """Let what waits wait for less; returns how many bundles that are."""
+        """Shorten the waits of bundles; returns how many were changed."""
         waiting = [one for one in self.by_uuid.values() if one.pending and one.due_at > now]
         for one in waiting:
             one.due_at = due_after_set_back(one.due_at, back, lease=None, now=now)
@@ -263,13 +263,13 @@ def _before(state: State, stored: _StoredBundle) -> Iterator[int]:
 
 
 def _sleep(stored: _StoredBundle, before: _StoredBundle, now: datetime) -> None:
-    """Puts off a bundle behind one that sleeps, for half as long as it has waited, until `_wake` wakes it."""
+    """Postpones a bundle behind a sleeping bundle, for half as long as it has waited, until `_wake` wakes it."""
     if before.sleeps(now):
         stored.due_at = max(before.due_at, now + min((now - stored.created_at) / 2, _SLEEP_MAX))
 
 
 def _attempt(state: State, attempt: Attempt, now: datetime) -> Answer:
-    """One call, which leaves nothing behind if it fails."""
+    """One call, which is undone if it fails."""
     try:
         if attempt[0].acks:
             return ack(state, [one for operation in attempt for one in operation.acks], now)

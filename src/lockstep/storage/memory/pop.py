@@ -23,7 +23,7 @@ def pop(state: State, request: PopRequest, now: datetime) -> Popped:
 
 
 def groups_of(state: State, request: PopRequest, now: datetime) -> list[Group]:
-    """The groups that serve a request, those first that are served first; created where they are new."""
+    """The groups that serve a request, in the order in which they are served; new groups are created."""
     queues = _queues(state, request)
     return [state.group(queue, request.group, request.subscription, now, mode=request.mode) for queue in queues]
 
@@ -31,7 +31,7 @@ def groups_of(state: State, request: PopRequest, now: datetime) -> list[Group]:
 def pop_of(
     state: State, request: PopRequest, groups: Sequence[Group], now: datetime, claims: OrderedClaims | None = None
 ) -> Popped:
-    """Lease and return due messages of these groups; `claims` is what the request has already."""
+    """Lease and return due messages of these groups; `claims` is what the request already has."""
     if request.queue is not None and not groups:
         return Popped(request.group, no_queue=True)
     if request.partition is not None and request.partition not in groups[0].queue.partitions:
@@ -54,7 +54,7 @@ def pop_of(
 
 
 def check_modes(state: State, requests: Iterable[PopRequest]) -> None:
-    """Raises GroupModeMismatch if a request asks for a mode that a group has not, or is about groups of both modes."""
+    """Raises GroupModeMismatch if a request's mode differs from a group's, or if it covers groups of both modes."""
     for request in requests:
         queues = _queues(state, request)
         if len({state.group_mode(queue, request.group, request.mode) for queue in queues}) > 1:
@@ -62,7 +62,7 @@ def check_modes(state: State, requests: Iterable[PopRequest]) -> None:
 
 
 def _queues(state: State, request: PopRequest | Awaited) -> list[Queue]:
-    """The queues that a request is about, those first that are served first."""
+    """The queues of a request, in the order in which they are served."""
     if request.queue is not None:
         return [state.queues[request.queue]] if request.queue in state.queues else []
     matching = [
@@ -94,7 +94,7 @@ def _fullest_first(group: Group, partitions: Iterable[Partition], now: datetime)
 
 
 class OrderedClaims:
-    """What one request has got so far."""
+    """The messages of a request so far."""
 
     def __init__(self, state: State, request: PopRequest, now: datetime) -> None:
         self.popped = Popped(request.group)
@@ -110,8 +110,8 @@ class OrderedClaims:
     def claim(
         self, group: Group, partition: Partition, *, most: int | None = None, since: datetime | None = None
     ) -> None:
-        """Put a due cursor right, and take what it has ahead, at most so many messages, if it is due even then. `since`
-        is when the lease began that is continued."""
+        """Correct a due cursor, and take up to N messages after it, if it is still due. `since` is when the continued
+        lease began."""
         cursor = _put_right(self._state, group, partition, self._now)
         if not cursor.due(self._now):
             self._state.put(group, partition, cursor)
@@ -140,7 +140,7 @@ class OrderedClaims:
 
 
 def _put_right(state: State, group: Group, partition: Partition, now: datetime) -> Cursor:
-    """The cursor after what happened to it unseen: messages removed, a lease expired, messages too old."""
+    """The cursor after pending corrections: removed messages, an expired lease, messages that are too old."""
     options, log = group.queue.options, partition.log
     cursor = group.cursors[partition.id]
     head = log.first_after(cursor.acked)
@@ -181,7 +181,7 @@ def _pass_old(partition: Partition, cursor: Cursor, oldest_at: datetime, now: da
 
 
 def due_in(state: State, awaited: Awaited, *, within: float, now: datetime) -> float | None:
-    """In how many seconds a pop may find something."""
+    """The number of seconds until a pop may find something."""
     times = [_due_at(queue, awaited, now) for queue in _queues(state, awaited)]
     due_at = min((time for time in times if time is not None), default=None)
     if due_at is None or due_at > now + timedelta(seconds=within):

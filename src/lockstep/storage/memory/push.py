@@ -22,9 +22,9 @@ _NO_SEGMENT = UUID(int=0)
 def push(
     state: State, batches: Sequence[Batch], now: datetime, *, overtake: bool = False, bounded: bool = True
 ) -> PushResult:
-    """Push what is for now, which may raise; then put the rest among the waiting ones, which cannot. With `overtake` it
-    goes before operations that wait for its partitions, which otherwise make it fail. Without `bounded` it creates
-    partitions even where a queue has the maximum."""
+    """Push the immediate messages, which may raise; then store the scheduled ones, which cannot. With `overtake` the
+    push overtakes operations that wait for its partitions, which otherwise make it fail. Without `bounded` it creates
+    partitions even if a queue has the maximum number."""
     if sum(len(batch.columns) for batch in batches) > SEGMENT_MESSAGES_MAX:
         raise TooLarge(f"one call may push at most {SEGMENT_MESSAGES_MAX} messages")
     if all(batch.schedule is None for batch in batches):
@@ -53,7 +53,7 @@ def _refuse_overtaking(state: State, batches: Sequence[Batch], indexes: Iterable
 
 
 def _schedule(state: State, items: list[NewWaiting], now: datetime) -> list[Appointment]:
-    """Put the messages among the waiting ones; returns the place of each."""
+    """Store the messages as scheduled; returns the place of each."""
     repeats = find_repeats(items)
     places: list[Appointment] = []
     for index, item in enumerate(items):
@@ -68,7 +68,7 @@ def _schedule(state: State, items: list[NewWaiting], now: datetime) -> list[Appo
 def _push_now(
     state: State, batches: Sequence[Batch], now: datetime, *, also: Collection[str] = (), bounded: bool = True
 ) -> PushResult:
-    """Decide everything, which may raise; then store it, which cannot. The queues `also` appear, too."""
+    """Decide everything, which may raise; then store it, which cannot. The queues in `also` are created, too."""
     plan = _plan(state, batches)
     if bounded:
         for name, portions in plan.items():
@@ -99,7 +99,7 @@ class _Share:
 
 @dataclass(slots=True)
 class _Portion:
-    """All that one call brings for one partition."""
+    """All messages of one call for one partition."""
 
     name: str
     last_seq: int
@@ -179,7 +179,7 @@ def _add_partitions(state: State, queue: Queue, portions: Mapping[str, _Portion]
 
 
 class _Segment:
-    """Places in the segment of one queue and call, which is made for the first message."""
+    """Places in the segment of one queue and call, which is created for the first message."""
 
     def __init__(self, state: State, now: datetime) -> None:
         self._state = state

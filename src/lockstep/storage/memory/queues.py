@@ -41,7 +41,7 @@ class MemoryQueues:
         found = state.queues.get(queue)
         if found is None:
             found = state.add_queue(queue, options, now, namespace=namespace, task=task)
-        # By name, as the store that is a database does: ids rise in this order.
+        # By name, as in the PostgreSQL store: ids rise in this order.
         for name in sorted([DEFAULT_PARTITION, *map(str, range(options.partitions))]):
             if name not in found.partitions:
                 state.add_partition(found, name, now)
@@ -65,7 +65,7 @@ class MemoryQueues:
         return queue_info(found, self._state.now())
 
     def _check_group_mode(self, queue: str, mode: GroupMode) -> None:
-        """Raise InvalidOption if the queue has groups of the other mode: they keep theirs, whatever the queue says."""
+        """Raise InvalidOption if the queue has groups of the other mode: groups keep their mode."""
         found = self._state.queues.get(queue)
         if found is None or found.options.group_mode == mode:
             return
@@ -149,7 +149,7 @@ class MemoryQueues:
 
 
 def _check_dead_queue(state: State, queue: str, options: QueueOptions) -> None:
-    """Whether a queue may have the dead queue that it asks for, or be one. Raises InvalidOption."""
+    """Check whether a queue may have the requested dead queue, or be a dead queue. Raises InvalidOption."""
     sources = sorted(one.name for one in state.queues.values() if one.options.dead_queue == queue)
     name = options.dead_queue
     if name is None:
@@ -220,7 +220,7 @@ def queue_info(queue: Queue, now: datetime) -> QueueInfo:
 
 
 def _oldest_pending_at(queue: Queue) -> datetime | None:
-    """When the oldest message was created that some group has not done, or that is stored if there is no group."""
+    """The creation time of the oldest message that some group has not done, or, without a group, that is stored."""
     partitions = queue.partitions.values()
     if not queue.groups:
         return min((one.log.runs[0].created_at for one in partitions if one.log.runs), default=None)

@@ -1,4 +1,4 @@
-"""Messages that wait, and recurring ones."""
+"""Scheduled and recurring messages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from lockstep.storage.memory.state import State
 
 
 class MemorySchedules:
-    """Messages that wait for their time, and recurring messages."""
+    """Scheduled and recurring messages."""
 
     def __init__(self, state: State) -> None:
         self._state = state

@@ -6,7 +6,7 @@ from lockstep.core.records import EncryptionSlice
 
 
 class MemorySeals:
-    """There is nothing to encrypt anew."""
+    """There is nothing to re-encrypt."""
 
     async def rotate_encryption(
         self, *, cursor: str | None = None, limit: int = 100, count_only: bool = False

@@ -35,7 +35,7 @@ def pop(
 
 
 class _SharedClaims:
-    """What one request has got so far."""
+    """The messages of a request so far."""
 
     def __init__(self, state: State, request: PopRequest, now: datetime) -> None:
         self.popped = Popped(request.group, mode="shared")
@@ -46,7 +46,7 @@ class _SharedClaims:
         self._partitions: set[int] = set()
 
     def take_again(self, group: Group) -> None:
-        """Ranges that are due, earliest first; each is put right before it is leased."""
+        """Ranges that are due, earliest first; each is corrected before it is leased."""
         while self._messages_left > 0 and (found := self._next_due(group)) is not None:
             one, partition = found
             kept = [other for other in group.ranges[partition.id] if other is not one]
@@ -127,7 +127,7 @@ class _SharedClaims:
 
 
 def _put_right(state: State, group: Group, partition: Partition, one: Range, now: datetime) -> list[Range]:
-    """A due range after what happened to it unseen: messages removed, its lease expired, messages too old."""
+    """A due range after pending corrections: removed messages, an expired lease, messages that are too old."""
     options = group.queue.options
     if not partition.stored(one):
         return []
@@ -162,7 +162,7 @@ def expire_in_flight(state: State, group: Group, partition: Partition, now: date
 
 
 def _without_expired(state: State, group: Group, partition: Partition, one: Range, now: datetime) -> list[Range]:
-    """What is left of a range without the messages that expired, whose deaths are recorded."""
+    """The rest of a range without expired messages, whose dead letters are recorded."""
     expired = _expired_seqs(group, partition, one, now)
     recorded = group.queue.options.on_expired == "dead"
     _bury(state, group, partition, [Death(seq, one.attempts, EXPIRED, recorded) for seq in expired], now)
@@ -198,7 +198,7 @@ def stored_seqs(partition: Partition, one: Range) -> list[int]:
 
 
 def pass_removed(state: State, partition: Partition, now: datetime | None) -> None:
-    """Forget ranges of which nothing is stored any more, except under a lease that is live now."""
+    """Drop ranges of which nothing is stored any more, except under a live lease."""
     for group in partition.queue.groups.values():
         ranges = group.ranges.get(partition.id, ())
         kept = [one for one in ranges if (now is not None and one.leased(now)) or partition.stored(one)]

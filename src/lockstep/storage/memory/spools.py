@@ -1,4 +1,4 @@
-"""What servers that buffer pushes ask of the store."""
+"""The verbs that servers use to buffer pushes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lockstep.storage.memory.state import State
 
 
 class MemorySpools:
-    """The mode that servers are in, and how far their spools are drained."""
+    """The maintenance mode of servers, and the positions up to which their spools are drained."""
 
     def __init__(self, state: State) -> None:
         self._state = state

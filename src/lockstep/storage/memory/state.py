@@ -1,4 +1,4 @@
-"""What the memory store holds, and the few changes that must keep more than one dict right."""
+"""The data of the memory store, and the few changes that must keep several dicts consistent."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class Group:
         return partition.leased(self.cursors[partition.id], now) + sum(map(partition.stored, held))
 
     def places(self, partition: Partition, now: datetime) -> list[Cursor]:
-        """Up to where it is done, and up to where nothing is leased, as cursors: what retention asks."""
+        """For retention: up to where it is done, and up to where nothing is leased, as cursors."""
         held = next((one for one in self.ranges.get(partition.id, ()) if one.leased(now)), None)
         done = replace(self.cursors[partition.id], acked=self.done_upto(partition))
         return [done] if held is None else [done, Cursor(held.first - 1, held.due_at, held.lease_id)]
@@ -141,7 +141,7 @@ class StoredSubscription:
     created_at: datetime
 
     def at(self, now: datetime) -> Subscription:
-        """Where a group begins that starts afresh: a `new` one goes on from when it was first subscribed."""
+        """Where a newly created group begins: with `new`, from when it was first subscribed."""
         if self.subscription.mode == "new" and self.created_at < now:
             return Subscription("from", self.created_at)
         return self.subscription
@@ -276,7 +276,7 @@ class State:
         return partition
 
     def check_partitions(self, queue: str, names: Iterable[str]) -> None:
-        """Raises TooManyPartitions if those that are missing are more than the queue may get."""
+        """Raises TooManyPartitions if the missing partitions exceed the limit of the queue."""
         there = self.queues[queue].partitions if queue in self.queues else {}
         new = len(set(names).difference(there))
         if new and self.queue_partitions_max is not None and len(there) + new > self.queue_partitions_max:

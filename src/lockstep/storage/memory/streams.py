@@ -1,4 +1,4 @@
-"""Stream queries: registering them, looking into their state, and their cycles."""
+"""Stream queries: registration, state and cycles."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class MemoryStreams:
         return list(islice((rows[key] for key in sorted(rows) if _matches(rows[key], where)), limit))
 
     async def stream_cycle(self, cycle: StreamCycle, batches: Sequence[Batch]) -> StreamCycleResult:
-        """The parts that can fail come first, and undo their changes."""
+        """The parts that can fail run first, and undo their changes."""
         state = self._state
         with self._dead_queues.forwarding() as now:
             query = _query(state, cycle.query_id)

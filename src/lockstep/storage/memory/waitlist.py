@@ -1,4 +1,4 @@
-"""What the memory store holds of messages that wait."""
+"""The scheduled messages of the memory store."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Waitlist:
             del self._known[name]
 
     def remove_of(self, queue: str, partition: str | None = None) -> int:
-        """Remove what waits for a queue, or for one partition of it; returns how many."""
+        """Remove the scheduled messages of a queue, or of one of its partitions; returns how many."""
         gone = [one for one in self.by_id.values() if one.queue == queue and partition in (None, one.partition)]
         for waiting in gone:
             self.remove(waiting)
@@ -75,7 +75,7 @@ class Waitlist:
         return None if found is None else self.by_id[found]
 
     def due(self, now: datetime) -> tuple[list[Scheduled], datetime | None]:
-        """All that is due, in due order, and when the next one is. Whoever takes one removes it."""
+        """All due messages, in due order, and when the next is due. A caller that takes one removes it."""
         found: dict[int, Scheduled] = {}  # a message that was moved to its old place has two entries
         while (first := self._first()) is not None and first.due_at <= now:
             heappop(self._heap)

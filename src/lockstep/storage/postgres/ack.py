@@ -1,4 +1,4 @@
-"""The calls that end deliveries, and what their rows mean."""
+"""The calls that end deliveries, and the interpretation of their rows."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ _NO_LEASE = "00000000-0000-0000-0000-000000000000"
 
 
 def lease_uuid(lease_id: str | None) -> str | None:
-    """An invalid lease id, too, counts as a lease that is gone."""
+    """An invalid lease id also counts as a lost lease."""
     return lease_id if lease_id is None or is_canonical_uuid(lease_id) else _NO_LEASE
 
 
 def ack_leases_call(acks: Sequence[Ack], at: datetime | None, lock_seconds: float | None) -> Call[AckedLease]:
-    """Completes leases of any kind; the part for ordered groups is skipped if there are none of theirs."""
+    """Completes leases of any kind; skips the part for ordered groups if no lease belongs to one."""
     procedure = _COMPLETE if all([is_shared_lease(ack.lease_id) for ack in acks]) else _ACK_LEASES
     return procedure.within(lock_seconds, lease_ids=[lease_uuid(ack.lease_id) for ack in acks], at=at)
 

@@ -1,4 +1,4 @@
-"""What a store remembers: decoded segments, and the ids behind names."""
+"""The caches of a store: decoded segments, and ids by name."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class SegmentOwners:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A segment, decoded. Segments never change, so one that is in memory is right."""
+    """A decoded segment. Segments never change, so a cached segment is always valid."""
 
     uuid: UUID
     created_at: datetime
@@ -95,7 +95,7 @@ class SegmentCache:
 
 @dataclass(slots=True)
 class QueueNames:
-    """A queue's id, how it is stored, and the ids of its known partitions and groups."""
+    """A queue's id, its storage options, and the ids of its known partitions and groups."""
 
     id: int
     compression: str
@@ -132,7 +132,8 @@ class QueueNames:
 
 
 class NameCache:
-    """Ids by name. They may be out of date: a call that uses one notices, forgets the queue and looks it up again."""
+    """Ids by name. They may be out of date: a call that uses such an id detects it, forgets the queue and looks it up
+    again."""
 
     def __init__(self, partitions_max: int, *, queue_partitions_max: int | None = None) -> None:
         self.partitions_max = partitions_max
@@ -188,8 +189,8 @@ class NameCache:
 
 @dataclass(slots=True)
 class Memory:
-    """Ids and segments from one timeline of the database. On another timeline the same ids mean other things, so a call
-    that began before the change keeps this one, and the next call gets another."""
+    """Ids and segments from one timeline of the database. On another timeline the same ids have other meanings, so a
+    call that began before the change keeps this object, and the next call gets a new one."""
 
     epoch: int
     names: NameCache

@@ -20,7 +20,8 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class Call(msgspec.Struct, Generic[R_co], frozen=True):
-    """One query with its parameters, and what makes a record of each row. The placeholders are $1, $2, …"""
+    """One query with its parameters, and the function that makes a record of each row. The placeholders are $1, $2,
+    …"""
 
     name: str
     sql: str
@@ -28,7 +29,7 @@ class Call(msgspec.Struct, Generic[R_co], frozen=True):
     record: Callable[[Any], R_co] | None = None
 
     def rows(self, given: list[Any]) -> list[R_co]:
-        """The records of the rows that the driver gives."""
+        """The records of the driver's rows."""
         return given if self.record is None else list(map(self.record, given))
 
 
@@ -43,10 +44,10 @@ Conversation = Generator[Call[Any] | Work, Any, T]
 
 
 def milliseconds(seconds: float | None) -> int | None:
-    """What procedures take for a length of time."""
+    """A duration as procedures take it."""
     return None if seconds is None else round(seconds * 1000)
 
 
 def due_at_of(value: datetime | None) -> datetime | None:
-    """When a cursor is due: asyncpg gives infinity as the last datetime, without a time zone."""
+    """When a cursor is due: asyncpg returns infinity as the last datetime, without a time zone."""
     return STOPPED if value is not None and value.tzinfo is None else value

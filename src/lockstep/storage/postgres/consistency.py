@@ -1,9 +1,10 @@
 """Checks of the stored data, in slices that are short statements, and repairs.
 
-A slice begins with some partitions of a queue. The slice with its last partitions also has the first of its segments;
-the one with the last segments, what belongs to the whole queue; and the one with the last queue, what belongs to no
-queue: trace entries, in the order of their traces, and lost segments. A slice that exceeds the statement timeout is
-tried again in smaller ones. A single item that is too large even alone is skipped and reported.
+A slice begins with some partitions of a queue. The slice with the last partitions of a queue also covers its first
+segments; the slice with its last segments also covers what belongs to the whole queue. The slice with the last queue
+also covers what belongs to no queue: trace entries, in the order of their traces, and lost segments. A slice that
+exceeds the statement timeout is retried in smaller slices. An item that is too large even alone is skipped and
+reported.
 """
 
 from __future__ import annotations
@@ -149,7 +150,7 @@ class PostgresConsistency:
         queue_id = None if queue is None else await self._lookups.queue_id(queue)
         broken = {problem.queue for problem in before if problem.kind in _OF_RUNS}
         for id_, name in await self._context.database.fetch("repaired_queues", _REPAIRED_QUEUES, queue_id):
-            # If there are problems, a segment that no run names may be one that a lost run should name.
+            # If there are problems, a segment that no run names may belong to a lost run.
             sound = name not in broken or await self._restore_runs(id_, name)
             await self._context.database.call(_REPAIR(queue_id=id_, sound=sound, at=self._context.now()))
             if sound:
@@ -167,7 +168,7 @@ class PostgresConsistency:
 
 @dataclass(frozen=True, slots=True)
 class _Checked:
-    """What a check of one part of a slice found, and where it ended; None at the end of the part."""
+    """The problems found in one part of a slice, and where the check ended; None at the end of the part."""
 
     problems: list[Problem]
     count: int

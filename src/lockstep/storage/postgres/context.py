@@ -74,7 +74,7 @@ class Context:
         self.signals = Signals(database, self._latest_memory)
 
     def now(self) -> datetime | None:
-        """The set time, or None if the database's clock counts."""
+        """The time of the test clock, or None to use the database's clock."""
         return None if self._clock is None else self._clock()
 
     @property

@@ -1,4 +1,4 @@
-"""Leases that are continued: ended, and what comes next is leased, in one call."""
+"""Continued leases: one call ends a lease and leases the next messages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from lockstep.storage.postgres.pop import Claim, PoppedRow, PoppedRun, Pops, new
 
 
 class EndedPart(NamedTuple):
-    """What became of a partition of a lease."""
+    """The outcome for a partition of a lease."""
 
     queue_name: str
     messages: int | None
@@ -36,7 +36,7 @@ class EndedPart(NamedTuple):
 
 
 class NextRow(NamedTuple):
-    """A row of lockstep.continued: what became of a partition of a lease, or a run that is leased now, or both."""
+    """A row of lockstep.continued: the outcome for a partition of a lease, or a newly leased run, or both."""
 
     ended: EndedPart
     run: PoppedRun
@@ -48,7 +48,7 @@ class NextRow(NamedTuple):
 
     @property
     def is_leased(self) -> bool:
-        """Whether it has a run, or says that more is due."""
+        """Whether it has a run, or reports that more is due."""
         return self.has_run or self.ended.messages is None
 
 
@@ -121,16 +121,16 @@ class Continuing:
         try:
             answers = await self._filled(requests, rows, names)
         except LockstepError:
-            # What was completed stays so: an error would say that nothing was, to all who share the call. Whoever pops
-            # next meets what cannot be read.
+            # The acks are committed: an error would tell all callers that share the call that nothing was completed.
+            # The next pop fails on the messages that cannot be read.
             await self._pops.release(leases)
             return _answered(requests, rows, [Popped(request.pop.group) for request in requests])
         await self._give_back(answers, rows, leases)
         return answers
 
     async def _give_back(self, answers: list[Continued], rows: list[NextRow], leases: Sequence[UUID]) -> None:
-        """End what was leased in vain: by a lease of which a part was taken away while it was being continued, or where
-        all that came next was removed meanwhile, so that nothing is left to be delivered."""
+        """End leases that deliver nothing: because part of the old lease was lost while it was being continued, or
+        because all the next messages were removed in the meantime."""
         acks = [
             Ack(lease_id=str(row.run.lease_id), partition_id=row.run.partition_id)
             for row in rows
@@ -155,7 +155,8 @@ class Continuing:
         return _answered(requests, rows, popped)
 
     async def _finished(self, request: NextRequest, answer: Continued, claims: list[Claim] | None) -> Continued:
-        """The answer with what was found for its request. One that found only expired messages pops on."""
+        """The answer with the messages found for its request. If it found only expired messages, it continues to
+        pop."""
         if answer.acked.success and answer.popped.unfinished and not answer.popped.runs:
             with suppress(LockstepError):  # the lease is ended, whatever comes next
                 [answer.popped] = await self._pops.pop([request.pop])
@@ -165,8 +166,8 @@ class Continuing:
 
 
 def _kept_claims(requests: Sequence[NextRequest], claims: Sequence[Claim]) -> list[int | None]:
-    """For each request the number of the claim, from 1, whose partitions it keeps. Of several queues the one with the
-    highest priority comes first, whatever was leased before."""
+    """For each request the number of the claim, from 1, whose partitions it keeps. With several queues, the queue with
+    the highest priority comes first, whatever was leased before."""
     kept: list[int | None] = [None] * len(requests)
     for number, claim in enumerate(claims, start=1):
         if requests[claim.request].pop.queue is not None and not claim.shared:
@@ -198,7 +199,7 @@ def _outcome(index: int, ended: Sequence[NextRow], popped: Popped) -> AckOutcome
 
 
 def _at(place: int, answer: Continued | None, request: NextRequest) -> Continued:
-    """The answer at its place; a lease that was named before is gone."""
+    """The answer at its place; a lease that an earlier request named is gone."""
     if answer is None:
         lost = AckOutcome(index=place, success=False, error="lease_lost")
         return Continued(lost, Popped(request.pop.group))

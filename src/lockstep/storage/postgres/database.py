@@ -40,7 +40,7 @@ P = ParamSpec("P")
 
 ISOLATION_LEVELS = ("read_committed", "repeatable_read", "serializable")
 
-# A pool belongs to the event loop that made it, so the loop is part of the key.
+# A pool belongs to the event loop that created it, so the loop is part of the key.
 _shared: dict[tuple[str, PoolSettings, asyncio.AbstractEventLoop], Pool] = {}
 
 
@@ -116,7 +116,7 @@ class Database:
         return await self._join().connect(application_name=application_name)
 
     def fetch(self, name: str, query: str, *args: Any) -> Coroutine[Any, Any, list[Any]]:
-        """The rows of one query, which is a transaction of its own; retried if PostgreSQL says it may be."""
+        """The rows of one query in its own transaction; retried if PostgreSQL's error allows it."""
         return self._attempts(self.on, name, query, *args)
 
     async def on(self, connection: asyncpg.Connection[Any], name: str, query: str, *args: Any) -> list[Any]:
@@ -134,7 +134,7 @@ class Database:
             self._on_query(name, time.perf_counter() - began, failure)
 
     async def call(self, call: Call[R], connection: asyncpg.Connection[Any] | None = None) -> list[R]:
-        """The records of a call, as a transaction of its own, or on a connection."""
+        """The records of a call, in its own transaction, or on a connection."""
         if connection is None:
             given = await self._attempts(self.on, call.name, call.sql, *call.args)
         else:
@@ -168,7 +168,7 @@ class Database:
     async def _attempts(
         self, work: Callable[Concatenate[asyncpg.Connection[Any], P], Awaitable[T]], *args: P.args, **named: P.kwargs
     ) -> T:
-        # The body of connection() again, without a context manager, because every call passes here.
+        # Repeats the body of connection() without a context manager, because every call passes here.
         for attempt in range(1, self._settings.transaction_attempts_max + 1):
             pool = self._pool or self._join()
             connection = await pool.acquire()

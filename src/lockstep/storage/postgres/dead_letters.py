@@ -88,8 +88,8 @@ class PostgresDeadLetters:
         copies: Mapping[int, Any],
         with_done: bool,
     ) -> list[DeadLetter]:
-        """Take the copies of dead letters out of their dead queues, with all locks that are needed to push the messages
-        again. Returns the dead letters whose copies are neither leased nor completed."""
+        """Remove the copies of dead letters from their dead queues, taking all locks that the following push needs.
+        Returns the dead letters whose copies are neither leased nor completed."""
         if not letters:
             return []
         batches = [redriven(letter.message) for letter in letters]
@@ -149,7 +149,7 @@ class PostgresDeadLetters:
         return count
 
     async def _copies(self, queue_id: int, limit: int) -> AsyncIterator[tuple[Message, Origin]]:
-        """Messages of the dead queue that may go back to a queue that exists, with where they came from."""
+        """Messages of the dead queue that may go back to an existing queue, with their origins."""
         place = (0, 0)
         found = 0
         while found < limit:

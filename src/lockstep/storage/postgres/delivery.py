@@ -76,7 +76,7 @@ class PostgresDelivery:
         if all_known(batches, names) and not may_wait(batches):
             pushed = await self._lookups.retrying(queues, push)
         else:
-            # What is created on the way must be rolled back if the push is refused.
+            # Queues and partitions that the push creates must be rolled back if it is refused.
             pushing = partial(self._pushes.on, batches=batches, lock_seconds=lock_seconds)
             pushed = await self._pushes.creating(queues, pushing, lock_seconds=lock_seconds)
         self._pushes.remember(pushed)

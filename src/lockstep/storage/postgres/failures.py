@@ -37,8 +37,8 @@ _CONNECTION_ENDED = ("57P01", "57P02", "57P03", "57P05", *_IDLE_IN_TRANSACTION)
 
 
 class Dying(Exception):
-    """A message dies in a queue with a dead queue: repeat the call in a transaction that pushes it there. Never leaves
-    the store."""
+    """A message becomes a dead letter in a queue with a dead queue: repeat the call in a transaction that pushes it
+    there. Never leaves the store."""
 
 
 class StaleName(Exception):

@@ -29,8 +29,8 @@ class PostgresFirstPolls:
             await self._context.database.call(call)
 
     async def note(self, request: PopRequest) -> None:
-        """A group that begins with new messages, and polls before its queue exists, must get the messages that create
-        the queue."""
+        """Remember the poll. A group that begins with new messages, and polls before its queue exists, must get the
+        messages that create the queue."""
         if not _is_first_poll(request):
             return
         set_at = self._context.now()

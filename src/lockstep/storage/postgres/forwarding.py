@@ -1,8 +1,8 @@
-"""Messages that die in a queue with a dead queue: pushed there in the transaction that records their death.
+"""Dead letters of a queue with a dead queue: pushed there in the transaction that records them.
 
-A call in which such a message dies is refused by the database (`sql/procedures/dead_queue.sql`) and changes nothing;
-it is then repeated here, in a transaction that pushes what died in it before it commits. Deaths are rare, and other
-calls need no transaction of several statements.
+The database refuses a call that would make such a dead letter (`sql/procedures/dead_queue.sql`), and changes nothing.
+The call is then repeated here, in a transaction that pushes the new dead letters before it commits. Dead letters are
+rare, and other calls need no transaction of several statements.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _COPIED_BYTES = 32 * 1024 * 1024
 
 
 class Forwarding:
-    """Pushes what dies to the dead queues, in the transaction that records the deaths."""
+    """Pushes dead letters to the dead queues, in the transaction that records them."""
 
     def __init__(self, context: Context, lookups: Lookups, pushes: Pushes) -> None:
         self._context = context
@@ -69,10 +69,11 @@ class Forwarding:
         lease_ids: Sequence[str | None] = (),
         hurry: bool = False,
     ) -> T:
-        """Run `work` in a transaction, and push what dies in it; the partitions that this may concern are locked first.
+        """Run `work` in a transaction, and push the dead letters that it makes; the partitions concerned are locked
+        first.
 
-        With `hurry` they are not known, so `work` holds cursors when the targets are locked. That violates the order of
-        locks, so the wait is brief and the transaction is retried.
+        With `hurry` these partitions are unknown, so `work` holds cursors when the targets are locked. That violates
+        the order of locks, so the wait is brief and the transaction is retried.
         """
         queues: set[str] = set()
 
@@ -99,7 +100,7 @@ class Forwarding:
         return result
 
     async def forward(self, connection: asyncpg.Connection[Any], queues: set[str]) -> Pushed | None:
-        """Push what died in this transaction; the names of the target queues are added to `queues`."""
+        """Push the dead letters of this transaction; the names of the target queues are added to `queues`."""
         at, cache = self._context.now(), self._context.segments
         conversation = forward(
             self._context.names, encryption=self._context.encryption, at=at, cache=cache, queues=queues
@@ -115,8 +116,8 @@ def forward(
     cache: SegmentCache | None = None,
     queues: set[str] | None = None,
 ) -> Conversation[Pushed | None]:
-    """Push copies of what died in this transaction, and record their places. The names of the target queues are added
-    to `queues` before anything is pushed. None if nothing died in a queue with a dead queue."""
+    """Push copies of the dead letters of this transaction, and record their places. The names of the target queues are
+    added to `queues` before anything is pushed. None if there are none in a queue with a dead queue."""
     rows: list[_Dead] = yield _TAKE()
     if not rows:
         return None
@@ -142,7 +143,7 @@ def forward(
 
 
 def _within_bytes(copies: Sequence[Batch]) -> Iterator[list[Batch]]:
-    """The copies in parts that a segment has room for."""
+    """The copies in parts that fit into a segment."""
     part: list[Batch] = []
     size = 0
     for copy in copies:
@@ -155,7 +156,7 @@ def _within_bytes(copies: Sequence[Batch]) -> Iterator[list[Batch]]:
 
 
 def _joined(parts: Sequence[Pushed]) -> Pushed:
-    """Several pushes as one result. If it is large, it is not worth a place in a cache."""
+    """Several pushes as one result. A large result is not worth caching."""
     batches = [batch for part in parts for batch in part.result.batches]
     placements = [placement for part in parts for placement in part.result.placements]
     segments = parts[0].segments if len(parts) == 1 else []

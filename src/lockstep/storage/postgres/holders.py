@@ -1,4 +1,4 @@
-"""Who holds the lock that a call waits for.
+"""Finds the session that holds the lock a call waits for.
 
 PostgreSQL says only that a lock could not be acquired in time. While a call waits, another connection can see which
 session holds the lock. So a pool checks its long calls (`lock_watch_seconds`) and keeps what it finds until they end.
@@ -28,7 +28,7 @@ _FAILURES = (OSError, Unavailable, asyncpg.PostgresError, asyncpg.InterfaceError
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A session that holds a lock, as far as we may see it."""
+    """A session that holds a lock, as far as our role may see it."""
 
     pid: int
     user: str | None
@@ -122,7 +122,7 @@ class Holders:
         self._tell({row.pid: self._found[row.waiter] for row in rows})
 
     async def _names(self, rows: Sequence[_Found]) -> dict[tuple[str | None, str | None], tuple[str | None, ...]]:
-        """The queue, partition and group of locked rows. Our tables may be locked themselves: then without names."""
+        """The queue, partition and group of locked rows; without names if our tables are locked themselves."""
         places = list(dict.fromkeys((row.table, row.place) for row in rows))
         if not places:
             return {}
@@ -146,13 +146,13 @@ class Holders:
             self._told.clear()
 
     async def of(self, waiter: int) -> Holder | None:
-        """The holder that a call waited for which has just given up. The query for it may still run."""
+        """The holder that blocked a call which has just given up. The query for it may still be running."""
         if waiter not in self._found and waiter in self._asked and self._look is not None:
             await asyncio.wait((self._look,), timeout=_ANSWER_SECONDS_MAX)
         return self._found.get(waiter)
 
     def any(self) -> Holder | None:
-        """One of those for whom calls wait."""
+        """Any session that calls wait for."""
         return next(iter(self._found.values()), None)
 
 

@@ -1,9 +1,9 @@
-"""An address with several hosts, one of which is the primary: all are tried at once.
+"""Finds the primary among several hosts of an address by trying all of them at once.
 
-More than one may say that it is: an old primary that was started again after a failover.
+More than one host may claim to be the primary: an old primary may have been restarted after a failover.
 
-In turn, a machine that does not answer at all would cost every connection the whole time-out before the next host is
-tried.
+If hosts were tried in turn, a machine that does not answer would cost every connection the whole timeout before the
+next host is tried.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def hosts_of(dsn: str) -> list[Host]:
 
 
 def database_of(dsn: str) -> str | None:
-    """The database that a URL names as a parameter. As in libpq it wins over the path; asyncpg ignores it behind a bare
-    slash, and connects to the database of the user's name."""
+    """The database that a URL names as a parameter. As in libpq, it overrides the path; asyncpg ignores it after a bare
+    slash, and connects to the database with the user's name."""
     return parse_qs(urlsplit(dsn).query).get("dbname", [None])[-1]
 
 
@@ -62,9 +62,9 @@ async def find_primary(
     search_seconds: float,
     abandon: Callable[[T], Any],
 ) -> T:
-    """A connection to the primary with the highest timeline (`number`); the others are abandoned. One that is known to
-    be the newest is taken at once. Otherwise the search ends when all hosts have answered, or `search_seconds` after
-    the first primary. If there is no primary, raises the error that says most."""
+    """A connection to the primary with the highest timeline (`number`); the others are abandoned. A primary that is
+    known to be the newest is used at once. Otherwise the search ends when all hosts have answered, or `search_seconds`
+    after the first primary. If there is no primary, raises the most informative error."""
     pending: set[asyncio.Future[T]] = {asyncio.ensure_future(connect(host)) for host in hosts}
     failures: list[BaseException] = []
     found: list[T] = []

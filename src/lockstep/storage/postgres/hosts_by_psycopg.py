@@ -1,5 +1,5 @@
-"""The primary among the hosts of an address, with psycopg, for programs without an event loop: Spark's processes and
-the doctor. See hosts.py and primaries.py."""
+"""Finds the primary among the hosts of an address with psycopg, for programs without an event loop: Spark's processes
+and the doctor. See hosts.py and primaries.py."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ class Found:
 
 
 def hosts_in(dsn: str) -> list[dict[str, str]]:
-    """What stands for each host of the address; empty if there is only one. Raises psycopg.ProgrammingError."""
+    """The connection parameters of each host of the address; empty if there is only one. Raises
+    psycopg.ProgrammingError."""
     given = conninfo_to_dict(dsn)
     lists = {name: str(given[name]).split(",") for name in _OF_HOSTS if given.get(name)}
     count = max([len(one) for one in lists.values()], default=1)
@@ -73,7 +74,7 @@ def connect_primary(dsn: str, *, search_seconds: float, **settings: Any) -> Conn
 
 
 def primaries_at(dsn: str, *, search_seconds: float, **settings: Any) -> list[Found]:
-    """All servers of the address that say that they are the primary; their connections are closed."""
+    """All servers of the address that claim to be the primary; their connections are closed."""
     found: list[Found] = []
     with _search(dsn, hosts_in(dsn), settings, search_seconds, note=False) as answers:
         for answer in answers:
@@ -98,7 +99,7 @@ def _only(dsn: str, settings: Mapping[str, Any]) -> Connection:
 def _place(connection: Connection) -> tuple[str, int | None]:
     row = connection.execute(_FIND.encode()).fetchone()
     assert row is not None
-    # psycopg gives bytes for the texts of a database without an encoding.
+    # psycopg returns bytes for texts of a database without an encoding.
     database, number = [value.decode() if isinstance(value, bytes) else value for value in row]
     return str(database), None if number is None else int(number, 16)
 
@@ -107,8 +108,8 @@ def _place(connection: Connection) -> tuple[str, int | None]:
 def _search(
     dsn: str, hosts: list[dict[str, str]], settings: Mapping[str, Any], search_seconds: float, *, note: bool = True
 ) -> Iterator[Iterator[Found | Exception]]:
-    """The answers of the hosts, as they come, until `search_seconds` after that of the first primary. Later ones are
-    closed: a connection attempt of psycopg cannot be called off."""
+    """The answers of the hosts, as they arrive, until `search_seconds` after the first primary's. Later connections are
+    closed, because a connection attempt of psycopg cannot be cancelled."""
     answers: SimpleQueue[Found | Exception] = SimpleQueue()
     over = threading.Event()
 

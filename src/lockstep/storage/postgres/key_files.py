@@ -18,7 +18,7 @@ KEY_FILE = "encryption.key"
 
 
 def make_key(data_dir: Path) -> Path | None:
-    """Make a key for a data directory that we hold, unless it has one. Returns its path if it was made now."""
+    """Create a key for a data directory that we hold, unless it has one. Returns its path if it was created now."""
     path = data_dir / KEY_FILE
     if path.exists():
         return None
@@ -34,7 +34,7 @@ def make_key(data_dir: Path) -> Path | None:
 
 
 def with_stored_key(config: Config, dsn: str) -> Config:
-    """The settings, with the key beside the data of the embedded database at this address, if it can be read. A key of
+    """The settings, with the key beside the data of the embedded database at this address, if it can be read. A key in
     the settings comes first, and encrypts."""
     path = _key_file_of(dsn)
     if path is None:

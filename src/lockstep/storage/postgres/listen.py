@@ -121,7 +121,7 @@ class Signals:
             self._telling = asyncio.create_task(self._tell(), context=outside())
 
     def tell(self, arrivals: Mapping[str, Arrival]) -> None:
-        """Announce arrivals that this process does not know of, either."""
+        """Announce arrivals that this process does not know of either."""
         for queue, arrival in arrivals.items():
             self._tell_hearer(queue, arrival)
         self.announce(arrivals)
@@ -141,7 +141,7 @@ class Signals:
             logger.info("announcement_failed", extra={"action": "announcement_failed", "error": str(error)})
 
     def _is_outdated(self) -> bool:
-        """Whether the other listeners must be known for what is not announced yet, and were not queried recently."""
+        """Whether pending announcements need the list of other listeners, and it was not queried recently."""
         pushed = bool(_pushes(self._untold))
         known_at = self._others_known_at if pushed else self._counted_at
         return time.monotonic() - known_at >= _LISTENERS_KNOWN_SECONDS
@@ -214,7 +214,8 @@ class Signals:
                 await connection.fetch(f"select {verb}($1)", _WAITER_LOCK, timeout=_ALIVE_SECONDS)
                 self._holding_waiter, alive_at = waiting, now
                 if waiting:
-                    # They would find out within a second; until then they would announce no lease that ends.
+                    # Other processes would find out within a second; until then they would not announce leases that
+                    # end.
                     await connection.fetch(_NOTIFY, [_payload(self._own, {})], timeout=_ALIVE_SECONDS)
             elif now - alive_at >= _ALIVE_SECONDS:
                 await connection.fetch("select 1", timeout=_ALIVE_SECONDS)
@@ -254,7 +255,7 @@ def _never() -> bool:
 
 
 def _pushes(arrivals: Mapping[str, Arrival]) -> dict[str, Arrival]:
-    """Without queues in which only leases have ended."""
+    """The arrivals without queues in which only leases have ended."""
     return {queue: arrival for queue, arrival in arrivals.items() if arrival.partitions}
 
 

@@ -46,7 +46,7 @@ _RUNS_LOOKED_AT_MAX = 20_000
 
 
 class PostgresMaintenance:
-    """What the duties of maintenance ask."""
+    """The verbs that the maintenance duties use."""
 
     def __init__(
         self, context: Context, reader: SegmentReader, forwarding: Forwarding, removal: QueueRemoval, placing: Placing
@@ -158,7 +158,7 @@ class PostgresMaintenance:
         time = asyncio.get_running_loop().time
         until = None if seconds_max is None else time() + seconds_max
         rows = await self._context.database.fetch("sampled_queues", _SAMPLED_QUEUES, self._context.now())
-        # One time for all small queues, so that their samples lie on one line.
+        # All small queues get the same time, so that their samples are aligned.
         at = rows[0]["at"] if rows else None
         walking = [row["id"] for row in rows]
         sampled = 0
@@ -177,7 +177,7 @@ class PostgresMaintenance:
 
 
 async def _apart(queue: str, work: Callable[[], Awaitable[Pruned]]) -> Pruned:
-    """A part of a walk over all queues: a failure in one queue does not keep the walk from the next."""
+    """A part of a walk over all queues: after a failure in one queue the walk continues with the next."""
     try:
         return await work()
     except LockstepError as error:

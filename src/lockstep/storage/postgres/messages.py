@@ -1,4 +1,4 @@
-"""Stored messages for operators: listing them, and removing, retrying or giving up single ones."""
+"""Stored messages for operators: listing, and removing, retrying or burying single messages."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class PostgresMessages:
     async def _views_of(
         self, spans: Sequence[newest.RunSlice], status: MessageStatus | None, *, of_partition: bool
     ) -> list[tuple[int, newest.PageStart, MessageView]]:
-        """The messages of the spans that have a status, newest first: the number of each among all, and its place."""
+        """The messages of the spans that have a status, newest first, each with its number among all, and its place."""
         segments = await self._reader.load(span.segment_id for span in spans)
         runs, there = [], []
         for span in spans:
@@ -171,7 +171,7 @@ class PostgresMessages:
         return "message_runs", (queue_id, partition_id)
 
     async def _runs_after(self, queue: str | None, rows: Sequence[Any], partition_id: int, seq: int) -> list[Run]:
-        """The runs of `message_runs` that are wanted, without the messages up to the place."""
+        """The requested runs of `message_runs`, without the messages up to the place."""
         rows = [row for row in rows if row["segment_id"] is not None]
         segments = await self._reader.load(row["segment_id"] for row in rows)
         runs = []
@@ -185,7 +185,7 @@ class PostgresMessages:
         return runs
 
     async def _views(self, runs: Sequence[Run], status: MessageStatus | None = None) -> list[tuple[int, MessageView]]:
-        """The messages that have a status, or all; with the number of each among those of the runs."""
+        """The messages that have a status, or all, each with its number among those of the runs."""
         if not runs:
             return []
         spans = _spans(runs)
@@ -208,7 +208,8 @@ class PostgresMessages:
         return found
 
     async def _cursors(self, partition_ids: list[int], first_seqs: list[int], last_seqs: list[int]) -> _Cursors:
-        """The cursors of partitions; those of shared groups with what they have in flight between two seqs of each."""
+        """The cursors of partitions; for shared groups, with the messages in flight between two seqs of each
+        partition."""
         in_flight: dict[tuple[int, str], list[Range]] = {}
         for partition_id, group, *found in await self._context.query(
             "message_deliveries", partition_ids, first_seqs, last_seqs
@@ -324,7 +325,7 @@ def _wanted(where: MessageFilter, missing: int, left: int) -> int:
 
 
 def _behind(row: Any) -> tuple[int, int]:
-    """The place after a row of `message_runs`; one without a run stands for its partition."""
+    """The place after a row of `message_runs`; a row without a run stands for its partition."""
     return (row["id"], _PAST if row["last_seq"] is None else row["last_seq"])
 
 

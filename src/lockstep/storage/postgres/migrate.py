@@ -48,8 +48,8 @@ create table if not exists lockstep.procedures (
 );
 """
 
-# What this transaction did not write is of an older version. Functions are replaced and not dropped, so that sessions
-# go on meanwhile and what users built on them stays.
+# Objects that this transaction did not write belong to an older version. Functions are replaced and not dropped, so
+# that sessions can continue and objects that users built on them stay.
 _DROP_LEFT_OVER = """
 do $$
 declare
@@ -110,7 +110,7 @@ async def _migrate(connection: asyncpg.Connection[Any]) -> list[str]:
 
 
 def script(version: int = 0) -> str:
-    """What `migrate` does to a database of a schema version, as SQL for others to run. Raises SchemaTooNew."""
+    """The SQL that `migrate` would run on a database of a schema version, for others to run. Raises SchemaTooNew."""
     _refuse_newer(version)
     ours = len(sql.migrations())
     steps = [
@@ -161,8 +161,8 @@ async def check_schema(connection: asyncpg.Connection[Any]) -> None:
 
 
 async def _is_current(connection: asyncpg.Connection[Any]) -> bool:
-    """The common case, found out without taking the lock. Raises SchemaTooNew; Unavailable for a role that cannot
-    migrate, if the schema is of another version."""
+    """The common case, checked without taking the lock. Raises SchemaTooNew; Unavailable for a role that cannot
+    migrate, if the schema has another version."""
     if await connection.fetchval(_IS_WITHOUT_TABLES):
         version, checksum = await connection.fetchrow(_SCHEMA_STATE().sql)
         _refuse_newer(version)

@@ -2,7 +2,7 @@
 
 In a queue "newest" means stored last: segments are walked backwards, and the messages of one segment backwards by their
 place in it. In one partition that is the order of the seqs, so a list of one partition walks its runs instead.
-A call reads a bounded number of segments or runs, however large the backlog is, and says how far it came.
+A call reads a bounded number of segments or runs, however large the backlog is, and returns where it stopped.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class PageStart:
 
 @dataclass(frozen=True, slots=True)
 class RunSlice:
-    """Messages of one run, of which the last is listed first."""
+    """Messages of one run; the last is listed first."""
 
     row: Any
     first_seq: int

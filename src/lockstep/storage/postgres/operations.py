@@ -173,7 +173,7 @@ class PostgresOperations:
     async def _apply(
         self, kind: OperationKind, by: str, limits: ApplyLimits, careful: bool, connection: asyncpg.Connection[Any]
     ) -> tuple[Applied, list[Pushed]]:
-        """Claim, apply and mark. There are few steps, because each waits for its turn in a busy process; only with
+        """Claim, apply and mark. It uses few steps, because each waits for its turn in a busy process; only with
         `careful` can one attempt fail without the others."""
         claim = _CLAIM(
             kind=kind,
@@ -304,7 +304,7 @@ class PostgresOperations:
         await self._context.database.call(call, connection)
 
     async def _lanes_left(self, connection: asyncpg.Connection[Any], bundle: Bundle) -> list[int]:
-        """The lanes of what is left of a bundle: all, if it cannot be read."""
+        """The lanes of the remaining operations of a bundle; all its lanes if it cannot be read."""
         if bundle.problem is not None:
             return sorted(bundle.lanes)
         batches = [batch for operation in bundle.left for batch in operation.batches]
@@ -337,8 +337,8 @@ class PostgresOperations:
     async def _bundles(
         self, status: OperationStatus | None, queue: str | None, serial: int, operations: int
     ) -> tuple[list[int], int | None]:
-        """The bundles from one on that have together about this many operations, or a few less, and the start of the
-        next page, if there is one. Their contents are not read, because they may be large."""
+        """Bundles, starting with the given one, that together have about this many operations, or a few less, and the
+        start of the next page, if any. Their contents are not read, because they may be large."""
         looked_into = operations if queue is None else self._context.limits.page_looked_into_max
         # Acks do not name their queue.
         kinds: list[OperationKind] = list(KINDS) if queue is None else ["push"]

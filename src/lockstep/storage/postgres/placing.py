@@ -1,5 +1,4 @@
-"""Groups that lack cursors, and cursors that lack their group: both are worked off in slices
-(sql/procedures/group.sql)."""
+"""Creates missing cursors of groups and removes cursors of deleted groups, in slices (sql/procedures/group.sql)."""
 
 from __future__ import annotations
 
@@ -29,14 +28,14 @@ _GROUP_ROOM: sql.Procedure[bool] = sql.procedure("group_room")
 
 
 class Placing:
-    """Makes the cursors that groups lack, and removes those that lack their group, slice by slice."""
+    """Creates the cursors that groups lack, and removes those of deleted groups, slice by slice."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
 
     async def check_room(self, queue_id: int, group: str) -> None:
-        """Raises TooManyGroups if a group is new and its queue has the maximum number. Two that come at once may both
-        be accepted."""
+        """Raises TooManyGroups if a group is new and its queue has the maximum number. Two concurrent new groups may
+        both be accepted."""
         limit = self._context.limits.queue_groups_max
         if group == QUEUE_MODE:
             return
@@ -44,8 +43,8 @@ class Placing:
             raise refusals.no_room_for_group(group, limit)
 
     async def for_pop(self, names: QueueNames, group: str, partition_id: int | None) -> None:
-        """Make some of the cursors that a group lacks, of a partition first, if nothing is due for the group. Waits a
-        moment for somebody else who makes them."""
+        """Create some of the cursors that a group lacks, starting with a partition, if nothing is due for the group.
+        Waits briefly for another process that is creating them."""
         group_id, limits = names.groups[group], self._context.limits
         placed = await self._place_for_pop(group_id, partition_id)
         if not (placed["_placed"] or placed["_made"] or placed["_due"] or placed["_more"]):
@@ -65,7 +64,7 @@ class Placing:
         return await self._context.database.value(call)
 
     async def group(self, group_id: int) -> bool:
-        """Make cursors that a group lacks, for a while; says whether it has them all."""
+        """Create missing cursors of a group, for a limited time; returns whether it has all of them."""
         until = time.monotonic() + self._context.limits.slices_seconds_max
         while True:
             _, _, more, placed = await self._place_slice(group_id)
@@ -73,7 +72,7 @@ class Placing:
                 return bool(placed)
 
     async def settle(self, *group_ids: int) -> None:
-        """Continue with unfinished groups for a while; maintenance does the rest, and retries failures."""
+        """Continue with unfinished groups for a limited time; maintenance does the rest, and retries failures."""
         until = time.monotonic() + self._context.limits.slices_seconds_max
         for group_id in sorted(group_ids, reverse=True):  # the cursors of a moved group are made from its earlier ones
             place: Place | None = Place(after=group_id - 1)

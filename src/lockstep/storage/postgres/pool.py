@@ -193,7 +193,7 @@ class Pool:
 
     async def connect(self, *, application_name: str = "lockstep") -> Link:
         """One attempt at a connection to the primary, on the timeline of the other connections. If it is on a later
-        one, the others are closed, and what the caches learned from them is out of date. May raise NotPrimary."""
+        timeline, the others are closed, and the caches filled from them are out of date. May raise NotPrimary."""
         connection = await connect(self._dsn, self._settings, application_name=application_name)
         self._hosts = hosts_of(self._dsn)
         try:
@@ -217,7 +217,7 @@ class Pool:
         logger.warning("database_replaced", extra={**extra, "timeline_before": known.number, "started": found.started})
 
     def _leave_the_replaced(self) -> None:
-        """This process may have found out, by another pool or by a search, that the server was replaced."""
+        """Another pool of this process, or a search, may have found that the server was replaced."""
         self._risen = primaries.risen()
         ours = self._timeline
         if ours is not None and ours.number < primaries.known(self._dsn).get(ours.database, 0):
@@ -229,7 +229,7 @@ class Pool:
             connection.terminate()
 
     async def _provide(self, connection: Link) -> None:
-        """The first connections on a timeline make sure, before they are used, that ids are not given out again."""
+        """The first connections on a timeline ensure, before they are used, that ids are not reused."""
         if self._provided == connection.timeline:
             return
         async with asyncio.timeout(self._settings.connect_timeout_seconds):
@@ -290,7 +290,7 @@ class Pool:
         return error
 
     def _give_back(self, waiting: PoolWait) -> None:
-        """A connection that was handed to a caller who has just stopped waiting goes to the next one."""
+        """Pass a connection that was handed to a caller who has just stopped waiting to the next caller."""
         if not waiting.done() or waiting.cancelled() or waiting.exception() is not None:
             return
         given = waiting.result()
@@ -467,9 +467,9 @@ class Pool:
         self._drop_silent()
 
     async def _answer(self) -> None:
-        """Return once PostgreSQL answers anything: a call, a new connection, or an idle one, for which it need not
-        start a process. Raises Silent if it does not answer in time, and the errors of connecting. Time is counted in
-        turns of the event loop, because a process that is late itself must not take PostgreSQL for silent."""
+        """Return once PostgreSQL answers anything: a call, a new connection, or an idle connection, for which it need
+        not start a process. Raises Silent if it does not answer in time, and connection errors. Time is counted in
+        turns of the event loop, because a process that is late itself must not consider PostgreSQL silent."""
         asked_at = self._heard_at
         patient = replace(self._settings, connect_timeout_seconds=_TURNS_SECONDS_MAX)
         attempt = asyncio.ensure_future(connect(self._dsn, patient))
@@ -502,7 +502,7 @@ class Pool:
             self.release(connection)
 
     def _drop_silent(self) -> None:
-        """Connections to a server that hangs never answer, and their callers must learn of it."""
+        """Close connections to a server that hangs: they never answer, and their callers must be notified."""
         for connection in self._idle:
             connection.terminate()
         for attempt in self._attempts:
@@ -548,7 +548,7 @@ class Pool:
         self._watching = asyncio.get_running_loop().call_later(self._watch_seconds, self._watch_locks)
 
     def _watch_locks(self) -> None:
-        """Find out which sessions the long calls wait for. Without long calls, no query runs."""
+        """Find out which sessions the long calls wait for. Without long calls, this runs no query."""
         self._watching = None
         before = self._time() - self._watch_seconds
         waiters = [one.pid for one, since in self._used.items() if since <= before]
@@ -586,7 +586,7 @@ async def _abandon(attempt: asyncio.Future[Link]) -> None:
 
 async def connect(dsn: str, settings: PoolSettings, *, application_name: str = "lockstep") -> Link:
     """One attempt at a connection to the primary with the highest timeline, on each host of the address. Raises
-    InvalidRequest if the address is none, NotPrimary."""
+    InvalidRequest for an invalid address, NotPrimary."""
     attempt = partial(_connect_to, dsn, settings, application_name)
     try:
         hosts = hosts_of(dsn)
@@ -602,7 +602,7 @@ async def connect(dsn: str, settings: PoolSettings, *, application_name: str = "
             abandon=Link.terminate,
         )
     except ValueError as error:
-        # Without its text, which contains parts of the address, and so perhaps of a password.
+        # Without the error's text, which contains parts of the address, and so perhaps of a password.
         raise InvalidRequest(_ADDRESS) from error
 
 
@@ -647,7 +647,7 @@ async def _connect_to(
 
 
 def _end_when_silent(connection: asyncpg.Connection[Any], seconds: float) -> None:
-    """A machine that fails sends nothing: without this, a call in flight would wait for it for many minutes."""
+    """A failed machine sends nothing: without this, a call in flight would wait for many minutes."""
     transport = getattr(connection, "_transport", None)
     found = None if transport is None else transport.get_extra_info("socket")
     if found is None or found.family not in (socket.AF_INET, socket.AF_INET6):

@@ -30,7 +30,7 @@ from lockstep.storage.postgres.segments import SegmentReader
 
 
 class PoppedRun(NamedTuple):
-    """Consecutive messages of one partition that were leased, and where they are; without a partition: more is due."""
+    """Consecutive leased messages of one partition, and where they are stored; without a partition: more is due."""
 
     request: int
     queue_id: int
@@ -90,8 +90,8 @@ class Pops:
         return popped
 
     async def find(self, requests: Sequence[PopRequest], queues: set[str]) -> list[list[Claim] | None]:
-        """What each request may be served from; None if its queue does not exist. The names of the queues are added to
-        `queues`."""
+        """The claims from which each request may be served; None if its queue does not exist. The names of the queues
+        are added to `queues`."""
         queues.update([request.queue for request in requests if request.queue is not None])
         for request in requests:
             await self._check_mode(request)
@@ -100,7 +100,7 @@ class Pops:
         return found
 
     def describe(self, request: PopRequest, popped: Popped, claims: list[Claim] | None) -> None:
-        """Note in an answer what was found for its request."""
+        """Set in an answer what was found for its request."""
         popped.no_queue = claims is None
         if claims and any([claim.shared for claim in claims]):
             popped.mode = "shared"
@@ -113,7 +113,7 @@ class Pops:
 
     async def _pop_claims(self, requests: Sequence[PopRequest], claims: Sequence[Claim]) -> list[Popped]:
         """Pop; a request that found only expired messages continues, in transactions that each skip some of them. After
-        long enough it looks for fresh messages behind the rest."""
+        a time limit it looks for messages behind the rest that have not expired."""
         popped = await self._pop_once(requests, claims)
         if not any([answer.unfinished for answer in popped]):
             return popped
@@ -147,7 +147,7 @@ class Pops:
             raise
 
     async def release(self, leases: Sequence[UUID]) -> None:
-        """Give back what was leased and does not reach its caller."""
+        """Release leases whose messages do not reach the caller."""
         acks = [Ack(lease_id=str(lease), status="released") for lease in leases]
         await self._context.database.call(ack_items_call(acks, self._context.now()))
 
@@ -165,7 +165,7 @@ class Pops:
         return await self.filled(requests, rows, names, connection)
 
     async def _check_mode(self, request: PopRequest) -> None:
-        """A request must ask for the mode that its group has, and cannot speak of groups of both modes."""
+        """A request must name the mode of its group, and cannot cover groups of both modes."""
         if request.queue is not None and request.mode is not None:
             names = await self._lookups.queue(request.queue)
             if names is not None and await self._lookups.group(names, request.group) is not None:
@@ -242,7 +242,7 @@ class Pops:
         for row, delivery in rows:
             segment = segments.get(row.segment_id)
             answer = popped[row.request]
-            if segment is None:  # removed since: the lease on it runs out by itself
+            if segment is None:  # removed since: the lease on it expires by itself
                 answer.unfinished = answer.unfinished or row.partition_id is None
                 continue
             answer.runs.append(_run(queues[row.queue_id], row, segment, delivery))
@@ -292,7 +292,7 @@ def _refuse_mode(names: QueueNames, request: PopRequest, queue: str) -> None:
 def _pop_call(
     claims: Sequence[Claim], requests: Sequence[PopRequest], leases: Sequence[UUID], at: datetime | None
 ) -> Call[PoppedRow]:
-    """The call; for ordered and shared groups together it is one statement, too."""
+    """The call; a single statement even for ordered and shared groups together."""
     first = claims[0].shared
     same = [claim for claim in claims if claim.shared is first]
     if len(same) == len(claims):
@@ -318,7 +318,7 @@ def _argument(claim: Claim, request: PopRequest, lease_id: UUID) -> _Argument:
         requests=claim.request,
         group_ids=claim.group_id,
         partition_ids=claim.partition_id,
-        # Every partition that is claimed gives at least one message.
+        # Every claimed partition yields at least one message.
         partition_limits=min(request.partitions, request.batch),
         batches=request.batch,
         lease_ms=milliseconds(request.lease_seconds),

@@ -1,12 +1,11 @@
 """Which of the servers that take changes is the primary: the one on the highest timeline that this process has seen.
 
 An old primary that is started again after a failover takes changes, too, and does not know that it was replaced. But
-every promotion adds one to PostgreSQL's timeline, so a process that has been on a later one refuses it. What is seen
-belongs to an address (DSN): a restored copy beside the original is the same database at another address, and no
-primary that was replaced. It is forgotten when the process ends, so that a backup of an earlier timeline can be
-restored.
+every promotion adds one to PostgreSQL's timeline, so a process that has been on a later one refuses it. Timelines are
+recorded by address (DSN): a restored copy beside the original is the same database at another address, and not a
+replaced primary. They are forgotten when the process ends, so that a backup of an earlier timeline can be restored.
 
-Whichever driver connects, it notes here what it has found, before it uses the connection.
+Each driver records here what it has found before it uses a connection.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _lock = threading.Lock()
 
 
 def note(address: str, database: str, number: int) -> None:
-    """A server at the address says that it is the primary, on this timeline. Raises Replaced, if there is a newer."""
+    """A server at the address claims to be the primary, on this timeline. Raises Replaced if there is a newer one."""
     global _risen
     with _lock:
         of_address = _seen.setdefault(address, {})
@@ -37,7 +36,7 @@ def note(address: str, database: str, number: int) -> None:
 
 
 def known(address: str) -> Mapping[str, int]:
-    """The highest timelines seen at the address until now, by database."""
+    """The highest timelines seen at the address so far, by database."""
     with _lock:
         return dict(_seen.get(address, ()))
 

@@ -22,7 +22,7 @@ from lockstep.storage.postgres.removal import QueueRemoval
 logger = logging.getLogger("lockstep.storage")
 
 _CONFIGURE: sql.Procedure[int] = sql.procedure("configure")
-# Both rows in the order of their names, as configure does.
+# Lock both rows in the order of their names, as configure does.
 _LOCK_QUEUES = """
 select 1 from lockstep.queue q
 where q.name in ($1, $2) or q.id = (select s.dead_queue_id from lockstep.queue s where s.name = $1)

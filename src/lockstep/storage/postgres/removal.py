@@ -31,7 +31,7 @@ _END_DELETION: sql.Procedure[bool] = sql.procedure("end_deletion")
 
 
 class QueueRemoval:
-    """Removes what queues hold, and what deleted queues have left, slice by slice."""
+    """Removes the messages of queues, and the remains of deleted queues, slice by slice."""
 
     def __init__(self, context: Context, reader: SegmentReader) -> None:
         self._context = context

@@ -38,12 +38,12 @@ def rights_of(rule: str) -> tuple[list[str], str]:
 
 
 async def grant(connection: asyncpg.Connection[Any], rights: Sequence[str], pattern: str, role: str) -> list[str]:
-    """Give a role rights; returns those that it had not got."""
+    """Grant rights to a role; returns those that it did not have."""
     return await _each(connection, _GRANT, rights, pattern, role)
 
 
 async def revoke(connection: asyncpg.Connection[Any], rights: Sequence[str], pattern: str, role: str) -> list[str]:
-    """Take rights from a role; returns those that it had."""
+    """Revoke rights from a role; returns those that it had."""
     return await _each(connection, _REVOKE, rights, pattern, role)
 
 

@@ -55,7 +55,7 @@ _PROMOTED_BYTES_MAX = 16 * 1024**2
 
 
 class PostgresSchedules:
-    """Messages that wait for their time, and recurring messages."""
+    """Scheduled and recurring messages."""
 
     def __init__(self, context: Context, lookups: Lookups, pushes: Pushes) -> None:
         self._context = context
@@ -131,7 +131,7 @@ class PostgresSchedules:
         return promoted
 
     async def _promote_queue(self, queue_id: int, queue: str, now: datetime, limit: int, promoted: Promoted) -> None:
-        """The due messages of one queue, as far as they fit: pushed and no longer waiting, in one transaction."""
+        """Push the due messages of one queue, as far as they fit, and remove their schedules, in one transaction."""
 
         async def work(connection: asyncpg.Connection[Any]) -> tuple[list[Any], int, Pushed | None]:
             take = _TAKE_DUE(queue_id=queue_id, limit=limit, bytes=_PROMOTED_BYTES_MAX, at=now)
@@ -158,8 +158,8 @@ class PostgresSchedules:
     async def _push_fitting(
         self, connection: asyncpg.Connection[Any], queue: tuple[int, str], rows: list[Any]
     ) -> tuple[list[Any], Pushed]:
-        """Push the messages that were taken; of a queue without room for all of them, the first ones. Raises QueueFull
-        if there is no room at all."""
+        """Push the messages that were taken; if the queue has no room for all of them, only the first ones. Raises
+        QueueFull if there is no room at all."""
         try:
             async with connection.transaction():  # a push that is refused must leave no new partitions behind
                 return rows, await self._push_due(connection, self._batches(*queue, rows))
@@ -168,7 +168,7 @@ class PostgresSchedules:
             if room <= 0:
                 raise
             self._lookups.forget({queue[1]})
-            # The queue's row is locked since they were taken, so that nobody else uses the room.
+            # The queue's row has been locked since they were taken, so no other push can use the room.
             fitting = rows[:room]
             return fitting, await self._push_due(connection, self._batches(*queue, fitting))
 
@@ -267,7 +267,7 @@ class PostgresSchedules:
 
 
 def _begin(where: ScheduleFilter, cursor: str | None) -> tuple[datetime | None, int]:
-    """Due time and id after which the page begins: one place, so that the index is entered there."""
+    """Due time and id after which the page begins: a single position, where the index scan starts."""
     places = [parse_schedule_cursor(cursor), None if where.from_at is None else (where.from_at, 0)]
     return max([place for place in places if place is not None], default=(None, 0))
 

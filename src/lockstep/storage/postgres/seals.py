@@ -51,7 +51,7 @@ class _Sealed(NamedTuple):
 
 
 class PostgresSeals:
-    """Encrypts anew."""
+    """Re-encrypts stored bodies."""
 
     def __init__(self, context: Context) -> None:
         self._context = context

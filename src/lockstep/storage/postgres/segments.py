@@ -69,7 +69,7 @@ class SegmentReader:
         return runs
 
     async def ids_in(self, segment_ids: Sequence[int]) -> tuple[Ids, list[int]]:
-        """The ids in the segments, read one after the other; and which segments cannot be read."""
+        """The ids in the segments, read one by one, and the segments that cannot be read."""
         ids, unread = Ids(), []
         for segment_id, *manifest in await self._context.query("segment_manifest", segment_ids):
             try:

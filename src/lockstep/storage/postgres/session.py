@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# To lock and then look takes a fresh snapshot for the look.
+# "Lock, then look" needs a fresh snapshot for the look.
 ISOLATION = {"default_transaction_isolation": "read committed"}
 
 # Our statements have one right plan, through indexes, whatever the values are and however poor the statistics of a new
@@ -24,8 +24,8 @@ def limits(
     client_check_seconds: float,
     keepalive_seconds: float,
 ) -> dict[str, str]:
-    """How long a session may take, and when the server ends it because its process hangs or its machine is gone: a
-    session that is left alone in a transaction keeps its locks. See docs/concepts/waiting.md."""
+    """Time limits of a session, and when the server ends it because its process hangs or its machine is gone: an
+    abandoned session in a transaction keeps its locks. See docs/concepts/waiting.md."""
     return {
         "statement_timeout": _milliseconds(statement_timeout_seconds),
         "lock_timeout": _milliseconds(lock_timeout_seconds),

@@ -1,7 +1,7 @@
-"""Each call of a store is a span: it keeps to one timeline of the database, and is begun again on another.
+"""Each call of a store is a span: it stays on one timeline of the database, and restarts if the timeline changes.
 
-If another server takes over between two statements, an id that the first found may mean something else to the second.
-So the store makes a span of every verb of the contract, and none can be forgotten.
+If another server takes over between two statements, an id that the first statement found may have another meaning for
+the second. So the store wraps every verb of the contract in a span, and no verb can be missed.
 """
 
 from __future__ import annotations

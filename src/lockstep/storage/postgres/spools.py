@@ -1,4 +1,4 @@
-"""What servers that buffer pushes ask of the store."""
+"""The verbs that servers use to buffer pushes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _DRAIN: sql.Procedure[Any] = sql.procedure("drain_spool")
 
 
 class PostgresSpools:
-    """The mode that servers are in, and how far their spools are drained."""
+    """The maintenance mode of servers, and the positions up to which their spools are drained."""
 
     def __init__(self, context: Context, pushes: Pushes) -> None:
         self._context = context

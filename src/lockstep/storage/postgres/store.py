@@ -1,4 +1,4 @@
-"""The PostgreSQL store: its rooms over one database, and its life."""
+"""The PostgreSQL store: its rooms over one database, and its lifecycle."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ R = TypeVar("R")
 
 
 class PostgresStore(ComposedStore):
-    """Queues in PostgreSQL 15 or newer. `clock` sets the time for tests; without it the database's clock rules. With a
-    breaker, calls fail at once while the database is away, and watchers are notified; it may be away from the
-    beginning, and is migrated when it comes."""
+    """Queues in PostgreSQL 15 or newer. `clock` sets the time for tests; without it, the database's clock applies. With
+    a breaker, calls fail at once while the database is unavailable, and watchers are notified. The database may be
+    unavailable at start; migrations run once it is reachable."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class PostgresStore(ComposedStore):
                 await _prepare(connection)
         except Exception as error:
             cause = error.__cause__ if isinstance(error, Unavailable) else error
-            # What a server says to us is for people to see to; one that is not there may come.
+            # A server that refuses us needs an operator; a server that is not reachable may become so.
             if not self._breaker or not isinstance(cause, Exception) or not may_retry_connect(cause):
                 raise caused_by(translate(error), error)  # noqa: B904
             self.database.take_for_away(cause, prepare=_prepare)
@@ -140,7 +140,7 @@ class PostgresStore(ComposedStore):
 
 
 async def _prepare(connection: Any) -> None:
-    """Migrate. The pool could not provide ids before there was a schema."""
+    """Migrate. Before there is a schema, the pool cannot provide ids."""
     if await migrate(connection):
         await provide_ids(connection)
 

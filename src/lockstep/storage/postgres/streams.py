@@ -1,4 +1,4 @@
-"""Stream queries: registering them, looking into their state, and their cycles."""
+"""Stream queries: registration, state and cycles."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class PostgresStreams:
             await self._context.database.call(call, connection)
 
     async def _stream_ack(self, connection: asyncpg.Connection[Any], cycle: StreamCycle) -> AckOutcome | None:
-        """End the delivery. One that was ended before means that this cycle was applied before: it is refused."""
+        """End the delivery. If it has already ended, this cycle was applied before, and is refused."""
         for ack in cycle.acks():
             call = _ACK(
                 lease_id=lease_uuid(ack.lease_id),

@@ -1,11 +1,11 @@
-"""On which timeline of a database a connection is, and what may be used together.
+"""The timelines of a database: which one a connection is on, and what may be used together.
 
-A replica that takes over may lack what was last committed, and a restored database lacks more. Both give out again the
-numbers that went with it: a partition's id, a segment's. So what was learned on one timeline means nothing on another,
-and every connection finds out where it is before anybody gets it. A server does not change its timeline while a
-connection to it lasts, unless it was a standby; those are turned away.
+A replica that takes over may lack the last commits, and a restored database lacks more. Both reuse the lost ids, such
+as those of partitions and segments. So cached ids of one timeline are invalid on another, and every connection
+determines its timeline before it is used. A server does not change its timeline while a connection to it lasts, unless
+it was a standby; connections to standbys are refused.
 
-A *span* is one call of a store: what it remembers and every connection that it is lent are of one timeline.
+A *span* is one call of a store: its caches and all its connections belong to one timeline.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from lockstep.storage.postgres.failures import NotPrimary
 
 logger = logging.getLogger("lockstep.storage.pool")
 
-# All of it is allowed to every role. The statistics of the archiver begin anew after a crash, which may have lost what
-# was committed with synchronous_commit = off, and leaves the postmaster as it is.
+# Every role may query all of this. The archiver's statistics are reset after a crash, which may have lost what was
+# committed with synchronous_commit = off, and which does not restart the postmaster.
 _FIND = """
 select c.system_identifier::text || '/' || (select d.oid from pg_database d where d.datname = current_database()),
        case when not pg_is_in_recovery() then left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) end,
@@ -51,7 +51,7 @@ _STANDBY = (
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """A database as it was brought up once: nothing that it has acknowledged since is lost to it."""
+    """One start of a database: it has lost nothing that it has acknowledged since then."""
 
     database: str
     """PostgreSQL's system identifier and the database's own id."""
@@ -84,8 +84,8 @@ async def find_timeline(connection: asyncpg.Connection[Any]) -> Timeline:
 
 
 async def provide_ids(connection: Link) -> bool:
-    """Make sure that this timeline gives out no id that an earlier one may have given out
-    (sql/procedures/timeline.sql). False if that cannot be done here, or not yet."""
+    """Ensure that this timeline does not reuse ids of an earlier timeline (sql/procedures/timeline.sql). False if this
+    cannot be done here, or not yet."""
     try:
         call = _PROVIDE_IDS(timeline=str(connection.timeline))
         moved = await connection.fetchval(call.sql, *call.args)
@@ -98,8 +98,8 @@ async def provide_ids(connection: Link) -> bool:
 
 
 class TimelineChanged(Exception):
-    """The database is on another timeline than the call, which has asked nothing yet: begin it again. Never leaves the
-    store."""
+    """The database is on another timeline than the call, which has not queried anything yet: restart the call. Never
+    leaves the store."""
 
 
 class Span(msgspec.Struct, eq=False):
@@ -121,7 +121,7 @@ current_span = _span.get
 
 
 def check_span(epoch: int) -> None:
-    """Use a connection in the span. Raises TimelineChanged; or Unavailable, if it is too late to begin again."""
+    """Use a connection in the span. Raises TimelineChanged; or Unavailable, if it is too late to restart."""
     span = current_span()
     if span is None or not span.is_open:
         return

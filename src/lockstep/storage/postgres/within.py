@@ -1,4 +1,4 @@
-"""Conversations on a connection of psycopg that is not ours: inside the caller's own transaction."""
+"""Conversations on the caller's own psycopg connection, inside the caller's transaction."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _check_connection(connection: object, kind: type[object]) -> None:
 
 
 def _explained(error: Exception) -> BaseException:
-    """Our own refusals by name; what is wrong with the caller's connection stays the driver's error."""
+    """Translates our own refusals; errors of the caller's connection stay the driver's errors."""
     if not str(getattr(error, "sqlstate", None)).startswith("LS"):
         return error
     explained = translate(error)

@@ -110,7 +110,7 @@ def initialise(cluster: Path, install: Install, account: Account, *, timeout: fl
 def remove_unfinished(data_dir: Path) -> None:
     """Remove what an interrupted initialisation left behind."""
     for leftover in data_dir.glob(f"{UNFINISHED_PREFIX}*"):
-        # The death signal reaches initdb, but not the backend that it runs.
+        # The death signal reaches initdb, but not the backend that it starts.
         kill_processes(postgres_processes(leftover))
         shutil.rmtree(leftover, ignore_errors=True)
 
@@ -156,7 +156,7 @@ def upgrade(cluster: Path, install: Install, account: Account, *, timeout: float
         run_single(_RENAME_SUPERUSER, cluster, install, account, timeout=timeout)
     run_single(_ENSURE_ROLE, cluster, install, account, timeout=timeout)
     listed = run_single(_FIND_DATABASES, cluster, install, account, timeout=timeout)
-    # The last one is that of Lockstep: it is done when the others are.
+    # The last database is Lockstep's: it is done once the others are.
     hand_over = sql.hand_over() + "\n\n"
     for database in sorted(set(_DATABASE_NAME.findall(listed)), key=lambda name: (name == DATABASE, name)):
         run_single(hand_over, cluster, install, account, timeout=timeout, database=database)

@@ -1,5 +1,4 @@
-"""The data directory: what lies where in it, who owns it at the moment, what its record says, where its socket is, and
-what a server that died left behind.
+"""The data directory: its layout, its current owner, its record, its socket, and what a dead server left behind.
 
 <data_dir>/pgdata          PostgreSQL's cluster
 <data_dir>/run             the directory of its socket, unless that path is too long
@@ -106,7 +105,7 @@ class DataDirectory:
         return self._lock_fd is not None
 
     def lock(self) -> None:
-        """Become the only user of the directory, or raise with the name of the current user."""
+        """Become the only user of the directory, or raise an error that names the current user."""
         if self._lock_fd is not None:
             return
         # O_CLOEXEC: if PostgreSQL inherited the descriptor, the lock would outlive us with it.
@@ -242,7 +241,7 @@ def make_socket_dir(data_dir: Path, account: Account, *, previous: Path) -> Path
 
 
 def clean_socket_dir(socket_dir: Path) -> None:
-    """Remove the socket of a server that is gone; its lock file bars the next one if its pid is in use."""
+    """Remove the socket of a server that is gone; its lock file blocks the next server if its pid is in use."""
     if socket_dir.is_symlink():
         return
     for leftover in socket_dir.glob(".s.PGSQL.*"):
@@ -301,7 +300,7 @@ def clear_leftovers(
     if backends := postgres_processes(directory.cluster):
         progress(f"waiting for {len(backends)} processes of the previous server to end")
         _end(backends, BACKEND_STEPS)
-    # PostgreSQL judges these files by the pid alone, and would not start if that pid is in use again.
+    # PostgreSQL checks only the pid in these files, and would not start if that pid is in use again.
     (directory.cluster / "postmaster.pid").unlink(missing_ok=True)
     if record.socket_dir:
         clean_socket_dir(Path(record.socket_dir))

@@ -1,6 +1,6 @@
-"""Who is who among the processes of this machine, and how to end those that are provably ours.
+"""Identifies processes of this machine, and ends those that are provably ours.
 
-A pid alone proves nothing, since the kernel hands it out again. A process is named by its pid, its start
+A pid alone proves nothing, since the kernel reuses it. A process is named by its pid, its start
 time in clock ticks since boot, and the boot itself.
 """
 

@@ -1,7 +1,7 @@
-"""PostgreSQL's programs: where they are, who runs them and how, and what it means when they fail.
+"""PostgreSQL's programs: where they are, which user runs them and how, and how to interpret their failures.
 
-They run as the current user, or, since PostgreSQL refuses to run as root, as another one, who may need a copy of them.
-Each becomes a child of ours that never outlives us.
+They run as the current user, or, since PostgreSQL refuses to run as root, as another user, who may need a copy of them.
+Each runs as a child process that never outlives this process.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ADVICE = {
     "Read-only file system": "Choose a data directory on a writable file system.",
     "Permission denied": "Give the user who runs PostgreSQL access to it, or choose another data directory.",
 }
-# What PostgreSQL says instead after a write that was cut short by the end of the disk.
+# PostgreSQL's message after a write that was cut short by a full disk.
 SHORT_WRITE = "Check free disk space"
 SPACE_MIN_BYTES = 1 << 20
 TAIL_LINES = 20
@@ -48,7 +48,7 @@ def directory_errors(data_dir: Path) -> Iterator[None]:
 
 
 def unusable(data_dir: Path, reason: str, advice: str = "") -> DataDirectoryUnusable:
-    """Return the error for a data directory that cannot be used, with the way out of it."""
+    """Return the error for a data directory that cannot be used, with advice."""
     message = f"The data directory {data_dir} cannot be used: {reason.rstrip('.')}. {advice}"
     return DataDirectoryUnusable(message.rstrip(), data_dir=str(data_dir))
 
@@ -121,7 +121,7 @@ class Account(msgspec.Struct, frozen=True):
         return answer.returncode == 0
 
     def become(self) -> Account:
-        """Let this process go on as this user, for good; the same user, to whom nobody must switch any more."""
+        """Switch this process to this user permanently; return the user, to whom no further switch is needed."""
         if self.is_other:
             os.setgroups(self.groups)
             os.setresgid(self.gid, self.gid, self.gid)
@@ -148,7 +148,7 @@ def server_account(cluster: Path) -> Account:
 
 
 def require_reachable(path: Path, account: Account) -> None:
-    """Raise unless the user can get to this directory; name the one that bars the way."""
+    """Raise unless the user can reach this directory; the error names the directory that blocks access."""
     if account.can_enter(path):
         return
     blocking = next((each for each in (*reversed(path.parents), path) if not account.can_enter(each)), path)
@@ -160,7 +160,7 @@ def require_reachable(path: Path, account: Account) -> None:
 
 
 def pwd_entry(uid: int) -> pwd.struct_passwd:
-    """Return the entry of a user, made up if the system knows no name for it."""
+    """Return the entry of a user, synthesized if the system knows no name for it."""
     try:
         return pwd.getpwuid(uid)
     except KeyError:
@@ -302,13 +302,13 @@ def launch_command(
 
 
 def clean_environment() -> dict[str, str]:
-    """Return an environment in which no PG* variable, locale or time zone of the caller's has a say."""
+    """Return an environment without the caller's PG* variables, locale and time zone."""
     kept = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
     return {**kept, "LC_ALL": "C", "TZ": "UTC"}
 
 
 def run_program(program: Sequence[str | Path], account: Account, *, timeout: float, stdin: str = "") -> tuple[int, str]:
-    """Run a program to its end; return its exit status and all that it printed."""
+    """Run a program to its end; return its exit status and its whole output."""
     command = launch_command(program, account, death_signal=signal.SIGKILL)
     try:
         done = subprocess.run(

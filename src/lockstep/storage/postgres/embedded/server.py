@@ -1,4 +1,4 @@
-"""The server: one run of `postgres` from its fork to its end, and the thread that brings it back if it dies.
+"""The server: one run of `postgres` from its fork to its end, and the thread that restarts it if it dies.
 
 It must be a thread of its own that lives as long as the server: the kernel sends the server its death
 signal when the thread that forked it ends, not when the process does.
@@ -50,7 +50,7 @@ class Postmaster:
         self._directory = directory
         self._process = process
         self._log_offset = log_offset
-        # Held to reap and to signal, so that no signal goes to a pid that was reaped a moment ago.
+        # Held to reap and to signal, so that no signal goes to a pid that was just reaped.
         self._reaping = threading.Lock()
 
     @classmethod
@@ -75,7 +75,7 @@ class Postmaster:
                     cwd="/",
                     env=clean_environment(),
                     pass_fds=(go_read,),
-                    # A session of its own: a Ctrl-C in our terminal is for us to act on, not for the server.
+                    # A separate session: a Ctrl-C in our terminal is for us to handle, not for the server.
                     start_new_session=True,
                 )
                 postmaster = cls(directory, process, log.tell())
@@ -125,7 +125,7 @@ class Postmaster:
             if self._ends_within(patience):
                 break
         if (self._process.returncode or 0) < 0:
-            # A postmaster that is killed cannot take its processes along.
+            # A postmaster that is killed cannot end its child processes.
             kill_processes(postgres_processes(self._directory.cluster))
 
     def log_output(self) -> str:
@@ -261,7 +261,7 @@ class Keeper:
         return self.is_running()
 
     def cancel(self) -> None:
-        """Let the thread begin nothing more; from any thread, without waiting."""
+        """Tell the thread to begin nothing more; from any thread, without waiting."""
         with self._changed:
             self._stopping.set()
             self._hurry.set()
@@ -288,7 +288,7 @@ class Keeper:
                 served_seconds = self._run_once()
             except BaseException as error:
                 self._error = error
-                # The first start is the caller's to judge. A later one may succeed when tried again.
+                # The caller handles a failed first start. A later start may succeed when retried.
                 if attempts == 0:
                     break
             else:

@@ -65,8 +65,8 @@ class EmbeddedPostgres:
     """A PostgreSQL server of our own, on a data directory that no other process uses meanwhile.
 
     It runs as a child of this process and never outlives it. `on_progress` is called with a line of text
-    for people, from whichever thread is at work. With `restart`, a server that dies is brought back; it is given up
-    after so many deaths without a minute of health between them, or, for None, never.
+    for people, from whichever thread is at work. With `restart`, a server that dies is restarted; it is given up after
+    N deaths without a minute of health between them, or, for None, never.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class EmbeddedPostgres:
 
     @property
     def superuser_dsn(self) -> str:
-        """Return the same address for the superuser: to look after the cluster, and not for applications."""
+        """Return the same address for the superuser: to administer the cluster, not for applications."""
         return self.dsn.replace(f"//{ROLE}@", f"//{SUPERUSER}@", 1)
 
     def start(self) -> str:
@@ -141,7 +141,7 @@ class EmbeddedPostgres:
         return self._plan.account
 
     def drop_root(self) -> None:
-        """Let this process, which is root, go on as the user who runs the server; from the thread that started it."""
+        """Switch this process from root to the user who runs the server; from the thread that started the server."""
         with self._changing, directory_errors(self.data_dir):
             account = self.account
             self._directory.hand_over(account)
@@ -186,7 +186,7 @@ class EmbeddedPostgres:
         await self.astop()
 
     def _open(self) -> _Plan:
-        """Take the directory and make everything ready for a launch."""
+        """Take the directory and prepare everything for a launch."""
         if not sys.platform.startswith("linux"):
             raise EmbeddedError("The embedded PostgreSQL needs Linux. Connect to a server of your own instead.")
         self._owner_pid = os.getpid()
@@ -214,7 +214,7 @@ class EmbeddedPostgres:
         require_version(cluster, install)
 
     def _prepare_key(self, socket_dir: Path) -> None:
-        """Encrypted queues work without a setting: a key lies beside the data, and the socket leads to it."""
+        """Encrypted queues work without a setting: a key is stored beside the data, and found through the socket."""
         made = make_key(self.data_dir)
         if made is not None:
             self._report(
@@ -290,7 +290,7 @@ class EmbeddedPostgres:
         try:
             self._write_record(owner=None, since=None, server=server)
         except OSError as error:
-            # A dead owner's record is not believed, so this one does no harm.
+            # The record of a dead owner is ignored, so this one does no harm.
             fields = {"action": "embedded_record_failed", "error": str(error)}
             logger.warning("embedded_record_failed", extra=fields)
 

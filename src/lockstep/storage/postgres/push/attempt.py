@@ -40,7 +40,7 @@ class PushedSegments(NamedTuple):
     segment_ids: list[int]
     segment_uuids: list[UUID]
     first_seqs: list[int]
-    # Arrays where the status, or a limit, is about them; otherwise null.
+    # Arrays if the status, or a limit, concerns them; otherwise null.
     duplicate_uuids: Any = None
     duplicate_texts: Any = None
     duplicate_seqs: Any = None
@@ -73,14 +73,14 @@ class Entries:
         return self.runs[index - 1], self.offsets[index - 1]
 
     def arguments(self, name: str, *, as_text: bool) -> dict[str, Any]:
-        """Values, runs and offsets as arguments of a name; UUIDs are given as text."""
+        """Values, runs and offsets as arguments with a common name; UUIDs are passed as text."""
         values: Any = f"{{{','.join(self.values)}}}" if as_text else self.values
         given = (values, int_array(self.runs), int_array(self.offsets)) if self.values else (None, None, None)
         return dict(zip((f"{name}s", f"{name}_runs", f"{name}_offsets"), given, strict=True))
 
 
 def int_array(numbers: Iterable[int]) -> str:
-    """An array as PostgreSQL spells it: asyncpg looks at every element of a list before it encodes it."""
+    """An array in PostgreSQL's text format: asyncpg inspects every element of a list before it encodes it."""
     return f"{{{','.join(map(str, numbers))}}}"
 
 
@@ -124,7 +124,7 @@ class PushAttempt:
         return content
 
     def place_of_last(self) -> tuple[UUID, bytes]:
-        """An id for the segment that was added last, and what binds its body to that and to its partitions."""
+        """An id for the segment that was added last, and the binding of its body to this id and to its partitions."""
         runs = self.run_counts[-1]
         uuid, ids = segment_uuid7(time.time_ns()), self.source.ids
         partition_ids = [ids[portion] for portion in self.portions[-runs:]]
@@ -147,8 +147,8 @@ class PushAttempt:
         self.dedup_texts.add(run, [(i, t) for i, t in given if not is_canonical_uuid(t)])
 
     def is_bare(self) -> bool:
-        """Whether this is the common case, for which there are procedures that do less: one queue, and nothing to
-        deduplicate, to trace or to count."""
+        """Whether this is the common case, which has cheaper procedures: one queue, and nothing to deduplicate, trace
+        or count."""
         return (
             len(self.names) == 1
             and not self.names[0].limited
@@ -185,7 +185,7 @@ class PushAttempt:
         }
 
     def arguments(self) -> dict[str, Any]:
-        """What push_segments is given."""
+        """The arguments of push_segments."""
         limited = [names.id for names in self.names if names.limited]
         plain = [content for (content, _), codec in zip(self.contents, self.codecs, strict=True) if not codec]
         columns: Sequence[list[Any] | None] = join_columns(plain).all() if plain else [None] * len(COLUMN_NAMES)
@@ -218,7 +218,7 @@ class PushAttempt:
         return int_array([last_runs.get(ids[portion], 0) for portion in self.portions])
 
     def note_runs(self, first_seqs: Sequence[int]) -> None:
-        """They were pushed, and begin at these seqs."""
+        """The runs were pushed, and begin at these seqs."""
         ids = self.source.ids
         self.names[0].last_runs.update(zip([ids[portion] for portion in self.portions], first_seqs, strict=True))
 
@@ -242,7 +242,7 @@ class PushAttempt:
         raise AssertionError("the procedure says that a queue is full")
 
     def occupancy(self, row: PushedSegments) -> dict[str, Occupancy]:
-        """How full each queue of the call is now that has a max_size."""
+        """The current depth of each queue of the call that has a max_size."""
         if row.depths is None:
             return {}
         return {

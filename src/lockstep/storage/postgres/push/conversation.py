@@ -1,8 +1,8 @@
 """The conversation of a push: resolve names, pack a segment per queue, call the procedure, act on its answer.
 
-A *portion* is what the call has for one partition (portions.py). Portions are kept as columns: a push over a thousand
-partitions has a thousand of them, each with one message. The conversation repeats the push when a name was out of
-date, and without the messages that turned out to be duplicates; nothing was written then.
+A *portion* is the messages of the call for one partition (portions.py). Portions are kept as columns: a push over a
+thousand partitions has a thousand of them, each with one message. The conversation repeats the push when a cached name
+was out of date, or without messages that are duplicates; nothing was written in these cases.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ _OCCUPANCY = sql.procedure("occupancy", _Occupancy)
 
 @dataclass(slots=True)
 class Pushed:
-    """What a push did: its receipts, and its segments by id, for the cache once they are committed."""
+    """The result of a push: its receipts, and its segments by id, for the cache once they are committed."""
 
     result: PushResult
     segments: list[tuple[int, Segment]]
@@ -113,9 +113,9 @@ def push_now(
     overtake: bool = False,
     bounded: bool = True,
 ) -> Conversation[Pushed]:
-    """Push the batches; `at` is the time where it is set, `lock_seconds` how long a lock is waited for. With `overtake`
-    it goes before operations that wait for its partitions, which otherwise make it fail. Without `bounded` it creates
-    partitions even where a queue has the maximum."""
+    """Push the batches; `at` is the time of a test clock, `lock_seconds` the maximum wait for a lock. With `overtake`
+    the push overtakes operations that wait for its partitions, which otherwise make it fail. Without `bounded` it
+    creates partitions even if a queue has the maximum number."""
     if len(batches) == 1:
         pushed = yield from _push_few(batches, names, encryption, at, lock_seconds, overtake)
         if pushed is not None:
@@ -157,8 +157,8 @@ def _push_few(
     lock_seconds: float | None,
     overtake: bool,
 ) -> Conversation[Pushed | None]:
-    """The usual push of a lone producer: a few small payloads to a known partition, without the cost of portions. None
-    if the push is not of this kind, or something has changed; nothing was pushed then."""
+    """The usual push of a single producer: a few small payloads to a known partition, without the cost of portions.
+    None if the push is not of this kind, or something has changed; nothing is pushed then."""
     batch = batches[0]
     columns = batch.columns
     known = names.get(batch.queue)
@@ -210,14 +210,14 @@ def _call(
 
 
 def hold_queue(queue: str, names: NameCache, *, at: datetime | None) -> Conversation[None]:
-    """Create the queue if it is missing, and lock it where the caller is in a transaction."""
+    """Create the queue if it is missing, and lock it if the caller is in a transaction."""
     yield from resolving(queue, [], names, at)
 
 
 def resolving(
     queue: str, partitions: Sequence[str], names: NameCache, at: datetime | None, *, bounded: bool = True
 ) -> Conversation[tuple[QueueNames, Resolved]]:
-    """Create a queue and partitions of it that are missing, and remember the queue."""
+    """Create a queue and its partitions if they are missing, and cache the queue."""
     known = names.get(queue)
     [found] = yield RESOLVE(
         queue=queue,
@@ -247,7 +247,7 @@ def resolve_now(
 
 
 def all_known(batches: Sequence[Batch], names: NameCache) -> bool:
-    """Whether the ids of all batches are remembered, so that a push creates nothing."""
+    """Whether the ids of all batches are cached, so that a push creates nothing."""
     for batch in batches:
         known = names.get(batch.queue)
         if known is None or batch.partition not in known.partitions:
@@ -277,7 +277,7 @@ def _resolve(
             before = known
             known, row = yield from resolving(queue, missing, names, at, bounded=bounded)
             if before is not None and row.queue_id != before.id:
-                # The queue is not the known one, so its known partitions are out of date.
+                # The queue is not the cached one, so its cached partitions are out of date.
                 known, row = yield from resolving(queue, wanted, names, at, bounded=bounded)
                 missing, ids = wanted, {}
             found = dict(zip(missing, row.partition_ids or (), strict=True))

@@ -60,7 +60,7 @@ class Placements(Sequence[Placement]):
         return [Placement(i, first_seq + before, uuid, n + before) for i, before, first_seq, uuid, n in found]
 
     def _placement(self, index: int) -> Placement:
-        """Of a batch, some of whose messages may have been dropped."""
+        """The placements of a batch, of which some messages may have been dropped."""
         portion, start = self._places[index]
         first_seq, uuid, ordinal = self._runs.get(portion, (0, _NO_SEGMENT, 0))
         dropped = self._portions.dropped.get(portion)

@@ -1,4 +1,4 @@
-"""What a push has for each partition: its portions, and which of their messages are left out as duplicates."""
+"""The portions of a push, one per partition, and the messages that are dropped from them as duplicates."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Dropped:
     """By position: seq and id of the stored message with that transaction id."""
 
     def drop(self, found: Iterable[tuple[int, int, str]]) -> None:
-        """Drop messages that turned out to be stored, by their place among the kept ones."""
+        """Drop messages that are already stored, by their position among the kept messages."""
         for offset, seq, identity in found:
             self.stored[self.kept[offset]] = (seq, identity)
         self.kept = [position for position in self.kept if position not in self.stored]
@@ -30,7 +30,7 @@ class Dropped:
 
 @dataclass(slots=True)
 class Portions:
-    """What a call has for each partition, in the order in which the partitions first appear."""
+    """The portions of a call, in the order in which their partitions first appear."""
 
     partitions: list[str]
     columns: list[Columns]
@@ -85,7 +85,7 @@ class Portions:
         return OperationPending(batches=sorted(batches))
 
     def pushed(self, portion: int) -> Columns:
-        """What of the portion is pushed."""
+        """The messages of the portion that are pushed."""
         dropped = self.dropped.get(portion)
         return self.columns[portion] if dropped is None else self.columns[portion].take(dropped.kept)
 

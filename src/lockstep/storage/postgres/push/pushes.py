@@ -1,4 +1,4 @@
-"""Pushes as the rooms of a store make them: on a connection of their own, or within a transaction."""
+"""Pushes for the rooms of a store: on a separate connection, or within a transaction."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Pushes:
     def conversation(
         self, batches: Sequence[Batch], *, lock_seconds: float | None = None, overtake: bool = False
     ) -> Conversation[Pushed]:
-        """With `overtake` it goes before waiting operations, for pushes that cannot break a producer's order."""
+        """With `overtake` it overtakes waiting operations, for pushes that cannot break a producer's order."""
         return scheduled.push(
             batches,
             self._context.names,
@@ -68,7 +68,7 @@ class Pushes:
         *,
         lock_seconds: float | None = None,
     ) -> T:
-        """Run `work` in a transaction; if that fails, the ids that it learned are not remembered."""
+        """Run `work` in a transaction; if that fails, the ids that it looked up are not cached."""
         transaction = partial(self._context.database.transaction, work, lock_timeout_seconds=lock_seconds)
         return await self._lookups.retrying(queues, transaction, forget=True)
 
@@ -95,8 +95,8 @@ class Pushes:
         await self._context.database.call(lock, connection)
 
     def remember(self, pushed: Pushed | None) -> None:
-        """Cache what was committed, for consumers near the tail; notify the pops that wait for messages that the store
-        pushed on its own."""
+        """Cache what was committed, for consumers near the tail; notify waiting pops of messages that the store pushed
+        on its own."""
         if pushed is None:
             return
         for segment_id, segment in pushed.segments:

@@ -1,4 +1,4 @@
-"""The conversation of a push of which some messages may wait for their time: those are stored as waiting messages, the
+"""The conversation of a push in which some messages may be scheduled: those are stored as scheduled messages, the
 others are pushed. It is one transaction, whichever driver runs it."""
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def push(
     lock_seconds: float | None = None,
     overtake: bool = False,
 ) -> Conversation[Pushed]:
-    """Push the batches, at once or for later; `at` is the time where it is set."""
+    """Push the batches, at once or for later; `at` is the time of a test clock."""
     pushing = partial(push_now, encryption=encryption, at=at, lock_seconds=lock_seconds, overtake=overtake)
     if may_wait(batches):
         return _push_some(batches, names, pushing, encryption, seconds_min, at)
@@ -92,8 +92,8 @@ def _renumbered(pushing_now: Conversation[Pushed], at_once: Sequence[int]) -> Co
 def resolve(
     batches: Sequence[Batch], names: NameCache, *, at: datetime | None
 ) -> Conversation[dict[tuple[str, str], int]]:
-    """Create the queues and partitions of the batches that are missing, except partitions of messages that may wait;
-    hold the queues of those. Returns the ids of the partitions."""
+    """Create missing queues and partitions of the batches, except partitions of messages that may be scheduled; lock
+    the queues of those. Returns the ids of the partitions."""
     for queue in sorted({batch.queue for batch in batches if batch.schedule is not None}):
         yield from hold_queue(queue, names, at=at)
     return (yield from resolve_now([batch for batch in batches if batch.schedule is None], names, at=at))
@@ -102,8 +102,8 @@ def resolve(
 def _lock_queues(
     batches: Sequence[Batch], pushed_now: Sequence[Batch], names: NameCache, at: datetime | None
 ) -> Conversation[dict[str, tuple[int, bool]]]:
-    """Create what is missing, and lock all queues of the call in the order of their names: a queue that is being
-    deleted would leave behind messages that wait for ever. Returns their ids, and whether they are encrypted."""
+    """Create missing queues, and lock all queues of the call in the order of their names: the deletion of a queue at
+    the same time would leave behind messages that wait forever. Returns their ids, and whether they are encrypted."""
     partitions: dict[str, set[str]] = {batch.queue: set() for batch in batches}
     for batch in pushed_now:
         partitions[batch.queue].add(batch.partition)

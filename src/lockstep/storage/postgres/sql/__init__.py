@@ -57,12 +57,12 @@ def procedures() -> str:
 
 @cache
 def grants() -> str:
-    """What roles may do with them."""
+    """The rights of roles on them."""
     return (files(__package__) / "grants.sql").read_text()
 
 
 def hand_over() -> str:
-    """What gives to the role lockstep what it made in a database while it was the superuser."""
+    """The SQL that gives the role lockstep the objects that it created in a database while it was the superuser."""
     return (files(__package__) / "hand_over.sql").read_text()
 
 
@@ -82,8 +82,8 @@ def procedure(
     """A procedure of this name, as its header in `procedures/` declares it.
 
     A call has a record of type `row` (a NamedTuple or a Struct, or a NamedTuple of such records) for each row; without
-    one the rows of a procedure that returns rows stay what the driver gives. `label` is the name in the statistics of
-    queries. Arguments `as_text` are given as PostgreSQL spells them.
+    one, rows stay the driver's rows. `label` is the name in the statistics of queries. Arguments `as_text` are passed
+    in PostgreSQL's text format.
     """
     return Procedure(_headers()[name], row=row, label=label or name, as_text=as_text)
 

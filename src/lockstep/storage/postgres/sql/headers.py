@@ -1,4 +1,4 @@
-"""What the headers of the procedures say: parameters, defaults and results. No header is spelled a second time."""
+"""Parses the headers of the procedures: parameters, defaults and results. No header is written twice."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class Procedure(Generic[R]):
         return Call(self.label, statement, [*map(given.__getitem__, names)], self.record)
 
     def check(self, given: Any) -> None:
-        """Raises TypeError unless these are names of parameters, and all that are needed."""
+        """Raises TypeError unless these are names of parameters, including all required ones."""
         wrong = self.required.difference(given) | set(given).difference(self._names)
         if wrong:
             raise TypeError(f"{self.header.name}() has no, or lacks, {', '.join(sorted(wrong))}")
@@ -54,7 +54,7 @@ class Procedure(Generic[R]):
         return Call(self.label, statement, [*map(given.__getitem__, names), str(milliseconds)], self.record)
 
     def _as_given(self, given: tuple[str, ...]) -> tuple[tuple[str, ...], str]:
-        """The arguments in the order of the statement, and the statement; worked out once for each way to call it."""
+        """The arguments in the order of the statement, and the statement; computed once for each way to call it."""
         self.check(given)
         names = tuple(name for name in self._names if name in given)
         return names, self._derived(names)
