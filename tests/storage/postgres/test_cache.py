@@ -11,11 +11,13 @@ import pytest
 import pytest_asyncio
 
 from lockstep.config import load
+from lockstep.core.crons import NewCron
 from lockstep.core.messages import Batch, Columns
 from lockstep.core.wire import delivery as wire
-from lockstep.storage.postgres.cache import NameCache, QueueNames, Segment, SegmentCache
+from lockstep.errors import QueueFull
+from lockstep.storage.postgres.cache import NameCache, QueueNames, Segment, SegmentCache, forgetting_on_failure
 from lockstep.storage.postgres.store import PostgresStore
-from support.builders import batch, binary_payload, numbers, pop, pop_all, push_n
+from support.builders import batch, binary_payload, configure, numbers, pop, pop_all, push_n
 from support.databases import Databases
 
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
@@ -146,6 +148,54 @@ def test_partitions_beyond_the_limit_make_all_others_go() -> None:
     assert [queue.partitions for queue in known if queue] == [{}, {"p2": 4}]
 
 
+def learn(cache: NameCache) -> None:
+    known = cache.get("known")
+    assert known is not None
+    put_partitions(cache, "known", {"p3": 3})
+    known.put_group("h", 2, "ordered", True)
+    known.note_expiring()
+    cache.put("new", names(2))
+    put_partitions(cache, "new", {"p": 4})
+
+
+def fail_after_learning(cache: NameCache) -> None:
+    with forgetting_on_failure():
+        learn(cache)
+        raise ZeroDivisionError
+
+
+def fail_after_a_part_learned(cache: NameCache) -> None:
+    with forgetting_on_failure():
+        with forgetting_on_failure():
+            learn(cache)
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("fail", [fail_after_learning, fail_after_a_part_learned])
+def test_what_a_transaction_that_failed_has_learned_is_forgotten(fail: Callable[[NameCache], None]) -> None:
+    cache = NameCache(4)
+    known = cache.put("known", names(1))
+    put_partitions(cache, "known", {"p1": 1, "p2": 2})
+    known.put_group("g", 1, "ordered", True)
+    with pytest.raises(ZeroDivisionError):
+        fail(cache)
+    assert cache.get("new") is None
+    assert cache.get("known") is known
+    assert (known.partitions, known.groups, known.expiring) == ({"p1": 1, "p2": 2}, {"g": 1}, False)
+    put_partitions(cache, "known", {"p3": 3, "p4": 4})
+    assert list(known.partitions) == ["p1", "p2", "p3", "p4"], "there is room for four"
+
+
+def test_what_a_transaction_has_learned_stays() -> None:
+    cache = NameCache(4)
+    with forgetting_on_failure():
+        known = cache.put("q", names(1))
+        put_partitions(cache, "q", {"p": 1})
+        known.note_expiring()
+    assert cache.get("q") is known
+    assert (known.partitions, known.expiring) == ({"p": 1}, True)
+
+
 def test_forgotten_partitions_leave_room() -> None:
     cache = NameCache(2)
     cache.put("a", names(1))
@@ -254,3 +304,32 @@ async def test_block_that_was_stored_is_kept_as_it_came(dsn: str) -> None:
     assert run.columns.part is not None
     assert run.columns.part == pushed[0].columns.part
     assert run.columns.payloads == pushed[0].columns.payloads
+
+
+async def test_refused_push_leaves_others_what_they_know(make_store: MakeStore) -> None:
+    store = make_store()
+    await store.open()
+    await configure(store, "q", max_size=1)
+    await push_n(store, "q", partition="p")
+    known = store.context.names.get("q")
+    assert known is not None
+    with pytest.raises(QueueFull):
+        await push_n(store, "q", partition="new")
+    assert store.context.names.get("q") is known
+    assert list(known.partitions) == ["p"]
+    assert not await pop(store, "q", partition="new")
+    await pop_all(store, "q")
+    assert [receipt.seq for receipt in await push_n(store, "q", partition="new")] == [1]
+
+
+async def test_refused_recurring_message_leaves_no_partition_that_is_not_there(make_store: MakeStore) -> None:
+    store = make_store()
+    await store.open()
+    await configure(store, "q", max_size=1)
+    await push_n(store, "q", partition="p")
+    await store.set_cron(NewCron(name="c", queue="q", expression="0 0 1 1 *", payload=b"{}", partition="new"))
+    known = store.context.names.get("q")
+    assert known is not None
+    await store.context.database.fetch("due", "update lockstep.cron set next_at = clock_timestamp()")
+    assert "QueueFull" in (await store.promote(limit=10)).postponed["cron c"]
+    assert "new" not in known.partitions

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from itertools import accumulate
 from uuid import UUID
 
@@ -15,6 +19,35 @@ from lockstep.errors import SealBroken
 
 _VALUE_OVERHEAD_BYTES = 64
 """Memory of a value in Python besides its bytes: the object's header and its slot in the list."""
+
+
+_LEARNED: ContextVar[list[Callable[[], object]] | None] = ContextVar("lockstep_learned", default=None)
+"""How to forget each name that the transaction of this task has learned."""
+
+
+@contextmanager
+def forgetting_on_failure() -> Iterator[None]:
+    """Around a transaction, or a part of one: if it fails, what it created is rolled back, so the names that it learned
+    are forgotten. Names that were known before stay."""
+    around, learned = _LEARNED.get(), list[Callable[[], object]]()
+    token = _LEARNED.set(learned)
+    try:
+        yield
+    except BaseException:
+        for forget in learned:
+            forget()
+        raise
+    else:
+        if around is not None:
+            around += learned
+    finally:
+        _LEARNED.reset(token)
+
+
+def _note(forget: Callable[[], object]) -> None:
+    learned = _LEARNED.get()
+    if learned is not None:
+        learned.append(forget)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +151,14 @@ class QueueNames:
     unplaced: set[str] = field(default_factory=set)
     """The groups that may lack cursors. A group that has them all keeps them as long as its id."""
 
+    def note_expiring(self) -> None:
+        if not self.expiring:
+            self.expiring = True
+            _note(partial(setattr, self, "expiring", False))
+
     def put_group(self, group: str, group_id: int, mode: str, placed: bool) -> int:
+        if group not in self.groups:
+            _note(partial(self.groups.pop, group, None))
         self.groups[group] = group_id
         if placed:
             self.unplaced.discard(group)
@@ -161,6 +201,7 @@ class NameCache:
             return known
         self.forget(queue)
         self._queues[queue] = names
+        _note(partial(self._forget_this, queue, names))
         return names
 
     def put_partitions(self, queue: str, partitions: dict[str, int], *, of: QueueNames) -> None:
@@ -176,6 +217,18 @@ class NameCache:
         before = len(names.partitions)
         names.partitions.update(partitions)
         self._partitions += len(names.partitions) - before
+        _note(partial(self._forget_partitions, queue, names, partitions.keys()))
+
+    def _forget_partitions(self, queue: str, names: QueueNames, partitions: Collection[str]) -> None:
+        before = len(names.partitions)
+        for partition in partitions:
+            names.partitions.pop(partition, None)
+        if self._queues.get(queue) is names:
+            self._partitions -= before - len(names.partitions)
+
+    def _forget_this(self, queue: str, names: QueueNames) -> None:
+        if self._queues.get(queue) is names:
+            self.forget(queue)
 
     def clear(self) -> None:
         self._queues.clear()

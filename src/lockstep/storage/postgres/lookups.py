@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterable
+from contextlib import nullcontext
 from typing import Any, TypeVar
 
 from lockstep.core import refusals
 from lockstep.errors import Unavailable
 from lockstep.storage.postgres import sql
-from lockstep.storage.postgres.cache import QueueNames
+from lockstep.storage.postgres.cache import QueueNames, forgetting_on_failure
 from lockstep.storage.postgres.context import Context
 from lockstep.storage.postgres.failures import StaleName
 
@@ -32,13 +33,10 @@ class Lookups:
         it learned are also forgotten if it fails, because what it created is rolled back then."""
         for _ in range(_STALE_ATTEMPTS_MAX):
             try:
-                return await work()
+                with forgetting_on_failure() if forget else nullcontext():
+                    return await work()
             except StaleName:
                 self.forget(queues)
-            except BaseException:
-                if forget:
-                    self.forget(queues)
-                raise
         raise Unavailable("the queue's names kept changing during the call")
 
     def forget(self, queues: Iterable[str]) -> None:

@@ -24,6 +24,7 @@ from lockstep.core.schedules import (
 from lockstep.core.sealing import cron_binding, waiting_binding
 from lockstep.errors import CronNotFound, LockstepError, QueueFull, ScheduleNotFound, Unavailable
 from lockstep.storage.postgres import sql
+from lockstep.storage.postgres.cache import forgetting_on_failure
 from lockstep.storage.postgres.context import Context
 from lockstep.storage.postgres.lookups import Lookups
 from lockstep.storage.postgres.push.conversation import Pushed
@@ -161,13 +162,14 @@ class PostgresSchedules:
         """Push the messages that were taken; if the queue has no room for all of them, only the first ones. Raises
         QueueFull if there is no room at all."""
         try:
-            async with connection.transaction():  # a push that is refused must leave no new partitions behind
-                return rows, await self._push_due(connection, self._batches(*queue, rows))
+            # A push that is refused must leave no new partitions behind.
+            with forgetting_on_failure():
+                async with connection.transaction():
+                    return rows, await self._push_due(connection, self._batches(*queue, rows))
         except QueueFull as error:
             room = int(error.details["max_size"]) - int(error.details["depth"])
             if room <= 0:
                 raise
-            self._lookups.forget({queue[1]})
             # The queue's row has been locked since they were taken, so no other push can use the room.
             fitting = rows[:room]
             return fitting, await self._push_due(connection, self._batches(*queue, fitting))

@@ -269,6 +269,8 @@ def _resolve(
         ids = {} if known is None else known.partitions
         missing = [name for name in wanted if name not in ids]
         expires = any([portions.columns[portion].expires_at is not None for portion in members])
+        if missing or creates or expires:  # others may forget names while this waits
+            ids = {name: ids[name] for name in wanted if name in ids}
         if expires and (known is None or not known.expiring):
             # Once for each queue: from now on its pops look for expired messages. Done before anything of the queue is
             # locked.
@@ -281,10 +283,11 @@ def _resolve(
                 known, row = yield from resolving(queue, wanted, names, at, bounded=bounded)
                 missing, ids = wanted, {}
             found = dict(zip(missing, row.partition_ids or (), strict=True))
-            ids = {**ids, **found}
+            ids |= found
             names.put_partitions(queue, found, of=known)
         assert known is not None
-        known.expiring = known.expiring or expires
+        if expires:
+            known.note_expiring()
         for portion, name in zip(members, wanted, strict=True):
             portions.ids[portion] = ids[name]
         resolved[queue] = known
