@@ -416,6 +416,17 @@ async def test_times_that_cannot_be_read_are_refused(
         assert await tried(owner, role, f"select * from lockstep.{statement}") == "LS004", statement
 
 
+@pytest.mark.parametrize("name", ["orders.\x1b[2J", "orders.\n", "orders." + "x" * 300, "orders.\u2028"])
+async def test_names_that_others_refuse_are_refused(owner: asyncpg.Connection[Any], role: str, name: str) -> None:
+    await give(owner, "push", "orders.*", role)
+    for call in (
+        f"resolve('{name}', '{{}}')",
+        f"resolve('orders.eu', array['{name}'])",
+        f"mark_expiring('{name}', null)",
+    ):
+        assert await tried(owner, role, f"select * from lockstep.{call}") == "LS004", call
+
+
 def named(placeholders: str) -> list[str]:
     return re.findall(r"\{(\w+)\}", placeholders)
 

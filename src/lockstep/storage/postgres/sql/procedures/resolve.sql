@@ -20,7 +20,10 @@ declare
     _missing text[];
 begin
     -- configure() calls this as well.
-    if not lockstep.is_trusted() then perform lockstep.check_times(array[_at]); end if;
+    if not lockstep.is_trusted() then
+        perform lockstep.check_times(array[_at]), lockstep.check_name('queue', _queue);
+        perform lockstep.check_name('partition', t.name) from unnest(_partitions) t (name);
+    end if;
     if not lockstep.is_trusted() and not lockstep.may_push(_queue) then perform lockstep.need_names('{push,manage}', array[_queue]); end if;
     if not exists (select 1 from lockstep.queue q where q.name = _queue) then
         perform lockstep.create_queue(_queue, null, null, _now);
@@ -99,7 +102,7 @@ end $$;
 -- that both want to mark the row would deadlock.
 create or replace function lockstep.mark_expiring(_queue text, _at timestamptz) returns void language plpgsql as $$
 begin
-    if not lockstep.is_trusted() then perform lockstep.check_times(array[_at]), lockstep.need_names('{push}', array[_queue]); end if;
+    if not lockstep.is_trusted() then perform lockstep.check_times(array[_at]), lockstep.check_name('queue', _queue), lockstep.need_names('{push}', array[_queue]); end if;
     if not exists (select 1 from lockstep.queue q where q.name = _queue) then
         perform lockstep.create_queue(_queue, null, null, coalesce(_at, clock_timestamp()));
     end if;
