@@ -1,4 +1,4 @@
-"""A store that is away when a test says so, as PostgreSQL is: calls fail, and who watches is told."""
+"""A store that a test can make unavailable, as PostgreSQL can be: calls fail, and watchers are notified."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server as an asyncio client without any cleverness sees it: one request at a time, as many as a test wants."""
+"""A server as a simple asyncio client sees it: one request at a time, as many as a test needs."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Broker:
         return answer if status == 200 else None
 
     def poll(self, queue: str, **query: object) -> asyncio.Task[Json | None]:
-        """A pop that waits until somebody else ends its wait."""
+        """A pop that waits until another call ends its wait."""
         return asyncio.create_task(self.pop(queue, wait="true", timeout=LONG_MS, **query))
 
     async def ack(self, messages: list[Json], status: str = "completed") -> list[Json]:
@@ -73,18 +73,18 @@ class Broker:
         return list(results)
 
     async def worker(self) -> Json:
-        """What the process that answers counts."""
+        """The counts of the answering process."""
         _, answer = await self.send("GET", "/api/v1/analytics/worker-metrics")
         return dict(answer["workers"][0])
 
     async def wait_for(self, holds: Callable[[Json], bool]) -> None:
-        """Returns when it holds of what the process that answers counts."""
+        """Return when the condition holds for the counts of the answering process."""
         async with asyncio.timeout(TIMEOUT_SECONDS):
             while not holds(await self.worker()):  # noqa: ASYNC110 - there is no event
                 await asyncio.sleep(0.005)
 
     async def wait_for_polls(self, count: int) -> None:
-        """Returns when this many polls wait in the process that answers."""
+        """Return when this many polls wait in the answering process."""
         await self.wait_for(lambda worker: worker["pollsWaiting"] == count)
 
 

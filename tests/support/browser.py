@@ -19,9 +19,9 @@ FLAGS = (
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
-    # What Chromium itself keeps from loopback depends on its version. The server must not rely on it.
+    # Chromium's own protection of loopback depends on its version. The server must not rely on it.
     "--disable-features=LocalNetworkAccessChecks,PrivateNetworkAccessSendPreflights,BlockInsecurePrivateNetworkRequests",
-    # Names that an attacker owns, and has made to lead to this machine.
+    # Names that an attacker owns, and that resolve to this machine.
     "--host-resolver-rules=MAP *.example 127.0.0.1",
 )
 
@@ -38,7 +38,7 @@ def running_browser() -> Iterator[Browser]:
 
 @dataclass
 class Watch:
-    """What a page says and asks for, for the tests that nothing of it is wrong."""
+    """The console messages and requests of a page, for tests that check that none is wrong."""
 
     origin: str
     errors: list[str] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Short ways to say what a test pushes, pops and acknowledges."""
+"""Shorthands for what a test pushes, pops and acknowledges."""
 
 from __future__ import annotations
 
@@ -109,8 +109,8 @@ async def pop_all(store: Store, queue: str, *, group: str = QUEUE_MODE, **reques
 
 
 async def finish_groups(store: Store) -> None:
-    """Do what the duty does until every group has all its cursors, and nothing is left of deleted ones. Cursors of
-    deleted groups go when the transactions have ended that were open then, in any database of the server."""
+    """Run the work of the duty until every group has all its cursors, and nothing is left of deleted groups. Cursors of
+    deleted groups are removed once the transactions that were open then, in any database of the server, have ended."""
     async with asyncio.timeout(30):
         place = (await store.prune_groups()).next
         while place is not None:

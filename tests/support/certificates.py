@@ -1,4 +1,4 @@
-"""Certificates for tests, vouched for by an authority of their own."""
+"""Certificates for tests, signed by their own authority."""
 
 from __future__ import annotations
 

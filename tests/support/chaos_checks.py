@@ -1,4 +1,4 @@
-"""What must hold once everything that was killed is back and both groups have consumed all there is."""
+"""The checks that must pass once everything that was killed is back and both groups have consumed all messages."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def problems(
     *,
     doubtful: Sequence[tuple[float, float]] = (),
 ) -> list[str]:
-    """All that is wrong; empty if nothing is. What happened in the `doubtful` times may be lost."""
+    """All violations; empty if there are none. Writes of the `doubtful` periods may be lost."""
     stored = [view.message for queue in QUEUES for view in await listed(engine, queue, limit=PAGE)]
     relayed = [view.message for view in await listed(engine, RELAYED, limit=PAGE)]
     events = load(logs)
@@ -62,7 +62,7 @@ async def problems(
 
 
 async def _drained(engine: Engine) -> set[str]:
-    """The groups that had to see every message: those that log what they are given."""
+    """The groups that must see every message: those that log what they receive."""
     return {group.name for queue in QUEUES for group in await engine.groups(queue=queue)} - {JOBS}
 
 
@@ -78,7 +78,7 @@ def _by_lane(messages: Iterable[Message]) -> Lanes:
 
 
 def _check_producers(lanes: Lanes, producers: Sequence[ProducerPlan]) -> Iterator[str]:
-    """What one producer sent to a partition is there once and in its order; with transaction ids, all of it."""
+    """The messages of one producer in a partition are stored once and in order; with transaction ids, all of them."""
     ids = {plan.name: plan.transaction_ids for plan in producers}
     for lane, messages in lanes.items():
         numbers: dict[str, list[int]] = defaultdict(list)
@@ -98,7 +98,7 @@ def _check_producers(lanes: Lanes, producers: Sequence[ProducerPlan]) -> Iterato
 
 
 def _check_whole_pushes(stored: Iterable[Message], producers: Sequence[ProducerPlan]) -> Iterator[str]:
-    """A push that nobody repeated is stored wholly or not at all."""
+    """A push that was not repeated is stored completely or not at all."""
     repeating = {plan.name for plan in producers if plan.transaction_ids}
     contents = [_content(message.payload) for message in stored]
     pushes = Counter((c.by, c.push, c.push_size) for c in contents if c.by not in repeating)
@@ -108,7 +108,7 @@ def _check_whole_pushes(stored: Iterable[Message], producers: Sequence[ProducerP
 
 
 async def _check_jobs(engine: Engine, stored: Iterable[Message]) -> list[str]:
-    """Where a shared group was at work: it moved each message on exactly once, in whatever order, and holds nothing."""
+    """For a shared group: it moved each message on exactly once, in any order, and holds nothing."""
     if JOBS_DONE not in [queue.name for queue in await engine.queues()]:
         return []
     done = Counter(view.message.payload for view in await listed(engine, JOBS_DONE, limit=PAGE))

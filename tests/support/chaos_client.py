@@ -1,4 +1,4 @@
-"""What the clients of the kill -9 tests have in common: a log that is on disk, and an end."""
+"""Shared by the clients of the kill -9 tests: a log on disk, and a signal to end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RETRY_SECONDS = 0.05
 
 
 class DurableLog(Recorder):
-    """A record of which everything up to the last `sync` is on disk."""
+    """A log; everything up to the last `sync` is on disk."""
 
     def sync(self) -> None:
         assert self._file is not None
@@ -21,7 +21,7 @@ class DurableLog(Recorder):
 
 
 def input_ended() -> asyncio.Event:
-    """Set when standard input ends: the test says so, or is gone."""
+    """Set when standard input ends: because the test closes it, or is gone."""
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
 
     def read() -> None:

@@ -1,4 +1,4 @@
-"""A consumer for tests to kill: takes messages under short leases, and logs what it was given and what it did.
+"""A consumer for tests to kill: leases messages briefly, and logs what it received and what it did.
 
     python -m support.chaos_consumer PLAN
 
@@ -67,7 +67,7 @@ class Consumer:
 
     def _request(self) -> PopRequest:
         plan = self._plan
-        # Over the namespace, or one queue: the two take different ways through the store.
+        # Over the namespace, or one queue: the two take different paths through the store.
         queue = random.choice([None, *QUEUES])
         return PopRequest(
             queue=queue,
@@ -79,7 +79,7 @@ class Consumer:
         )
 
     async def _finish(self, popped: Popped) -> Popped | None:
-        """What came next, if it went on."""
+        """The next messages, if it continued."""
         lanes: Lanes = {}
         for message in popped.messages():
             lanes.setdefault(Lane(message.queue, message.partition, popped.group), []).append(message)
@@ -100,7 +100,7 @@ class Consumer:
         except Unavailable:
             await asyncio.sleep(RETRY_SECONDS)
             return None
-        if continued.acked.success:  # else nobody knows which of them were completed
+        if continued.acked.success:  # otherwise it is unknown which of them were completed
             self._settled(endings, [continued.acked] * len(endings))
         if continued.popped:
             self._log.delivered(continued.popped, sent_at=sent_at, lease_seconds=self._plan.lease_seconds)

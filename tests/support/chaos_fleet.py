@@ -52,7 +52,7 @@ RETRY_LIMIT = 10_000
 
 
 class Scale(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a scenario goes on: for some kills, and as long as there is time."""
+    """The length of a scenario: a number of kills, and a time limit."""
 
     kills_min: int
     seconds: float
@@ -93,19 +93,19 @@ class Server:
         self._host.close()
 
     def kill_postmaster(self) -> None:
-        """Only the postmaster; its processes find out by themselves. Returns when the server is back."""
+        """Kill only the postmaster; its processes detect this by themselves. Returns when the server is back."""
         pid = postmaster_pid(self.data_dir)
         _kill(pid)
         self._wait_for_another(pid)
 
     def kill_everything(self) -> None:
-        """All processes of PostgreSQL at once. Returns when the server is back."""
+        """Kill all processes of PostgreSQL at once. Returns when the server is back."""
         pids = self.pids()
         _kill(*pids)
         self._wait_for_another(pids[0])
 
     def kill_owner(self, *, with_server: bool) -> None:
-        """The owner, and either leave its server to its fate or kill that too. Returns with a new owner."""
+        """Kill the owner, and optionally its server, too. Returns with a new owner."""
         dsn, pids = self.dsn, self.pids()
         self._host.process.kill()
         if with_server:
@@ -180,7 +180,7 @@ class Client:
         self._end(process)
 
     def discard(self) -> None:
-        """At the end of a test, however it went."""
+        """Clean up at the end of a test, whatever its outcome."""
         if self._process is not None:
             self._process.kill()
             self._end(self._process)
@@ -192,7 +192,7 @@ class Client:
         self._process = None
 
     def _running(self) -> subprocess.Popen[bytes]:
-        """The process. A client ends only when it is told to or has met an error that it should not meet."""
+        """The process. A client ends only on request, or after an unexpected error."""
         process = self._process
         assert process is not None, f"{self.plan.name} does not run"
         assert process.poll() is None, self._last_words()
@@ -280,14 +280,14 @@ class Fleet:
         return client
 
     def add_jobs_consumer(self, name: str) -> Client:
-        """One of a shared group; it does not go through servers."""
+        """A consumer of a shared group; it does not use servers."""
         client = Client("chaos_jobs", JobsPlan(name=name, dsn=self.server.dsn, folder=str(self.folder)))
         self.consumers.append(client)
         client.start()
         return client
 
     def wait_for_progress(self, clients: Iterable[Client] | None = None) -> None:
-        """Until each of these clients has logged something more."""
+        """Wait until each of these clients has logged something more."""
         waiting = list(self._all() if clients is None else clients)
         logged_bytes = {client.plan.name: client.logged_bytes() for client in waiting}
 
@@ -303,7 +303,7 @@ class Fleet:
         self.consumers.remove(consumer)
 
     def finish(self) -> list[str]:
-        """Let the consumers take all there is, and say what is wrong then."""
+        """Let the consumers take all messages, and return the violations found then."""
         _end(self.producers)
         asyncio.run(self._drain())
         _end(self.consumers)

@@ -2,7 +2,7 @@
 
     python -m support.chaos_jobs PLAN
 
-Of what it leases it completes some, gives some back, and leaves the rest to run out of its lease.
+It completes some of its messages, releases some, and lets the leases of the rest expire.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class JobsConsumer:
                 try:
                     done = await self._cycle()
                 except (Unavailable, TransactionRolledBack) as error:
-                    # Rolled back: the lease ran out, or a crash took it. Whoever has the messages now ends them.
+                    # Rolled back: the lease expired, or was lost in a crash. The consumer that has the messages now
+                    # ends them.
                     log.write(f"{error}\n")
                     await asyncio.sleep(RETRY_SECONDS)
                 else:

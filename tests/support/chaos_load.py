@@ -1,4 +1,4 @@
-"""The load of the kill -9 tests: the queues and groups, what is pushed, and what each client is told to do."""
+"""The load of the kill -9 tests: the queues and groups, the messages, and the plan of each client."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TransactionIds = Literal["uuid", "text"]
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What every client is told. Each start of it is a life, with a log of its own."""
+    """The plan of a client. Each start of the client is a life, with its own log."""
 
     name: str
     dsn: str

@@ -2,8 +2,8 @@
 
     python -m support.chaos_producer PLAN
 
-With transaction ids it repeats a push until it is acknowledged, also one of an earlier life. Without, a push that
-ended in the dark stays there: it is neither repeated nor counted.
+With transaction ids it repeats a push until it is acknowledged, even a push of an earlier life. Without, a push with an
+unknown outcome is neither repeated nor counted.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Producer:
         self._pushes = 0
 
     def _resume(self) -> None:
-        """Go on after what earlier lives know to be stored."""
+        """Continue after what earlier lives know to be stored."""
         for event in load(self._plan.logs()):
             if isinstance(event, Push):
                 lane = Lane(event.queue, event.partition)
@@ -67,7 +67,7 @@ class Producer:
                     return
             else:
                 if receipts[0].status == "buffered":
-                    # Where it will be is not known yet. With transaction ids it can be asked, by pushing it again.
+                    # Its position is not known yet. With transaction ids it can be found by pushing again.
                     await asyncio.sleep(RETRY_SECONDS)
                     if self._plan.transaction_ids:
                         continue
@@ -80,7 +80,7 @@ class Producer:
                 return
 
     def _change_name(self) -> None:
-        """What ended in the dark may still be stored, later than what is pushed from now on."""
+        """A push with an unknown outcome may still be stored, after messages that are pushed from now on."""
         self._by = f"{self._plan.name}.{self._plan.life}.{self._pushes}"
         self._sent.clear()
 

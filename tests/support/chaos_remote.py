@@ -1,7 +1,7 @@
 """The verbs that the clients of the kill -9 tests use, over HTTP and several servers.
 
-What is not answered, for whatever reason, is Unavailable; the next request goes to the next server. Nothing is repeated
-here.
+A request without an answer, for whatever reason, raises Unavailable; the next request goes to the next server. Nothing
+is retried here.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class AckAnswer(msgspec.Struct):
 
 @dataclass
 class RemotePopped:
-    """What a pop gave, as `Popped` shows it."""
+    """The result of a pop, with the interface of `Popped`."""
 
     group: str
     lease_id: str | None = None
@@ -195,7 +195,7 @@ def _message(one: PoppedMessage) -> Message:
 
 @asynccontextmanager
 async def opened(plan: Plan) -> AsyncIterator[Any]:
-    """The engine of a client: over servers if it is told of some, else on the database."""
+    """The engine of a client: over servers if its plan names some, else on the database."""
     if not plan.urls:
         async with open_engine(plan.dsn) as engine:
             yield engine

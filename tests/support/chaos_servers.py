@@ -1,4 +1,4 @@
-"""HTTP servers of the kill -9 tests, on one database. Each keeps its port over its lives."""
+"""HTTP servers of the kill -9 tests, on one database. Each keeps its port across restarts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from support.server import ServerProcess, running_server
 
 
 class HttpServer:
-    """A server that may be killed, and live again."""
+    """A server that may be killed and restarted."""
 
     def __init__(self, dsn: str, folder: Path, **settings: object) -> None:
         folder.mkdir()

@@ -2,9 +2,8 @@
 
     python -m support.chaos_spark DSN QUEUES CHECKPOINT LOG
 
-As a supervisor would, it starts the query again when the database was away. When its checkpoint is ahead of the
-database it says so in its log, and waits for a line on standard input. When that input ends it reads what is left, and
-ends.
+As a supervisor would, it restarts the query after the database was unavailable. When its checkpoint is ahead of the
+database it logs this, and waits for a line on standard input. When that input ends, it reads the rest and ends.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ class Driver:
         self._told.set()
 
     def _run_query(self) -> bool:
-        """Until it is told to end, or fails; returns whether all is read."""
+        """Run until it is asked to end, or fails; returns whether everything was read."""
         from pyspark.errors import StreamingQueryException
 
         self._began = time.monotonic()

@@ -1,8 +1,8 @@
-"""A worker of the SDK for chaos tests: handles what it is given, whole deliveries or single messages, and logs both.
+"""A worker of the SDK for chaos tests: handles whole deliveries or single messages, and logs both.
 
     python -m support.chaos_worker PLAN
 
-It goes through servers if the plan names some, else it has an engine of its own.
+It uses servers if the plan names some, else its own engine.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PARTITIONS = 4
 
 @dataclass
 class Turn:
-    """What one lane of the worker has in hand."""
+    """The current messages of one loop of the worker."""
 
     delivery: AsyncDelivery | None
     since: float

@@ -23,7 +23,7 @@ class SetClock:
         return self.now
 
     def set_back(self, seconds: float) -> datetime:
-        """As when a database moves to a machine whose clock is behind; returns the new time."""
+        """Move back, as when a database moves to a machine whose clock is behind; returns the new time."""
         self.now -= timedelta(seconds=seconds)
         return self.now
 

@@ -1,4 +1,4 @@
-"""What a call costs: the blocks that it reads, counted by PostgreSQL, and the tables that it reads from end to end."""
+"""The cost of a call: the blocks that it reads, counted by PostgreSQL, and the tables that it scans completely."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ where t.schemaname = 'lockstep'
 """
 FLUSH = "select pg_stat_force_next_flush()"
 
-# These have one row or few, or one for each queue or group: there a scan of the whole table is the cheapest look.
+# These tables have few rows, or one for each queue or group: a full scan is the cheapest plan there.
 SMALL_TABLES = {
     "queue",
     "consumer_group",
@@ -47,7 +47,7 @@ def vacuum_analyze(dsn: str, *tables: str) -> None:
 
 
 async def cost(stage: Stage, actor: Actor, call: Callable[[], Awaitable[Any]]) -> Cost:
-    """What one call reads."""
+    """The reads of one call."""
     await actor.sql(FLUSH)
     before = {row[0]: row for row in await stage.observer.fetch(COUNTERS)}
     await call()

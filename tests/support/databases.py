@@ -72,7 +72,7 @@ def running_server() -> Iterator[str]:
         server = EmbeddedPostgres(path / "data", settings=FAST_SETTINGS)
         try:
             server.start()
-            # Tests say themselves which key there is.
+            # Tests set the key themselves.
             (path / "data" / KEY_FILE).unlink()
             yield server.superuser_dsn  # it makes databases
         finally:
@@ -107,7 +107,7 @@ def run_apart(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 class Databases:
-    """Clones of one migrated database, on a server that others may use too."""
+    """Clones of one migrated database, on a server that other processes may also use."""
 
     def __init__(self, server_dsn: str, *, prefix: str) -> None:
         self._server_dsn = server_dsn
@@ -180,12 +180,12 @@ class Databases:
             connection.execute(sql.SQL(statement).format(*map(sql.Identifier, names)))  # type: ignore[arg-type]
 
 
-# What a migrated database holds before its first use stays.
+# The initial rows of a migrated database stay.
 _KEPT_TABLES = ["migration", "procedures"]
 _BALLAST = {"delivery": "group_id = 0", "role_rule": "role ^@ 'lockstep_'"}
 
 _TABLES = "(select array_agg(tablename order by tablename) from pg_tables where schemaname = 'lockstep')"
-# A test that failed may have left connections behind, whose locks would hold this up.
+# A failed test may have left connections behind, whose locks would block this.
 _EMPTY = """
 create or replace function pg_temp.empty() returns name[] language plpgsql as $$
 begin
@@ -239,7 +239,7 @@ def _delete(table: str) -> str:
 
 @contextlib.contextmanager
 def away(dsn: str) -> Iterator[None]:
-    """The database takes no connections, and ends those that it has."""
+    """Let the database refuse new connections, and end the existing ones."""
     name = database_name(dsn)
     with psycopg.connect(with_database(dsn, "postgres"), autocommit=True) as other:
         other.execute(f"alter database {name} allow_connections false")

@@ -1,4 +1,4 @@
-"""A disk that has room for so many bytes of a file only."""
+"""A disk that has room for only N bytes of a file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def files_of_at_most(size: int) -> Iterator[None]:
-    """Let a write that goes beyond this size of a file end there, and the next one fail, as on a full disk."""
+    """Cut off a write beyond this file size, and let the next write fail, as on a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:

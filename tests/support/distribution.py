@@ -1,5 +1,5 @@
-"""Which worker runs which tests: a file stays whole, so what its tests share is made once, and files with the same
-`xdist_group` share a worker, so that they share a Spark.
+"""Assigns tests to workers: the tests of a file stay together, so that shared fixtures are created once, and files with
+the same `xdist_group` share a worker, so that they share a Spark session.
 
 xdist's own `loadgroup` takes the groups from names that it gives to the tests, which pytest 9.2 ignores: every test
 would go wherever there is room, and each worker would start everything.
@@ -27,7 +27,7 @@ def _group(file: Path) -> str | None:
 
 
 class ByFile(LoadScopeScheduling):
-    """Hands out files and groups, those first that take longest, so that all workers end at about the same time."""
+    """Assigns files and groups, the longest first, so that all workers finish at about the same time."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]

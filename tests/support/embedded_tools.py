@@ -1,4 +1,4 @@
-"""What the tests of the embedded PostgreSQL share: directories, clusters, processes, and conditions."""
+"""Shared by the tests of the embedded PostgreSQL: directories, clusters, processes, and conditions."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def ordinary_python() -> str | None:
 
 @contextmanager
 def small_disk(size: str) -> Iterator[Path | None]:
-    """A file system of its own with little space; None where we may not mount one."""
+    """A separate file system with little space; None if we may not mount one."""
     with scratch_directory() as directory:
         mount = ["mount", "-t", "tmpfs", "-o", f"size={size},mode=0755", "tmpfs", str(directory)]
         if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
