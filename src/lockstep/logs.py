@@ -49,6 +49,9 @@ EVENTS = {
     ),
     "parent_died": LogEvent("error", "The process that watches over the workers died; the worker stops."),
     "request_answered": LogEvent("debug", "A request was answered."),
+    "server_sample_failed": LogEvent(
+        "error", "A sample of requests, errors and load could not be stored; its counts go into the next one."
+    ),
     "request_failed": LogEvent("error", "A request failed through no fault of its client."),
     "request_unreadable": LogEvent("warning", "A request was not HTTP/1.1."),
     "requests_failing": LogEvent("error", "Requests keep failing for the same reason, which is logged in sums."),

@@ -55,7 +55,8 @@ def test_documentation_works(browser: Browser, server: ServerProcess, scheme: Li
     assert page.locator("svg.diagram").evaluate("node => getComputedStyle(node).color") == page.locator(
         "article"
     ).evaluate("node => getComputedStyle(node).color")
-    page.locator(".md-search__input").fill("redrive")
+    page.locator(".md-search__input").click()
+    page.locator(".md-search__input").press_sequentially("redrive")
     page.locator(".md-search-result__link").first.click()
     expect(page.locator("article")).to_contain_text("edrive")
     assert (watch.errors, watch.foreign) == ([], [])

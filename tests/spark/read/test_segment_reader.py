@@ -332,7 +332,7 @@ def test_ending_position_is_not_for_streams(database_dsn: str) -> None:
 
 def test_planner_imports_neither_the_other_driver_nor_what_reads() -> None:
     """Spark starts processes that only plan, and waits for them."""
-    modules = "'asyncpg', 'cryptography', 'zstandard', 'pyarrow.compute'"
+    modules = "'asyncpg', 'cryptography', 'pyarrow.compute'"
     heavy = f"{{{modules}, 'lockstep.spark.read.segment_reader', 'lockstep.engine'}}"
     program = (
         f"import sys, lockstep.spark.read.batch, lockstep.spark.read.stream; print(sorted({heavy} & set(sys.modules)))"

@@ -235,7 +235,7 @@ async def test_first_pop_finds_the_only_partition_that_has_something(store: Post
     await store.clear("q")
     clock.advance(10)
     await push_n(store, "q", partition="p7", start=77)
-    assert numbers(await pop(store, "q", group="g", batch=10)) == [77]
+    assert numbers(await pop(store, "q", group="g")) == [77]
     clock.advance(10)
     await store.subscribe("q", "h", Subscription("from", clock.now - timedelta(seconds=15)))
     assert numbers(await pop(store, "q", group="h")) == [77]
@@ -261,7 +261,7 @@ async def test_ack_of_a_message_where_the_group_has_no_cursor(store: PostgresSto
     for one in (store, memory):
         await one.subscribe("q", "g", Subscription(), mode=mode)
         items = (await one.messages(MessageFilter(queue="q", partition="p8"))).items
-        outcomes.append(await one.ack([ack_of(items[1].message, group="g", batch=10)]))
+        outcomes.append(await one.ack([ack_of(items[1].message, group="g")]))
     assert [outcome.error for outcome in outcomes[0]] == [outcome.error for outcome in outcomes[1]]
     assert (await lag_of(store, "q", group="g", partition="p8")).acked == (
         await lag_of(memory, "q", group="g", partition="p8")
@@ -273,7 +273,7 @@ async def test_dead_letter_and_removal_where_the_group_has_no_cursor(store: Post
     await fill(store, clock)
     await begin(store, "all")
     message = (await store.messages(MessageFilter(queue="q", partition="p8"))).items[0].message
-    await store.bury_message(message.partition_id, message.id, group="g", batch=10)
+    await store.bury_message(message.partition_id, message.id, group="g")
     message = (await store.messages(MessageFilter(queue="q", partition="p7"))).items[0].message
     await store.remove_message(message.partition_id, message.id)
     assert await store.verify() == []
@@ -293,7 +293,7 @@ async def test_clear_of_a_queue_with_an_unfinished_group(
     assert (await store.depth("q", "g")).pending == 0
     assert await store.verify() == []
     await push_n(store, "q", partition="p8", start=88)
-    assert numbers(await pop_all(store, "q", group="g", batch=10)) == [88]
+    assert numbers(await pop_all(store, "q", group="g")) == [88]
     await finish_groups(store)
     assert await store.verify() == []
 
@@ -333,12 +333,12 @@ async def test_push_in_flight_that_does_not_see_the_group(
         await b.store.prune_groups()
     assert await b.sql("select count(*) from lockstep.missing_cursor") == 1
     assert (await b.store.prune_groups()) == Pruned(next=(await b.store.prune_groups()).next)
-    found = numbers(await pop_all(b.store, "q", group="g", batch=10))
+    found = numbers(await pop_all(b.store, "q", group="g"))
     assert len(found) == {"all": 3 * PARTITIONS - 4, "new": 0, "from": 2 * PARTITIONS - 2}[mode]
     await a.commit()
     await push_n(a.store, "q", partition="p8", start=89)
     assert (
-        numbers(await pop_all(b.store, "q", group="g", batch=10))
+        numbers(await pop_all(b.store, "q", group="g"))
         == {
             "all": [80, 81, 82, 88, 89],
             "new": [89],
@@ -384,7 +384,7 @@ async def test_push_that_waits_for_a_slice_wakes_the_group(stage: Stage) -> None
     waiting = await stage.blocked(push_n(a.store, "q", partition="p", start=2), a, by=b)
     await b.commit()
     await waiting
-    assert numbers(await pop_all(b.store, "q", group="g", batch=10)) == [2]
+    assert numbers(await pop_all(b.store, "q", group="g")) == [2]
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -418,7 +418,7 @@ async def test_two_make_the_cursors_of_a_group_at_once(dsn: str) -> None:
     found: list[Any] = []
 
     async def consume(store: PostgresStore) -> None:
-        while await store.has_pending([PendingRequest(queue="q", group="g", batch=10)]) == [True]:
+        while await store.has_pending([PendingRequest(queue="q", group="g")]) == [True]:
             popped = await pop(store, "q", group="g", batch=7, partitions=3)
             found.extend(popped.messages())
             if popped:
@@ -450,13 +450,13 @@ async def test_pop_after_a_seek_gets_nothing_from_the_old_place(stage: Stage, cl
     await a.store.subscribe("q", "g", Subscription(), mode=mode)
     held = await pop(a.store, "q", group="g", partitions=4, batch=4)
     assert await b.store.seek("q", "g", Position("end")) == PARTITIONS
-    assert not await pop_all(a.store, "q", group="g", batch=10)
+    assert not await pop_all(a.store, "q", group="g")
     assert (await ack(a.store, lease_id=held.lease_id)).error == "lease_lost"
     assert (await ack(a.store, lease_id=held.lease_id, status="failed")).error == "lease_lost"
     first = next(iter(held.messages()))
     assert (await a.store.ack([ack_of(first, group="g", lease_id=held.lease_id)]))[0].error == "lease_lost"
     await push_n(a.store, "q", partition="p1", start=18)
-    assert numbers(await pop_all(a.store, "q", group="g", batch=10)) == [18]
+    assert numbers(await pop_all(a.store, "q", group="g")) == [18]
 
 
 async def test_seek_does_not_wait_for_a_lease_that_is_being_acked(stage: Stage, clock: SetClock) -> None:
@@ -534,7 +534,7 @@ async def test_what_a_deleted_group_has_left_holds_nothing_back(store: PostgresS
     await begin(store, "all", group="idle")
     await begin(store, "all")
     await finish_groups(store)
-    await pop_all(store, "q", group="g", batch=10)
+    await pop_all(store, "q", group="g")
     queue_id = (await store.queue("q")).id
     await store.database.fetch("delete", "select lockstep.delete_group($1, 'idle', true, null)", queue_id)
     clock.advance(3600)
@@ -560,7 +560,7 @@ async def test_completed_retention_leaves_what_an_unfinished_group_is_to_see(
     removed = (await store.prune("completed_retention", limit=1000)).messages
     assert removed == {"all": 0, "new": 3 * PARTITIONS - 1, "from": PARTITIONS - 1}[mode]
     await finish_groups(store)
-    assert len(await pop_all(store, "q", group="g", batch=10)) == 3 * PARTITIONS - 1 - removed
+    assert len(await pop_all(store, "q", group="g")) == 3 * PARTITIONS - 1 - removed
     assert await store.verify() == []
 
 
@@ -578,7 +578,7 @@ async def test_group_waits_for_completed_retention_in_flight(stage: Stage, clock
     waiting = await stage.blocked(begin(b.store, "all"), b, by=a)
     await a.commit()
     await waiting
-    assert (await lag_of(b.store, "q", group="g", batch=10)).lag == 1
+    assert (await lag_of(b.store, "q", group="g")).lag == 1
 
 
 async def test_completed_retention_that_waits_for_a_seek_removes_nothing(stage: Stage, clock: SetClock) -> None:
@@ -586,14 +586,14 @@ async def test_completed_retention_that_waits_for_a_seek_removes_nothing(stage: 
     a, b = await stage.actors(2)
     await configure(a.store, "q", retention_enabled=True, completed_retention_seconds=60)
     await push_n(a.store, "q", 2)
-    await pop_all(a.store, "q", group="g", batch=10)
+    await pop_all(a.store, "q", group="g")
     clock.advance(100)
     await b.begin()
     await b.store.seek("q", "g", Position("start"))
     waiting = await stage.blocked(a.store.prune("completed_retention", limit=10), a, by=b)
     await b.commit()
     assert (await waiting).messages == 0
-    assert numbers(await pop_all(b.store, "q", group="g", batch=10)) == [1, 2]
+    assert numbers(await pop_all(b.store, "q", group="g")) == [1, 2]
 
 
 async def test_idle_partition_goes_while_a_group_is_unfinished(store: PostgresStore, clock: SetClock) -> None:
@@ -605,7 +605,7 @@ async def test_idle_partition_goes_while_a_group_is_unfinished(store: PostgresSt
     clock.advance(100)
     assert (await store.prune_partitions(60, limit=100)).partitions == 1
     await finish_groups(store)
-    assert [one.partition for one in await store.lag("q", group="g", batch=10)].count("p8") == 0
+    assert [one.partition for one in await store.lag("q", group="g")].count("p8") == 0
     await push_n(store, "q", partition="p8", start=88)
     assert numbers(await pop_all(store, "q", group="g", partition="p8")) == [88]
     assert await store.verify() == []
@@ -646,7 +646,7 @@ async def test_verify_and_repair_leave_an_unfinished_group_where_it_began(
         "break", "delete from lockstep.cursor where partition_id = (select min(partition_id) from lockstep.cursor)"
     )
     await finish_groups(store)
-    assert not await pop_all(store, "q", group="g", batch=10)
+    assert not await pop_all(store, "q", group="g")
 
 
 async def test_first_pop_asks_for_nothing_else(store: PostgresStore, clock: SetClock) -> None:
