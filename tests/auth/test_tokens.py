@@ -135,7 +135,7 @@ async def test_skew_of_half_a_minute_is_allowed() -> None:
     assert (await whoami(signed(nbf=time.time() + 10), auth_jwt_secret=SECRET))[0] == 200
 
 
-@pytest.mark.parametrize("exp", [time.time() * 1000, 10**18, 1e308, 10**400, "9" * 30])
+@pytest.mark.parametrize("exp", [4e12, 10**18, 1e308, 10**400, "9" * 30])
 async def test_token_may_expire_at_a_time_that_cannot_be_shown(exp: object) -> None:
     """Such as one in milliseconds, or a number with more digits than a float holds."""
     assert (await whoami(signed(exp=exp), auth_jwt_secret=SECRET))[0] == 200

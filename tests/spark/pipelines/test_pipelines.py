@@ -666,3 +666,26 @@ def test_running_pipeline_is_stopped_after_its_batch(run: Runner, producer: Prod
     assert {one.state for one in run.status("copy").values()} == {"stopped"}
     run(pipeline, "last")
     assert numbers(database_dsn, "end") == {"Default": [1, 2]}
+
+
+def test_batch_that_fails_after_the_stop_is_no_failure_and_runs_again(
+    run: Runner, producer: Producer, database_dsn: str
+) -> None:
+    """Spark fails in its own ways where it is interrupted."""
+    producer.pushed(batch("q", 2))
+    stop, called, entered = threading.Event(), threading.Event(), threading.Event()
+
+    def interrupted(df: DataFrame) -> DataFrame:
+        if called.is_set() and not stop.is_set():
+            entered.set()
+            assert stop.wait(60)
+            raise RuntimeError("interrupted")
+        called.set()
+        return df
+
+    pipeline = failing(interrupted)
+    threading.Thread(target=lambda: entered.wait(60) and stop.set()).start()
+    pipeline.run(run.spark, dsn=database_dsn, checkpoints=run.checkpoints, trigger="100ms", stop=stop)
+    assert numbers(database_dsn, "out") == {}
+    run(pipeline)
+    assert numbers(database_dsn, "out") == {"Default": [1, 2]}

@@ -206,8 +206,9 @@ def _run(runs: Sequence[StepRun], stop: threading.Event, options: RunOptions) ->
             ended_first = [one for one in runs if not one.is_going_on()]
         finally:
             _stop(runs, options.access.config().pipeline_stop_timeout_seconds)
-        # Steps stopped in the middle of a batch fail as well, but are not the cause.
-        for one in (*ended_first, *runs):
+        # Steps stopped in the middle of a batch fail as well, but are not the cause. If the run was told to stop, that
+        # is no failure at all: Spark interrupts what it does, and the batch runs again at the next start.
+        for one in ended_first if stop.is_set() else (*ended_first, *runs):
             one.check()
 
 
