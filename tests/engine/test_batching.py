@@ -324,7 +324,9 @@ async def test_large_pushes_wait_for_nobody_until_few_connections_are_left(
     store: Store, consumed: bool, begun: int
 ) -> None:
     gate = Gate(store, "push")
-    engine = Engine(gate, one_call_at_a_time(call_messages_large=300, pool_connections_max=8))  # type: ignore[arg-type]
+    # A call that waits longer for the lock of another one is repeated.
+    config = one_call_at_a_time(call_messages_large=300, pool_connections_max=8, call_lock_seconds=60)
+    engine = Engine(gate, config)  # type: ignore[arg-type]
     if consumed:
         await engine.pop([PopRequest(queue="q")])
     sizes = [300, 300, 300, 300, 300, 1, 299, 300, 2]

@@ -35,7 +35,7 @@ from lockstep.core.records import (
 )
 from lockstep.storage.postgres import sql
 from lockstep.storage.postgres.session import PLANNER
-from support.builders import ack_of, batch, next_of, pop, push_n
+from support.builders import ack_of, batch, next_of, pop, pop_all, push_n
 from support.costs import FLUSH, Cost, cost
 from support.databases import Databases, run_apart
 from support.hot_calls import GROW_BESIDE, MORE_SCENARIOS, Call, Scenario
@@ -219,6 +219,7 @@ async def typical_cost(stage: Stage, actor: Actor, scenario: Scenario, *, vacuum
     if vacuum:  # which also tells the planner how many rows there are
         await actor.sql("vacuum lockstep.cursor")
         await actor.sql("vacuum lockstep.delivery")
+        await actor.sql("vacuum lockstep.dead_letter")
     for _ in range(5):
         call = await scenario.prepare(actor)
         costs.append(await cost(stage, actor, call))
@@ -412,6 +413,7 @@ async def expiry_of_what_is_retried(actor: Actor) -> Call:
 async def death_with_a_dead_queue(actor: Actor) -> Call:
     await actor.store.configure("grave", QueueOptions())
     await actor.store.configure("dying", QueueOptions(dead_queue="grave"))
+    await pop_all(actor.store, "dying")  # what others put back: the ten would be of several segments
     await push_n(actor.store, "dying", 10)
     popped = await pop(actor.store, "dying", batch=10)
     acks = [ack_of(message, lease_id=popped.lease_id, status="dlq") for message in popped.messages()]
@@ -419,6 +421,7 @@ async def death_with_a_dead_queue(actor: Actor) -> Call:
 
 
 async def redrive_with_a_dead_queue(actor: Actor) -> Call:
+    await actor.store.purge(DeadLetterFilter(queue="dying"))
     await (await death_with_a_dead_queue(actor))()
     return lambda: actor.store.redrive(DeadLetterFilter(queue="dying"), limit=10)
 
